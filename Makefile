@@ -1,0 +1,65 @@
+# Every target that a person would call has a line of help; `make help` prints them.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# The first Python that is new enough. 3.11 comes first: the storage library has ready wheels for it.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help
+help:  ## Show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: demo
+demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1000 for a part, ARGS=...)
+	$(BIN)/postroom demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(ARGS)
+
+.PHONY: test
+test: check  ## Run the checks and all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: $(VENV)/.dev  ## Check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.dev  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: crash
+crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check what is left
+	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers for
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: clean
+clean:  ## Remove what the other targets made, the demonstration's data included
+	rm -rf $(VENV) postroom-demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# A stamp stands for "this extra is installed as pyproject.toml asks"; nothing is installed twice.
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	$(PIP) --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	$(PIP) --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Postroom needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,92 @@
+"""Postroom: a key-value store in which every key has an inbox and every transaction an outbox.
+
+This module hands on the public names and nothing else; the asyncio forms are in :mod:`postroom.aio`.
+"""
+
+from postroom import errors
+from postroom.client.codec import Codec
+from postroom.client.sync import Database, Snapshot, Transaction
+from postroom.client.transactional import transactional
+from postroom.client.values import (
+    Change,
+    DeadLetter,
+    InboxInfo,
+    Message,
+    Reaped,
+    Status,
+    integer,
+)
+from postroom.errors import (
+    AccessDenied,
+    CommitUnknown,
+    ConditionFailed,
+    Error,
+    Invalid,
+    KeyTooLarge,
+    NotInTransaction,
+    Overflow,
+    Retryable,
+    SnapshotTooOld,
+    StoreCorrupted,
+    StoreLocked,
+    TransactionClosed,
+    TransactionConflict,
+    TransactionExpired,
+    TransactionTooLarge,
+    Unavailable,
+    ValueTooLarge,
+    VersionMismatch,
+    WrongType,
+)
+from postroom.kv.clock import Timestamp
+from postroom.kv.tuples import key, prefix, unpack
+from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
+from postroom.server.embedded import open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDenied",
+    "Accounting",
+    "Change",
+    "Codec",
+    "CommitUnknown",
+    "ConditionFailed",
+    "Database",
+    "DeadLetter",
+    "Delete",
+    "DeleteRange",
+    "Error",
+    "InboxInfo",
+    "Increment",
+    "Invalid",
+    "KeyTooLarge",
+    "Message",
+    "NotInTransaction",
+    "Overflow",
+    "Put",
+    "Reaped",
+    "Retryable",
+    "Snapshot",
+    "SnapshotTooOld",
+    "Status",
+    "StoreCorrupted",
+    "StoreLocked",
+    "Timestamp",
+    "Transaction",
+    "TransactionClosed",
+    "TransactionConflict",
+    "TransactionExpired",
+    "TransactionTooLarge",
+    "Unavailable",
+    "ValueTooLarge",
+    "VersionMismatch",
+    "WrongType",
+    "errors",
+    "integer",
+    "key",
+    "open",
+    "prefix",
+    "transactional",
+    "unpack",
+]

@@ -1,0 +1,8 @@
+"""The asyncio forms: the same names, awaited where they may have to wait."""
+
+from postroom.client.database import Database, Snapshot
+from postroom.client.transaction import Transaction
+from postroom.client.transactional import transactional
+from postroom.server.embedded import open_async as open
+
+__all__ = ["Database", "Snapshot", "Transaction", "open", "transactional"]

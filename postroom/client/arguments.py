@@ -1,0 +1,152 @@
+"""Checks of what applications pass in: wrong types and sizes are refused before anything is sent."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from postroom.client.codec import Codec
+from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
+from postroom.kv.clock import from_datetime, from_seconds
+from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.ranges.requests import (
+    Accounting,
+    Delete,
+    DeleteRange,
+    Increment,
+    Put,
+    UpdateRequest,
+)
+
+_HEADER_TYPES = (str, bytes, int, float, bool, type(None))
+
+
+def key(value: Any) -> bytes:
+    """A key."""
+    if not isinstance(value, bytes):
+        raise TypeError(
+            f"keys are bytes, not {type(value).__name__}: encode text, or pack a tuple with "
+            "postroom.key(...)"
+        )
+    if len(value) > KEY_BYTES_MAX:
+        raise KeyTooLarge(
+            f"the key {shorten(value)} is over the limit of {KEY_BYTES_MAX} bytes; nothing was "
+            "changed: use a shorter key, or a hash of it"
+        )
+    return value
+
+
+def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
+    """The bounds of a span; ``end=None`` is unbounded."""
+    return key(start), None if end is None else key(end)
+
+
+def value(given: Any, codec: Codec, of: bytes) -> bytes:
+    """A value, packed."""
+    packed = codec.encode(given)
+    if len(packed) > VALUE_BYTES_MAX:
+        raise ValueTooLarge(
+            f"the value of {shorten(of)} has {len(packed)} bytes, the limit is {VALUE_BYTES_MAX}; "
+            "nothing was changed: store it in parts under several keys"
+        )
+    return packed
+
+
+def message(given: Any, codec: Codec, to: bytes) -> bytes:
+    """A message's payload, packed."""
+    packed = codec.encode(given)
+    if len(packed) > MESSAGE_BYTES_MAX:
+        raise ValueTooLarge(
+            f"the message to {shorten(to)} has {len(packed)} bytes, the limit is "
+            f"{MESSAGE_BYTES_MAX}; nothing was changed: put the payload under a key and send that"
+        )
+    return packed
+
+
+def headers(given: Any) -> dict[str, Any] | None:
+    """A message's headers: text to text, bytes or a number."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise TypeError(f"headers are a dict or None, not {type(given).__name__}")
+    for name, content in given.items():
+        if not isinstance(name, str) or not isinstance(content, _HEADER_TYPES):
+            raise TypeError(
+                f"a header is text to text, bytes, a number, a bool or None, not {name!r}: "
+                f"{type(content).__name__}"
+            )
+    return dict(given)
+
+
+def count(given: Any, name: str, least: int = 1) -> int:
+    """A number of things."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
+    if given < least:
+        raise ValueError(f"{name} is at least {least}, not {given}")
+    return given
+
+
+def integer(given: Any, name: str = "by") -> int:
+    """A 64-bit signed integer."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
+    if not -(2**63) <= given < 2**63:
+        raise Overflow(f"{name} = {given} is outside the range of a 64-bit signed integer")
+    return given
+
+
+def timestamp(given: Any) -> int:
+    """A moment to read at; ``None`` is now."""
+    if given is None:
+        return 0
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"at is a Timestamp, not {type(given).__name__}: use db.now()")
+    if not 0 < given < 1 << 64:
+        raise ValueError(f"{given} is no timestamp: use what db.now() returned")
+    return int(given)
+
+
+def due(given: Any, now: int, name: str) -> int:
+    """When something is due, as a timestamp; 0: at once."""
+    match given:
+        case None:
+            return 0
+        case datetime.datetime():
+            if given.tzinfo is None:
+                raise TypeError(f"{name} is an aware datetime; this one has no time zone")
+            return max(from_datetime(given), 0)
+        case datetime.timedelta():
+            return now + from_seconds(max(given.total_seconds(), 0.0))
+        case bool():
+            pass
+        case int() | float():
+            return now + from_seconds(max(given, 0.0))
+    raise TypeError(f"{name} is an aware datetime, a timedelta or seconds, not {given!r}")
+
+
+def update(request: Any, codec: Codec) -> UpdateRequest:
+    """A request to be deferred, checked through and through."""
+    match request:
+        case Put():
+            return Put(key(request.key), value(request.value, codec, request.key))
+        case Increment():
+            return Increment(key(request.key), integer(request.by))
+        case Delete():
+            return Delete(key(request.key))
+        case DeleteRange():
+            return DeleteRange(*span(request.start, request.end))
+        case Accounting():
+            return Accounting(key(request.key), _deltas(request.deltas))
+    raise TypeError(
+        "an update is one of Put, Increment, Delete, DeleteRange and Accounting, not "
+        f"{type(request).__name__}"
+    )
+
+
+def _deltas(given: Any) -> dict[str, int]:
+    if not isinstance(given, dict) or not given:
+        raise TypeError('Accounting takes a dict of metrics, {"metric": delta}')
+    if not all(isinstance(metric, str) for metric in given):
+        raise TypeError("the names of metrics are text")
+    return {metric: integer(delta, metric) for metric, delta in given.items()}

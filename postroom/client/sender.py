@@ -1,0 +1,52 @@
+"""The sender port: how a client reaches the store, whichever way that is.
+
+The client's logic is written once, as coroutines that await answers. An asyncio sender suspends them
+on the event loop; a synchronous one blocks the thread at each answer that is not there yet
+(``run_blocking``). Answers that are there at once cost neither.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class DeadlineExceeded(Exception):
+    """No answer came in time; the request was withdrawn, and nothing happened."""
+
+
+class Sender(Protocol):
+    """Sends requests and lets time pass.
+
+    Attributes:
+        random: for back-off and ids.
+    """
+
+    random: random.Random
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``, to be awaited once.
+
+        Raises (when awaited):
+            DeadlineExceeded: no answer came in time.
+            Error: whatever the store says.
+        """
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let a time pass."""
+
+    def now(self) -> int:
+        """A timestamp."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+
+class BlockingSender(Sender, Protocol):
+    """A sender whose awaitables can be waited for by a thread."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` to its end, blocking whenever it waits."""

@@ -1,0 +1,195 @@
+"""What the client hands to applications: messages, inboxes, dead letters, changes, the status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+import msgspec
+
+from postroom.errors import WrongType, shorten
+from postroom.kv.clock import Timestamp
+from postroom.messaging.counters import Counters
+from postroom.ranges.evaluators import INTEGER
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
+    """A message in, or from, an inbox.
+
+    Attributes:
+        key: the recipient.
+        value: the payload.
+        headers: what the sender added; empty if nothing.
+    """
+
+    key: bytes
+    value: Any
+    _headers: dict[str, Any] | None
+    _id: bytes
+    _delivered_at: int
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What the sender added; empty if nothing."""
+        return {} if self._headers is None else self._headers
+
+    @property
+    def id(self) -> str:
+        """Unique for ever: commit timestamp and range of the sender, position in its transaction."""
+        return self._id.hex()
+
+    @property
+    def sent_at(self) -> Timestamp:
+        """The commit timestamp of the sender's transaction."""
+        return Timestamp.from_bytes(self._id[:8], "big")
+
+    @property
+    def delivered_at(self) -> Timestamp:
+        """When it entered the inbox; always after ``sent_at``."""
+        return Timestamp(self._delivered_at)
+
+    @property
+    def sender_range(self) -> int:
+        """The range that the sender's transaction committed in."""
+        return int.from_bytes(self._id[8:16], "big")
+
+
+class Reaped(Sequence[Message]):
+    """The messages that ``reap_queue`` took.
+
+    Attributes:
+        more: whether further messages wait that nobody holds.
+    """
+
+    __slots__ = ("_messages", "more")
+
+    def __init__(self, messages: list[Message], *, more: bool) -> None:
+        self._messages = messages
+        self.more = more
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __repr__(self) -> str:
+        return f"Reaped({self._messages!r}, more={self.more})"
+
+
+class InboxInfo(NamedTuple):
+    """A key with waiting messages: how many, and when the oldest was sent."""
+
+    key: bytes
+    messages: int
+    oldest: Timestamp
+
+
+class DeadLetter(NamedTuple):
+    """What could not be executed or delivered.
+
+    Attributes:
+        id: for ``replay`` and ``discard``.
+        reason: the error that it met, with its name.
+        transaction_id: of the transaction that sent it.
+        request: the update, if it was one.
+        message: the payload, if it was a message.
+        source_key: the first key that the transaction wrote or sent to.
+    """
+
+    id: str
+    reason: str
+    transaction_id: bytes
+    request: Any
+    message: Any
+    source_key: bytes
+
+
+class Change(NamedTuple):
+    """A committed change: the new value, or ``None`` for a deletion."""
+
+    key: bytes
+    value: Any
+    timestamp: Timestamp
+
+
+class Status(NamedTuple):
+    """How the store is.
+
+    Attributes:
+        path: the data folder, or ``:memory:``.
+        node_id: of the node that answered.
+        term: of the consensus group.
+        applied_index: entries of its log applied.
+        timestamp: when this was so.
+        disk_bytes: size of the store on its device.
+        counters: what became of all messages; they add up (DESIGN section 1).
+        enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` includes those
+            discarded since; ``dead_letters`` does not.
+    """
+
+    path: str
+    node_id: int
+    term: int
+    applied_index: int
+    timestamp: Timestamp
+    disk_bytes: int
+    counters: Counters
+
+    @property
+    def enqueued(self) -> int:
+        """Messages and updates committed so far."""
+        return self.counters.enqueued
+
+    @property
+    def delivered(self) -> int:
+        """Messages that reached their inbox."""
+        return self.counters.delivered
+
+    @property
+    def executed(self) -> int:
+        """Deferred updates carried out."""
+        return self.counters.executed
+
+    @property
+    def pending(self) -> int:
+        """Messages and updates in an outbox, those scheduled for later included."""
+        return self.counters.pending
+
+    @property
+    def dead(self) -> int:
+        """Dead letters, those discarded included."""
+        return self.counters.dead
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters that wait to be replayed or discarded."""
+        return self.counters.dead - self.counters.discarded
+
+    @property
+    def reaped(self) -> int:
+        """Of the delivered messages, those consumed."""
+        return self.counters.reaped
+
+
+def integer(value: bytes | None) -> int:
+    """The number that ``increment`` stored; an absent value (``None``) counts as 0.
+
+    Raises:
+        WrongType: ``value`` is no stored integer.
+    """
+    if value is None:
+        return 0
+    if not isinstance(value, bytes):
+        raise TypeError(f"integer() reads stored bytes, not {type(value).__name__}")
+    if len(value) != INTEGER.size:
+        raise WrongType(f"{shorten(value)} is no 64-bit integer (8 bytes, big-endian)")
+    number: int = INTEGER.unpack(value)[0]
+    return number

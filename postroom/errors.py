@@ -1,0 +1,124 @@
+"""Every error that Postroom raises at its callers.
+
+::
+
+    Error
+    ├── Retryable                nothing happened; the same transaction may be tried again
+    │   ├── TransactionConflict  another transaction changed what this one read, or won
+    │   └── Unavailable          no leader, no quorum, overloaded, no room (carries retry_after)
+    ├── CommitUnknown            the commit may have happened; run() resolves it by itself
+    ├── Invalid                  the caller must change the call; nothing happened
+    │   ├── KeyTooLarge  ValueTooLarge  TransactionTooLarge  TransactionExpired  TransactionClosed
+    │   └── WrongType  Overflow  NotInTransaction  SnapshotTooOld
+    ├── ConditionFailed          the value was another one (carries actual); nothing happened
+    ├── StoreLocked  StoreCorrupted  VersionMismatch
+    └── AccessDenied
+
+Each message names the key (shortened), the limit or the state concerned, and what to do.
+Arguments of the wrong Python type raise the built-in ``TypeError``, impossible ones ``ValueError``.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """The root: ``except postroom.Error`` catches whatever Postroom says on purpose."""
+
+
+class Retryable(Error):
+    """Nothing happened. The same transaction may be tried again; ``run`` does so by itself."""
+
+
+class TransactionConflict(Retryable):
+    """Another transaction changed what this one read, or holds what it asked for."""
+
+
+class Unavailable(Retryable):
+    """The store cannot serve this now: no leader, no quorum, overloaded, or out of room.
+
+    Attributes:
+        retry_after: seconds after which trying again makes sense.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class CommitUnknown(Error):
+    """The commit may or may not have happened. Committing again with the same id tells which."""
+
+
+class Invalid(Error):
+    """The call can never succeed as it stands. Nothing happened."""
+
+
+class KeyTooLarge(Invalid):
+    """A key is over the limit (``limits.KEY_BYTES_MAX``)."""
+
+
+class ValueTooLarge(Invalid):
+    """A value or a message is over its limit."""
+
+
+class TransactionTooLarge(Invalid):
+    """A transaction's writes and messages together are over the limit."""
+
+
+class TransactionExpired(Invalid):
+    """A transaction stayed open longer than it may. Begin a new one."""
+
+
+class TransactionClosed(Invalid):
+    """The transaction was committed or rolled back already."""
+
+
+class WrongType(Invalid):
+    """A stored value is not what the operation needs (an integer, say)."""
+
+
+class Overflow(Invalid):
+    """A result would leave the range of a 64-bit signed integer."""
+
+
+class NotInTransaction(Invalid):
+    """The operation works only inside a transaction."""
+
+
+class SnapshotTooOld(Invalid):
+    """The timestamp asked for has been garbage collected."""
+
+
+class ConditionFailed(Error):
+    """The key did not hold the expected value. Nothing happened.
+
+    Attributes:
+        actual: what it holds instead; ``None`` if nothing.
+    """
+
+    def __init__(self, message: str, actual: object = None) -> None:
+        super().__init__(message)
+        self.actual = actual
+
+
+class StoreLocked(Error):
+    """Another process (named in the message) has the data folder open."""
+
+
+class StoreCorrupted(Error):
+    """The data folder does not hold what it must, or what it holds is damaged."""
+
+
+class VersionMismatch(Error):
+    """The data folder or the peer speaks a format that this version does not know."""
+
+
+class AccessDenied(Error):
+    """Not allowed: by the file system's permissions, or by the server."""
+
+
+def shorten(key: bytes, bytes_max: int = 48) -> str:
+    """``key`` as it appears in a message: its ``repr``, cut in the middle of nowhere."""
+    if len(key) <= bytes_max:
+        return repr(key)
+    return f"{key[:bytes_max]!r}… ({len(key)} bytes)"

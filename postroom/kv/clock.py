@@ -1,0 +1,136 @@
+"""Hybrid logical clocks: timestamps that follow the wall clock and never step back.
+
+A timestamp is a 64-bit number: 48 bits of milliseconds since 1970, 16 bits of a logical counter
+(Kulkarni et al., *Logical Physical Clocks*, 2014). ``now`` returns the wall clock's reading, or
+one more than its last answer, whichever is greater; ``update`` takes a peer's timestamp into
+account, and refuses one from a clock too far ahead.
+
+A restart must not hand out a timestamp twice, even if the wall clock was set back meanwhile. So
+the node stores a *ceiling* above every timestamp that it hands out, and starts from it after a
+crash; closing cleanly stores the exact last timestamp instead.
+
+Invariants: ``now`` is strictly increasing; every answer is below the stored ceiling.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+LOGICAL_BITS: Final = 16
+CEILING_MILLISECONDS: Final = 1000
+"""How far ahead the ceiling is stored: what a crash may push the clock ahead of the wall."""
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Timestamp(int):
+    """A moment in the order of commits: an ``int``, with the wall clock's time as ``datetime``."""
+
+    @property
+    def datetime(self) -> datetime.datetime:
+        """The wall clock's part, aware, in UTC, to the millisecond."""
+        return _EPOCH + datetime.timedelta(milliseconds=int(self) >> LOGICAL_BITS)
+
+    def __repr__(self) -> str:
+        return f"Timestamp({int(self)})"
+
+
+def from_milliseconds(milliseconds: int) -> int:
+    """The first timestamp of a millisecond."""
+    return milliseconds << LOGICAL_BITS
+
+
+def from_seconds(seconds: float) -> int:
+    """A length of time in timestamp units."""
+    return int(seconds * 1000) << LOGICAL_BITS
+
+
+def from_datetime(moment: datetime.datetime) -> int:
+    """The first timestamp at or after an aware ``datetime`` (microseconds round up)."""
+    elapsed = moment - _EPOCH
+    return from_milliseconds(-(elapsed // datetime.timedelta(milliseconds=-1)))
+
+
+class Clock(Protocol):
+    """The node's source of time; a simulation passes its own."""
+
+    def wall_milliseconds(self) -> int:
+        """Milliseconds since 1970, as far as this machine knows. May jump."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment. Never steps back."""
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def wall_milliseconds(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+
+class ClockOffset(Exception):
+    """A peer's clock is further ahead than ``max_offset`` allows."""
+
+
+class HybridLogicalClock:
+    """Strictly increasing timestamps.
+
+    Args:
+        wall: milliseconds since 1970.
+        ceiling: what an earlier run stored; the first answer is above it.
+        store_ceiling: makes a new ceiling durable before it returns; called when ``now`` reaches
+            the present one, which ``extend_ceiling`` in time avoids.
+    """
+
+    def __init__(
+        self, wall: Callable[[], int], ceiling: int, store_ceiling: Callable[[int], None]
+    ) -> None:
+        self._wall = wall
+        self._last = ceiling
+        self._ceiling = ceiling
+        self._store_ceiling = store_ceiling
+
+    def now(self) -> int:
+        """A timestamp above every earlier one."""
+        timestamp = self._wall() << LOGICAL_BITS
+        if timestamp <= self._last:
+            timestamp = self._last + 1
+        if timestamp >= self._ceiling:
+            ceiling = timestamp + from_milliseconds(CEILING_MILLISECONDS)
+            self._store_ceiling(ceiling)
+            self._ceiling = ceiling
+        self._last = timestamp
+        return timestamp
+
+    def last(self) -> int:
+        """The greatest timestamp handed out or seen."""
+        return self._last
+
+    def update(self, remote: int, offset_seconds_max: float) -> None:
+        """Answers will be above ``remote``.
+
+        Raises:
+            ClockOffset: ``remote`` is further ahead of the wall clock than allowed.
+        """
+        if remote > from_milliseconds(self._wall()) + from_seconds(offset_seconds_max):
+            raise ClockOffset(f"timestamp {remote} is more than {offset_seconds_max} s ahead")
+        self._last = max(self._last, remote)
+
+    def wanted_ceiling(self) -> int | None:
+        """A higher ceiling, if storing one with the next write saves a write of its own soon."""
+        ahead = from_milliseconds(CEILING_MILLISECONDS)
+        if self._last + ahead // 2 < self._ceiling:
+            return None
+        return self._last + ahead
+
+    def ceiling_stored(self, ceiling: int) -> None:
+        """``ceiling`` is durable."""
+        self._ceiling = max(self._ceiling, ceiling)

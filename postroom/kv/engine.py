@@ -1,0 +1,78 @@
+"""The engine port: an ordered map of bytes to bytes that one node's storage stands on.
+
+A *write set* is a plain dictionary from key to value, where ``None`` deletes. It is applied
+atomically, and because it is a dictionary, of several writes of one key the last one stands.
+A turn of the node gathers everything that it writes into one write set, so that there is one
+batch and one sync a turn (DESIGN section 4, group commit).
+
+Two implementations: LevelDB (:mod:`postroom.kv.leveldb`) and memory (:mod:`postroom.kv.memory`),
+the latter able to lose what was not synced, to fail and to fill up. One test suite runs on both.
+
+Invariants:
+
+* A write set is visible to ``get``, ``iterate`` and later snapshots once ``write`` has returned.
+* After a loss of power the engine holds a *prefix* of the write sets, in order, that includes
+  every one written with ``sync=True`` and every one before such a one.
+* After a ``write`` that raised, the outcome of that write set is unknown until the engine is opened
+  again (it is there whole, or not at all), and every further write raises ``EngineFailed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+WriteSet: TypeAlias = dict[bytes, bytes | None]
+"""Key to value; ``None`` deletes the key."""
+
+
+class EngineFailed(Exception):
+    """A write failed on the device. Nothing more is written until the engine is opened again."""
+
+
+class Reader(Protocol):
+    """What can be read: the engine as it is now, or a snapshot of it."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``, or ``None``."""
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs with ``lower <= key < upper`` in key order, or backwards.
+
+        Lazy, and consistent: the iterator sees the reader as it was when this was called.
+        """
+
+
+class EngineSnapshot(Reader, Protocol):
+    """The engine as it was at one moment. Close it: it holds back compaction."""
+
+    def close(self) -> None:
+        """Let go of the snapshot. Idempotent."""
+
+
+class Engine(Reader, Protocol):
+    """One node's ordered map. Reads may come from any thread, writes from one at a time."""
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """Apply ``writes`` atomically; with ``sync``, return only once they are durable.
+
+        Raises:
+            EngineFailed: the device refused; see the invariants above.
+        """
+
+    def snapshot(self) -> EngineSnapshot:
+        """The engine as it is now."""
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """About how many bytes the keys in ``[lower, upper)`` take on the device."""
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Drop the remains of what was deleted in ``[lower, upper)``. May take long."""
+
+    def free_bytes(self) -> int:
+        """Room left on the device."""
+
+    def close(self) -> None:
+        """Finish, and let go of the files. Idempotent."""

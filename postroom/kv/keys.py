@@ -1,0 +1,197 @@
+r"""The keyspace of one node, whole, in sort order. Nothing else in the project composes engine keys.
+
+::
+
+    01  store      01 name                                  identity, format version, clock ceiling
+    02  raft log   02 range 'h'                             hard state: term, vote, base of the log
+                   02 range 'l' index                       entry
+    03  range      03 range 01 due sent ordinal             outbox, deliverable  ┐ first of all,
+                   03 range 02 due sent ordinal             outbox, executable   ┘ in order of due
+                   03 range 03 died ordinal                 dead letter
+                   03 range 04 timestamp                    garbage: what may go once that is old
+                   03 range 05 name                         applied index, lease, counters, ...
+    04  txn        04 <anchor> transaction                  COMMIT record
+    05  mail       05 <key>                                 index of the inboxes that hold something
+    06  data       06 <key> 01                              head: newest version (or intent)
+                   06 <key> 02 ~timestamp                   history: older versions, newest first
+                   06 <key> 03 sent sender ordinal          inbox
+                   06 <key> 04 ~timestamp                   reaped: what left the inbox, and when
+                   06 <key> 05                              accounting: metric sums of the key
+
+``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
+So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
+the end of the key, whatever follows. Numbers are big-endian and of fixed width: ``range``,
+``sender``, ``index`` and timestamps 8 bytes, ``ordinal`` 4; ``~`` marks a complement, which
+sorts the newest first.
+
+A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``: a
+split carries COMMIT records, the index of inboxes and the inboxes along with their keys and moves
+nothing. (DESIGN section 3 has no ``05``; ARCHITECTURE.md says why we do.)
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+STORE: Final = b"\x01"
+RAFT_LOG: Final = b"\x02"
+RANGE: Final = b"\x03"
+TRANSACTION: Final = b"\x04"
+MAIL: Final = b"\x05"
+DATA: Final = b"\x06"
+DATA_END: Final = b"\x07"
+
+HEAD: Final = b"\x01"
+HISTORY: Final = b"\x02"
+INBOX: Final = b"\x03"
+REAPED: Final = b"\x04"
+ACCOUNTING: Final = b"\x05"
+SUFFIX_END: Final = b"\xff"
+
+DELIVERABLE: Final = b"\x01"
+EXECUTABLE: Final = b"\x02"
+DEAD_LETTER: Final = b"\x03"
+GARBAGE: Final = b"\x04"
+RECORD: Final = b"\x05"
+
+END_OF_KEY: Final = b"\x00\x01"
+_COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
+
+
+class Span(NamedTuple):
+    """Engine keys with ``lower <= key < upper``."""
+
+    lower: bytes
+    upper: bytes
+
+
+def escape(key: bytes) -> bytes:
+    """``key`` escaped and terminated."""
+    return key.replace(b"\x00", b"\x00\xff") + END_OF_KEY
+
+
+def unescape(escaped: bytes) -> bytes:
+    """The user key of an escaped one without its terminator."""
+    return escaped.replace(b"\x00\xff", b"\x00")
+
+
+def user_key(raw: bytes) -> bytes:
+    """The user key in a key of the spaces ``04``, ``05`` or ``06``."""
+    return unescape(raw[1 : raw.index(END_OF_KEY, 1)])
+
+
+def u32(number: int) -> bytes:
+    """4 bytes, big-endian."""
+    return number.to_bytes(4, "big")
+
+
+def u64(number: int) -> bytes:
+    """8 bytes, big-endian: how timestamps, indexes and range ids are stored."""
+    return number.to_bytes(8, "big")
+
+
+def complement(ordered: bytes) -> bytes:
+    """Bytes that sort the other way round. Its own inverse."""
+    return ordered.translate(_COMPLEMENT)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The least bytes above everything that starts with ``prefix`` (which is not all ``FF``)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+# --- 01 store -----------------------------------------------------------------------------
+
+
+def store_key(name: str) -> bytes:
+    """A record of the node itself."""
+    return STORE + name.encode()
+
+
+# --- 02 raft log --------------------------------------------------------------------------
+
+
+def raft_log_prefix(range_id: int) -> bytes:
+    """What the log of a range starts with."""
+    return RAFT_LOG + u64(range_id)
+
+
+# --- 03 range metadata --------------------------------------------------------------------
+
+
+def outbox_prefix(range_id: int, kind: bytes) -> bytes:
+    """One of a range's two outboxes: ``kind`` is ``DELIVERABLE`` or ``EXECUTABLE``."""
+    return RANGE + u64(range_id) + kind
+
+
+def dead_letter_prefix(range_id: int) -> bytes:
+    """The dead letters of a range."""
+    return RANGE + u64(range_id) + DEAD_LETTER
+
+
+def garbage_prefix(range_id: int) -> bytes:
+    """The garbage lists of a range, by timestamp."""
+    return RANGE + u64(range_id) + GARBAGE
+
+
+def record_key(range_id: int, name: str) -> bytes:
+    """A record about a range: applied index, lease, counters."""
+    return RANGE + u64(range_id) + RECORD + name.encode()
+
+
+# --- 04 transactions, 05 mail -------------------------------------------------------------
+
+
+def transaction_key(anchor: bytes, transaction_id: bytes) -> bytes:
+    """The COMMIT record of a transaction, beside its anchor."""
+    return TRANSACTION + anchor.replace(b"\x00", b"\x00\xff") + END_OF_KEY + transaction_id
+
+
+def mail_key(key: bytes) -> bytes:
+    """The entry of a non-empty inbox in the index of inboxes."""
+    return MAIL + escape(key)
+
+
+def mail_span(start: bytes, end: bytes | None) -> Span:
+    """The index of the inboxes of the user keys in ``[start, end)``."""
+    return Span(MAIL + escape(start), DATA if end is None else MAIL + escape(end))
+
+
+# --- 06 data ------------------------------------------------------------------------------
+
+
+def head_key(key: bytes) -> bytes:
+    """Where the newest version of a user key is."""
+    return DATA + key.replace(b"\x00", b"\x00\xff") + b"\x00\x01\x01"
+
+
+def data_span(start: bytes, end: bytes | None) -> Span:
+    """Everything of the user keys in ``[start, end)``; ``end=None`` is unbounded."""
+    return Span(DATA + escape(start), DATA_END if end is None else DATA + escape(end))
+
+
+def suffix_span(key: bytes, suffix: bytes) -> Span:
+    """All engine keys of one user key under one suffix."""
+    prefix = DATA + escape(key) + suffix
+    return Span(prefix, DATA + escape(key) + bytes((suffix[0] + 1,)))
+
+
+def history_key(head: bytes, timestamp: bytes) -> bytes:
+    """Where the version of ``timestamp`` (8 bytes) goes, beside the head at key ``head``."""
+    return head[:-1] + HISTORY + timestamp.translate(_COMPLEMENT)
+
+
+def inbox_prefix(key: bytes) -> bytes:
+    """What the inbox entries of a user key start with; the message's id follows."""
+    return DATA + key.replace(b"\x00", b"\x00\xff") + b"\x00\x01\x03"
+
+
+def reaped_key(key: bytes, timestamp: bytes) -> bytes:
+    """Where what was reaped from ``key`` at ``timestamp`` (8 bytes) stays readable for a while."""
+    return DATA + escape(key) + REAPED + complement(timestamp)
+
+
+def accounting_key(key: bytes) -> bytes:
+    """The metric sums of one prefix."""
+    return DATA + escape(key) + ACCOUNTING

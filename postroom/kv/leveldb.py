@@ -1,0 +1,351 @@
+"""The engine on LevelDB: one folder, one process, one write-ahead log.
+
+A write set becomes one LevelDB batch: it is appended to the log (and the log is synced, if asked
+for), then put into the memtable. A full memtable becomes a table file, and the log starts anew.
+
+What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that the port promises:
+
+* **Damage.** Without ``paranoid_checks`` a flipped bit in the log silently drops up to 32 KiB of
+  write sets from its middle. With it, opening fails, and so it is on. A log that ends in the
+  middle of a record (a crash) opens either way and loses that record only. Blocks of table files
+  are verified as they are read: damage there is found by the first read that touches it. plyvel's
+  ``Iterator`` ends early, without an error, where a damaged block is the last one, and backwards
+  it omits a lone key that equals the lower bound; ``RawIterator`` does neither, so it is used.
+* **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
+  the old log may be gone while the new one survives: a hole, where a prefix was promised. See
+  :class:`LogRotation`. Nor is the folder synced, so the new log's name may be lost; we do that.
+* **The lock** of LevelDB is lost when the same process tries to open the folder a second time
+  (``close`` of any descriptor drops a POSIX lock). So there is a second lock, on the file
+  ``owner``, which is taken first, and also says who has it.
+* **Compaction** leaves tombstones in a file that went from the memtable straight to level 2.
+  ``compact`` writes both ends of the span anew, so that there is something to merge it with.
+* **A failed write** may leave half a record in the log, behind which nothing must be written.
+
+Left out: repair, and telling a torn last write from damage where a device wrote its pages out of
+order (both are refused as damage; nothing that was acknowledged gets lost by that).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import plyvel
+
+from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.folder import FolderLock, damaged, explain, prepare, reason, sync_folder
+
+WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""Memtable, and so log, at most: what opening after a crash reads again. Two may be in memory."""
+
+CACHE_BYTES: Final = 16 * 1024 * 1024
+"""Blocks of table files, unpacked."""
+
+OPEN_FILES_MAX: Final = 64
+"""Table files (2 MiB each) that are mapped into memory at a time count as the process's memory."""
+
+BLOOM_BITS_PER_KEY: Final = 10
+
+ENTRY_OVERHEAD_BYTES: Final = 48
+"""What a memtable entry takes beside key and value, generously: node, lengths, sequence number."""
+
+DANGER_FRACTION: Final = 0.6
+"""The memtable's arena wastes up to a quarter of each block, so it is full at no less than 0.75."""
+
+
+_NOTHING: Final = b""
+"""Both bounds of a span that no other key is in: compacting it only empties the memtable."""
+
+
+class LogRotation:
+    """Decides which writes must be synced so that no hole opens between two logs.
+
+    LevelDB starts a new log at the first write that *finds* more in the memtable than the write
+    buffer's size. Invariant: the write before that one was synced, and with it the whole old log.
+    We cannot see the memtable, but estimate it, and from 60 % on every write is synced. A write
+    that takes it there is synced itself, so that one large write cannot jump over the zone.
+    """
+
+    def __init__(self, write_buffer_bytes: int) -> None:
+        """Begin with an empty memtable."""
+        self.danger_bytes = int(write_buffer_bytes * DANGER_FRACTION)
+        self.memtable_bytes = 0
+
+    def must_sync(self, write_bytes: int) -> bool:
+        """Count a write that is about to be made, and say whether it has to be synced."""
+        self.memtable_bytes += write_bytes
+        return self.memtable_bytes >= self.danger_bytes
+
+    def rotated(self, write_bytes: int) -> None:
+        """The write of ``write_bytes`` was the first one in a new log."""
+        self.memtable_bytes = write_bytes
+
+
+class CurrentLog:
+    """The log that LevelDB writes at present, watched from outside by its size."""
+
+    def __init__(self, folder: Path) -> None:
+        """Watch the newest log of ``folder``."""
+        self._folder = folder
+        self._path: Path | None = None
+        self.find()
+
+    def find(self) -> bool:
+        """Look for the newest log of the folder. Returns whether it is another one."""
+        logs = self._folder.glob("*.log")
+        before, self._path = self._path, max(logs, key=lambda log: int(log.stem), default=None)
+        self._bytes = self._size()
+        return self._path != before
+
+    def grew(self) -> bool:
+        """Whether it has grown since the last look; each write makes it grow, until rotation."""
+        before, self._bytes = self._bytes, self._size()
+        return self._bytes > before
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size if self._path else -1  # noqa: PTH116 (a hot path)
+        except FileNotFoundError:
+            return -1
+
+
+class _LevelDBReader:
+    """Reads of the database as it is now, or of a snapshot: plyvel gives both the same methods."""
+
+    def __init__(self, source: Any, folder: Path) -> None:
+        self._source = source
+        self._folder = folder
+
+    def get(self, key: bytes, /) -> bytes | None:
+        try:
+            value: bytes | None = self._source.get(key, verify_checksums=True)
+        except plyvel.Error as error:
+            raise damaged(self._folder, reason(error)) from error
+        return value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if lower >= upper:
+            return iter(())
+        # Here rather than in the generator: what it sees is fixed when the iterator is made.
+        source = self._source.raw_iterator(verify_checksums=True)
+        pairs = _backward(source, lower, upper) if reverse else _forward(source, lower, upper)
+        return _checked(source, pairs, self._folder)
+
+
+class LevelDBSnapshot(_LevelDBReader):
+    """A snapshot of a :class:`LevelDBEngine`."""
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        self._source.close()
+
+
+class LevelDBEngine(_LevelDBReader):
+    """One open folder. Make it with :meth:`open`.
+
+    After ``close`` everything but ``close`` raises ``RuntimeError``. Iterators and snapshots may be
+    open then (they end with the same error), but no other thread may be inside a read.
+    """
+
+    def __init__(self, db: Any, folder: Path, lock: FolderLock, write_buffer_bytes: int) -> None:
+        """Only for :meth:`open`."""
+        super().__init__(db, folder)
+        self._db = db
+        self._lock = lock
+        self._log = CurrentLog(folder)
+        self._rotation = LogRotation(write_buffer_bytes)
+        self._one_at_a_time = threading.Lock()
+        self._compactions = 0
+        self._unflushed = False
+        self._failure: str | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        create: bool = True,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> LevelDBEngine:
+        """Open the folder ``path``; with ``create``, make it if there is none.
+
+        Raises:
+            StoreLocked: it is open already, in the process that the message names.
+            StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+            AccessDenied: it cannot be written, or is no folder.
+            Unavailable: the device is full.
+        """
+        folder = Path(path).absolute()
+        prepare(folder, create=create)
+        lock = FolderLock(folder)
+        try:
+            db = _open_database(folder, write_buffer_bytes, cache_bytes)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(db, folder, lock, write_buffer_bytes)
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """As the port says; near a rotation of the log it syncs without being asked."""
+        with self._one_at_a_time:
+            self._write(writes, sync=sync)
+
+    def snapshot(self) -> LevelDBSnapshot:
+        """The engine as it is now."""
+        return LevelDBSnapshot(self._db.snapshot(), self._folder)
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """As the port says; what is still in the memtable does not count."""
+        size: int = self._db.approximate_size(lower, upper) if lower < upper else 0
+        return size
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """As the port says. May run in a thread of its own, beside reads and writes."""
+        if lower >= upper:
+            return
+        with self._compacting():
+            self._db.compact_range(start=_NOTHING, stop=_NOTHING)
+            with self._one_at_a_time:
+                self._write({key: self.get(key) for key in (lower, upper)}, sync=True)
+            self._db.compact_range(start=lower, stop=upper)
+
+    def free_bytes(self) -> int:
+        """Room that the device has for this process."""
+        device = os.statvfs(self._folder)
+        return device.f_bavail * device.f_frsize
+
+    def close(self) -> None:
+        """Write the memtable to a table file, so that opening has no log to read; let go."""
+        with self._one_at_a_time:
+            if self._db.closed:
+                return
+            try:
+                if self._unflushed and not self._failure:
+                    self._flush()
+            finally:
+                self._db.close()
+                self._lock.release()
+
+    def _write(self, writes: WriteSet, *, sync: bool) -> None:
+        if self._failure:
+            raise EngineFailed(self._failure)
+        batch = self._db.write_batch(sync=sync)
+        put, delete = batch.put, batch.delete
+        for key, value in writes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        size = batch.approximate_size() + len(writes) * ENTRY_OVERHEAD_BYTES
+        with self._failing():
+            self._write_batch(batch, size, sync=sync)
+
+    def _write_batch(self, batch: Any, size: int, *, sync: bool) -> None:
+        """Write it; where the log may be rotated by that, synced and with an eye on the log."""
+        self._unflushed = True
+        watch = self._rotation.must_sync(size) or self._compactions > 0
+        if watch and not sync:
+            unsynced, batch = batch, self._db.write_batch(sync=True)
+            batch.append(unsynced)
+        batch.write()
+        if watch:
+            self._follow_log(size)
+
+    def _follow_log(self, size: int) -> None:
+        """Having written ``size`` bytes, find out whether they went to a new log."""
+        if self._log.grew() or not self._log.find():
+            return
+        self._rotation.rotated(size)
+        sync_folder(self._folder)
+
+    def _flush(self) -> None:
+        """Sync the log, and make a table file of the memtable, at which LevelDB drops the log."""
+        with self._failing():
+            self._db.write_batch(sync=True).write()
+            self._db.compact_range(start=_NOTHING, stop=_NOTHING)
+
+    @contextlib.contextmanager
+    def _compacting(self) -> Iterator[None]:
+        """Compaction rotates the log: all before it is synced, and so is each write beside it."""
+        with self._one_at_a_time:
+            self._write({}, sync=True)
+            self._compactions += 1
+            self._log.grew()
+        try:
+            yield
+        finally:
+            with self._one_at_a_time:
+                self._compactions -= 1
+                self._follow_log(0)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever the device refuses in here is the last thing that was written."""
+        try:
+            yield
+        except (plyvel.Error, OSError) as error:
+            self._failure = (
+                f"The store in {self._folder} cannot be written any more: {reason(error)}. "
+                "Whether the last write took place is unknown until it is closed and opened again."
+            )
+            raise EngineFailed(self._failure) from error
+
+
+def _open_database(folder: Path, write_buffer_bytes: int, cache_bytes: int) -> Any:
+    try:
+        return plyvel.DB(
+            os.fsencode(folder),
+            create_if_missing=True,
+            paranoid_checks=True,
+            write_buffer_size=write_buffer_bytes,
+            lru_cache_size=cache_bytes,
+            max_open_files=OPEN_FILES_MAX,
+            bloom_filter_bits=BLOOM_BITS_PER_KEY,
+        )
+    except plyvel.Error as error:
+        raise explain(error, folder) from error
+
+
+def _forward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+    item, advance, valid = source.item, source.next, source.valid
+    source.seek(lower)
+    while valid():
+        pair = item()
+        if pair[0] >= upper:
+            return
+        yield pair
+        advance()
+
+
+def _backward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+    item, back, valid = source.item, source.prev, source.valid
+    source.seek(upper)
+    if valid():
+        back()
+    else:
+        source.seek_to_last()
+    while valid():
+        pair = item()
+        if pair[0] < lower:
+            return
+        yield pair
+        back()
+
+
+def _checked(
+    source: Any, pairs: Iterator[tuple[bytes, bytes]], folder: Path
+) -> Iterator[tuple[bytes, bytes]]:
+    """``pairs``; LevelDB's errors become ours, and the iterator is closed with the generator."""
+    try:
+        yield from pairs
+    except plyvel.Error as error:
+        raise damaged(folder, reason(error)) from error
+    finally:
+        source.close()

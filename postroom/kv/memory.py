@@ -1,0 +1,241 @@
+"""The engine in memory, for simulation and for ``open(":memory:")``.
+
+:class:`MemoryDisk` is what survives; :class:`MemoryEngine` is one opening of it. As maps are
+immutable (:mod:`postroom.kv.sorted_map`), the disk keeps its content after each write set that was
+not synced yet, and a loss of power merely chooses how far back to fall::
+
+    durable ── write ── write ── write          crash: any of these four states
+       ▲                          ▲
+    last sync                   newest          sync: the newest becomes the durable one
+
+Faults, all decided by the test that owns the disk:
+
+* ``at_write`` is called before each write with its number (1 for the disk's first): the test may
+  crash the disk in there, or raise.
+* ``write_faults`` says which writes fail, and whether they take place nevertheless.
+* ``capacity_bytes`` is the room there is; a write set that needs more fails.
+* :meth:`MemoryDisk.crash` ends whichever engine has the disk open, with or without loss.
+
+As with LevelDB, a failed write is not visible to the engine that made it, even if it took place.
+Left out: damage, and the time that a device takes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from postroom.errors import StoreLocked
+from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.sorted_map import SortedMap
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 (its type only)
+
+UNSYNCED_WRITES_MAX: Final = 256
+"""Older ones become durable, as an operating system writes them back in time."""
+
+UNLIMITED_FREE_BYTES: Final = 1 << 40
+
+
+class WriteFault(enum.Enum):
+    """What becomes of a write that raises ``EngineFailed``."""
+
+    NOT_AT_ALL = enum.auto()
+    THERE_WHOLE = enum.auto()
+
+
+class MemoryDisk:
+    """What survives closing and crashing. One engine at a time has it open.
+
+    Attributes:
+        capacity_bytes: room for keys and values; ``None`` is without limit.
+        write_faults: number of the write to what becomes of it.
+        at_write: called with the number of each write before it is made.
+        writes: how many were begun so far.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        """Make an empty one."""
+        self.capacity_bytes = capacity_bytes
+        self.write_faults: dict[int, WriteFault] = {}
+        self.at_write: Callable[[int], object] | None = None
+        self.writes = 0
+        self._durable = SortedMap()
+        self._unsynced: deque[SortedMap] = deque()
+        self._engine: MemoryEngine | None = None
+
+    @property
+    def content(self) -> SortedMap:
+        """What an engine finds that is opened now."""
+        return self._unsynced[-1] if self._unsynced else self._durable
+
+    def crash(self, lose_unsynced: Random | None = None) -> None:
+        """End the open engine, if any, in the middle of things.
+
+        Args:
+            lose_unsynced: ``None`` if only the process died. With a loss of power this chooses how
+                many of the write sets survive that came after the last synced one.
+        """
+        if self._engine is not None:
+            self._engine.is_open = False
+            self._engine = None
+        if lose_unsynced is not None:
+            for _ in range(lose_unsynced.randint(0, len(self._unsynced))):
+                self._unsynced.pop()
+        self._sync()
+
+    def attach(self, engine: MemoryEngine) -> None:
+        """Only for :class:`MemoryEngine`: it has the disk open from now on."""
+        if self._engine is not None:
+            raise StoreLocked("The store in memory is open already; close it or share it.")
+        self._engine = engine
+
+    def detach(self, *, sync: bool) -> None:
+        """Only for :class:`MemoryEngine`: it is closed, having synced everything or not."""
+        self._engine = None
+        if sync:
+            self._sync()
+
+    def begin_write(self) -> WriteFault | None:
+        """Only for :class:`MemoryEngine`: number a write, and say how it is to fail."""
+        self.writes += 1
+        number = self.writes
+        if self.at_write is not None:
+            self.at_write(number)
+        return self.write_faults.get(number)
+
+    def append(self, content: SortedMap, *, sync: bool) -> None:
+        """Only for :class:`MemoryEngine`: a write set took place, and this is the outcome."""
+        self._unsynced.append(content)
+        if sync:
+            self._sync()
+        elif len(self._unsynced) > UNSYNCED_WRITES_MAX:
+            self._durable = self._unsynced.popleft()
+
+    def _sync(self) -> None:
+        self._durable = self.content
+        self._unsynced.clear()
+
+
+class _MemoryReader:
+    """Reads of a map for as long as the engine is open."""
+
+    def __init__(self, content: SortedMap, engine: MemoryEngine) -> None:
+        self._content = content
+        self._opened = engine
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self._require_open()
+        return self._content.get(key)
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._require_open()
+        return self._while_open(self._content.iterate(lower, upper, reverse=reverse))
+
+    def _while_open(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        engine = self._opened
+        self._require_open()
+        for pair in pairs:
+            yield pair
+            if not engine.is_open:
+                self._require_open()
+
+    def _require_open(self) -> None:
+        if not self._opened.is_open:
+            raise RuntimeError("The engine is closed.")
+
+
+class MemorySnapshot(_MemoryReader):
+    """A snapshot of a :class:`MemoryEngine`."""
+
+    _is_closed = False
+
+    def close(self) -> None:
+        """Let go of the past content. Idempotent."""
+        self._is_closed = True
+        self._content = SortedMap()
+
+    def _require_open(self) -> None:
+        super()._require_open()
+        if self._is_closed:
+            raise RuntimeError("The snapshot is closed.")
+
+
+class MemoryEngine(_MemoryReader):
+    """One opening of ``disk``, or of a new one.
+
+    After ``close``, or a crash of the disk, everything but ``close`` raises ``RuntimeError``.
+
+    Raises:
+        StoreLocked: another engine has the disk open.
+    """
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        """Open ``disk`` with what it holds."""
+        self.disk = MemoryDisk() if disk is None else disk
+        self.is_open = True
+        self._failure: str | None = None
+        self.disk.attach(self)
+        super().__init__(self.disk.content, self)
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """As the port says, but for the faults that the disk was given."""
+        self._require_writable()
+        fault = self.disk.begin_write()
+        self._require_writable()
+        content = self._content.updated(writes)
+        if self._is_over_capacity(content):
+            self._fail("no space left")
+        if fault is not WriteFault.NOT_AT_ALL:
+            self.disk.append(content, sync=sync and fault is None)
+        if fault is not None:
+            self._fail("a fault that the test asked for")
+        self._content = content
+
+    def snapshot(self) -> MemorySnapshot:
+        """The engine as it is now; it costs a reference."""
+        self._require_open()
+        return MemorySnapshot(self._content, self)
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """The length of the keys and values in the span, estimated at its ends."""
+        self._require_open()
+        return self._content.approximate_bytes(lower, upper)
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Nothing remains of what was deleted, so there is nothing to do."""
+        self._require_open()
+
+    def free_bytes(self) -> int:
+        """What is left of the disk's ``capacity_bytes``."""
+        if self.disk.capacity_bytes is None:
+            return UNLIMITED_FREE_BYTES
+        return max(0, self.disk.capacity_bytes - self._content.bytes_held)
+
+    def close(self) -> None:
+        """Sync everything, unless a write failed, and give the disk back. Idempotent."""
+        if self.is_open:
+            self.is_open = False
+            self.disk.detach(sync=self._failure is None)
+
+    def _is_over_capacity(self, content: SortedMap) -> bool:
+        """Whether it has grown past the limit; what makes room is always possible."""
+        limit = self.disk.capacity_bytes
+        return limit is not None and content.bytes_held > max(limit, self._content.bytes_held)
+
+    def _require_writable(self) -> None:
+        self._require_open()
+        if self._failure:
+            raise EngineFailed(self._failure)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = (
+            f"The store in memory cannot be written any more: {reason}. Whether the last write "
+            "took place is unknown until it is closed and opened again."
+        )
+        raise EngineFailed(self._failure)

@@ -1,0 +1,267 @@
+"""Keys made of parts: tuples packed into bytes that sort as the tuples do.
+
+The encoding is that of the FoundationDB tuple layer (``design/tuple.md`` of its repository, which
+allots the type codes), so keys are understood by its bindings and the other way round::
+
+    00  None            0B        integer of more than 8 bytes, negative
+    01  bytes           0C .. 1C  integer: 14 is zero, 14+n has n bytes, 14-n is negative
+    02  str (UTF-8)     1D        integer of more than 8 bytes
+    05  nested tuple    21        float, 8 bytes
+    26  False           27  True  30  UUID
+
+Each part begins with its type code and delimits itself: bytes and text end in ``00``, and a zero
+byte inside becomes ``00 FF``; a nested tuple ends in ``00``, and ``None`` inside becomes ``00 FF``.
+So packed tuples compare part by part, and a tuple sorts before its own extensions: the keys that
+begin with some parts are ``prefix(key(*parts))``.
+
+Order: first by type, in the order of the codes above (so every integer sorts before every float,
+and ``True`` after both), then by value. Integers sort by value at any size, text by code point,
+floats as IEEE 754 total order has them (``-nan < -inf < ... < -0.0 < 0.0 < ... < inf < nan``),
+UUIDs by their bytes.
+
+Left out: integers beyond 255 bytes (``ValueError``); dates (``TypeError``: zones and folds do not
+survive packing; pass ``int`` microseconds or ISO text); 32-bit floats and versionstamps.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from postroom.errors import shorten
+
+Part: TypeAlias = bytes | str | int | float | bool | uuid.UUID | tuple["Part", ...] | None
+"""What a key can be made of."""
+
+_NONE: Final = 0x00
+_BYTES: Final = 0x01
+_TEXT: Final = 0x02
+_NESTED: Final = 0x05
+_LONG_NEGATIVE: Final = 0x0B
+_ZERO: Final = 0x14
+_LONG_POSITIVE: Final = 0x1D
+_FLOAT: Final = 0x21
+_FALSE: Final = 0x26
+_TRUE: Final = 0x27
+_UUID: Final = 0x30
+
+_ESCAPED_ZERO: Final = b"\x00\xff"
+_SHORT_INTEGER_BYTES_MAX: Final = 8
+_INTEGER_BYTES_MAX: Final = 255
+
+
+def key(*parts: Part) -> bytes:
+    """Pack ``parts`` into a key that sorts as the tuple of them does.
+
+    Raises:
+        TypeError: a part is of another type than those in :data:`Part`.
+        ValueError: an integer takes more than 255 bytes, a text holds a lone surrogate, or tuples
+            are nested hundreds deep.
+    """
+    try:
+        return b"".join([_pack(part) for part in parts])
+    except RecursionError:
+        raise ValueError("the tuples in a key are nested too deeply") from None
+
+
+def unpack(key: bytes) -> tuple[Part, ...]:
+    """The parts that :func:`key` packed.
+
+    Raises:
+        TypeError: ``key`` is not bytes.
+        ValueError: it is not what :func:`key` would have made of any parts.
+    """
+    if not isinstance(key, bytes):
+        raise TypeError(f"a key is bytes, not {type(key).__name__}")
+    parts, at = [], 0
+    try:
+        while at < len(key):
+            part, at = _unpack(key, at)
+            parts.append(part)
+    except RecursionError:
+        raise _garbage(key, at, "tuples nested too deeply") from None
+    return tuple(parts)
+
+
+def prefix(prefix: bytes) -> tuple[bytes, bytes | None]:
+    """The span ``(start, end)`` of all keys that begin with ``prefix``.
+
+    ``end`` is exclusive. It is ``None``, which stands for no bound, where no key can come after
+    those with the prefix: for the empty one, and for one of nothing but ``FF`` bytes.
+    """
+    if not isinstance(prefix, bytes):
+        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}")
+    kept = prefix.rstrip(b"\xff")
+    return prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+# Packing
+
+
+def _pack(part: Part) -> bytes:
+    pack = _PACKERS.get(type(part)) or _packer_of_subclass(part)
+    return pack(part)
+
+
+def _packer_of_subclass(part: object) -> Callable[..., bytes]:
+    for kind in type(part).__mro__:
+        if kind in _PACKERS:
+            return _PACKERS[kind]
+    raise TypeError(
+        f"a part of a key cannot be {type(part).__name__}: it must be bytes, str, int, float, "
+        "bool, None, uuid.UUID or a tuple of these"
+    )
+
+
+def _pack_bytes(part: bytes) -> bytes:
+    return b"\x01" + part.replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
+
+
+def _pack_text(part: str) -> bytes:
+    return b"\x02" + part.encode().replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
+
+
+def _pack_integer(part: int) -> bytes:
+    size = (part.bit_length() + 7) // 8
+    if size > _INTEGER_BYTES_MAX:
+        raise ValueError(f"an integer in a key takes {_INTEGER_BYTES_MAX} bytes at most: {size}")
+    # Negative ones are in one's complement, so that their bytes sort as their values.
+    digits = (part if part >= 0 else part + (1 << 8 * size) - 1).to_bytes(size, "big")
+    if size <= _SHORT_INTEGER_BYTES_MAX:
+        return bytes([_ZERO + size if part >= 0 else _ZERO - size]) + digits
+    if part > 0:
+        return bytes([_LONG_POSITIVE, size]) + digits
+    return bytes([_LONG_NEGATIVE, size ^ 0xFF]) + digits
+
+
+def _pack_float(part: float) -> bytes:
+    bits: int = struct.unpack(">Q", struct.pack(">d", part))[0]
+    return b"\x21" + (bits ^ _sign_mask(negative=bits >> 63 == 1)).to_bytes(8, "big")
+
+
+def _pack_bool(part: bool) -> bytes:
+    return bytes([_TRUE if part else _FALSE])
+
+
+def _pack_nested(part: tuple[Part, ...]) -> bytes:
+    inner = [_ESCAPED_ZERO if item is None else _pack(item) for item in part]
+    return b"\x05" + b"".join(inner) + b"\x00"
+
+
+_PACKERS: Final[dict[type, Callable[..., bytes]]] = {
+    bytes: _pack_bytes,
+    str: _pack_text,
+    int: _pack_integer,
+    float: _pack_float,
+    bool: _pack_bool,
+    type(None): lambda _: b"\x00",
+    uuid.UUID: lambda part: b"\x30" + part.bytes,
+    tuple: _pack_nested,
+}
+
+
+# Unpacking: each function is given the key, where the part's content begins and its
+# type code; it returns the part and where the next one begins.
+
+
+def _unpack(key: bytes, at: int) -> tuple[Part, int]:
+    code = key[at]
+    unpacker = _UNPACKERS.get(code)
+    if unpacker is None:
+        raise _garbage(key, at, f"{code:#04x} is no type of a part")
+    return unpacker(key, at + 1, code)
+
+
+def _unpack_bytes(key: bytes, at: int, code: int) -> tuple[bytes, int]:
+    end = key.find(b"\x00", at)
+    while end >= 0 and key[end + 1 : end + 2] == b"\xff":
+        end = key.find(b"\x00", end + 2)
+    if end < 0:
+        raise _garbage(key, at, "bytes or text without an end")
+    return key[at:end].replace(_ESCAPED_ZERO, b"\x00"), end + 1
+
+
+def _unpack_text(key: bytes, at: int, code: int) -> tuple[str, int]:
+    encoded, end = _unpack_bytes(key, at, code)
+    try:
+        return encoded.decode(), end
+    except UnicodeDecodeError as error:
+        raise _garbage(key, at, "text that is not UTF-8") from error
+
+
+def _unpack_short_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
+    return _integer(key, at, abs(code - _ZERO), negative=code < _ZERO)
+
+
+def _unpack_long_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
+    negative = code == _LONG_NEGATIVE
+    size = _taken(key, at, 1)[0] ^ (0xFF if negative else 0)
+    if size <= _SHORT_INTEGER_BYTES_MAX:
+        raise _garbage(key, at, "an integer longer than it needs to be")
+    return _integer(key, at + 1, size, negative=negative)
+
+
+def _unpack_float(key: bytes, at: int, code: int) -> tuple[float, int]:
+    bits = int.from_bytes(_taken(key, at, 8), "big")
+    bits ^= _sign_mask(negative=bits >> 63 == 0)
+    number: float = struct.unpack(">d", bits.to_bytes(8, "big"))[0]
+    return number, at + 8
+
+
+def _unpack_uuid(key: bytes, at: int, code: int) -> tuple[uuid.UUID, int]:
+    return uuid.UUID(bytes=_taken(key, at, 16)), at + 16
+
+
+def _unpack_nested(key: bytes, at: int, code: int) -> tuple[tuple[Part, ...], int]:
+    parts: list[Part] = []
+    while at < len(key):
+        if key[at] != 0:
+            part, at = _unpack(key, at)
+            parts.append(part)
+        elif key[at + 1 : at + 2] == b"\xff":
+            parts.append(None)
+            at += 2
+        else:
+            return tuple(parts), at + 1
+    raise _garbage(key, at, "a nested tuple without an end")
+
+
+_UNPACKERS: Final[dict[int, Callable[[bytes, int, int], tuple[Part, int]]]] = {
+    _NONE: lambda key, at, code: (None, at),
+    _BYTES: _unpack_bytes,
+    _TEXT: _unpack_text,
+    _NESTED: _unpack_nested,
+    _LONG_NEGATIVE: _unpack_long_integer,
+    **dict.fromkeys(range(_ZERO - 8, _ZERO + 9), _unpack_short_integer),
+    _LONG_POSITIVE: _unpack_long_integer,
+    _FLOAT: _unpack_float,
+    _FALSE: lambda key, at, code: (False, at),
+    _TRUE: lambda key, at, code: (True, at),
+    _UUID: _unpack_uuid,
+}
+
+
+def _integer(key: bytes, at: int, size: int, *, negative: bool) -> tuple[int, int]:
+    number = int.from_bytes(_taken(key, at, size), "big")
+    if negative:
+        number -= (1 << 8 * size) - 1
+    if (number.bit_length() + 7) // 8 != size:
+        raise _garbage(key, at, "an integer longer than it needs to be")
+    return number, at + size
+
+
+def _sign_mask(*, negative: bool) -> int:
+    """What to flip in a double's bits: all of a negative one's, else the sign alone."""
+    return (1 << 64) - 1 if negative else 1 << 63
+
+
+def _taken(key: bytes, at: int, size: int) -> bytes:
+    if at + size > len(key):
+        raise _garbage(key, at, "cut off")
+    return key[at : at + size]
+
+
+def _garbage(key: bytes, at: int, what: str) -> ValueError:
+    return ValueError(f"{shorten(key)} is not a packed key: {what}, at byte {at}")

@@ -1,0 +1,171 @@
+"""Versions (MVCC): reading a user key, or a span of them, newest or as of a timestamp.
+
+The *head* of a key holds its newest version, so reading that is one ``get``. Overwriting moves the
+old version to the key's *history*. Both store the same bytes::
+
+    kind (1)  timestamp (8)  payload
+
+A deletion is a version too (a *tombstone*), until garbage collection removes it. The kind
+``INTENT`` is reserved for transactions over several ranges.
+
+Everything here is a pure function of a reader; what may be read (leases, collected history) is
+decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+
+VALUE: Final = 1
+TOMBSTONE: Final = 2
+INTENT: Final = 3
+
+VALUE_KIND: Final = b"\x01"
+TOMBSTONE_KIND: Final = b"\x02"
+PAYLOAD: Final = 9
+"""Where the payload of a version begins."""
+
+FOREVER: Final = b"\xff" * 8
+"""A timestamp after all others, as stored: reading at it reads the newest."""
+
+_STEPS_BEFORE_SEEK: Final = 4
+
+_Heads: TypeAlias = Generator[tuple[bytes, bytes], None, bytes | None]
+"""Yields heads and returns where to seek to, or ``None`` at the end."""
+
+
+class Page(NamedTuple):
+    """A part of a scan: its pairs, and where the next part goes on (``None``: nothing is left)."""
+
+    pairs: list[tuple[bytes, bytes]]
+    resume: bytes | None
+
+
+def payload(version: bytes | None) -> bytes | None:
+    """The value of a stored version; ``None`` if it is a tombstone or there is none."""
+    if version is None or version[0] != VALUE:
+        return None
+    return version[PAYLOAD:]
+
+
+def read(reader: Reader, key: bytes) -> bytes | None:
+    """The newest value of a user key."""
+    return payload(reader.get(keys.head_key(key)))
+
+
+def read_at(reader: Reader, key: bytes, at: bytes) -> bytes | None:
+    """The value of a user key as of the timestamp ``at`` (8 bytes)."""
+    head = keys.head_key(key)
+    return payload(visible(reader, head, reader.get(head), at))
+
+
+def visible(reader: Reader, head: bytes, newest: bytes | None, at: bytes) -> bytes | None:
+    """The version that ``at`` sees of the key whose head is ``newest``, stored at ``head``."""
+    if newest is None or newest[1:PAYLOAD] <= at:
+        return newest
+    lower = keys.history_key(head, at)
+    upper = head[:-1] + keys.INBOX
+    for _, version in reader.iterate(lower, upper):
+        return version
+    return None
+
+
+def scan(  # noqa: PLR0913 - a page of a scan has these bounds
+    reader: Reader,
+    start: bytes,
+    end: bytes | None,
+    at: bytes,
+    *,
+    pairs_max: int,
+    bytes_max: int,
+    reverse: bool = False,
+) -> Page:
+    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size."""
+    pairs: list[tuple[bytes, bytes]] = []
+    size = 0
+    key_from, end_of_key = 1, keys.END_OF_KEY
+    for head, newest in _heads(reader, start, end, reverse=reverse):
+        version = newest if newest[1:PAYLOAD] <= at else visible(reader, head, newest, at)
+        if version is None or version[0] != VALUE:
+            continue
+        key = head[key_from : head.index(end_of_key, 1)]
+        if b"\x00" in key:
+            key = keys.unescape(key)
+        if len(pairs) >= pairs_max or size >= bytes_max:
+            return Page(pairs, pairs[-1][0] if reverse else key)
+        value = version[PAYLOAD:]
+        size += len(key) + len(value)
+        pairs.append((key, value))
+    return Page(pairs, None)
+
+
+def _heads(
+    reader: Reader, start: bytes, end: bytes | None, *, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """The heads in a span, seeking past what else the keys hold."""
+    lower, upper = keys.data_span(start, end)
+    bound: bytes | None = lower
+    while bound is not None:
+        if reverse:
+            bound = yield from _heads_backward(reader, lower, upper)
+            upper = bound or upper
+        else:
+            bound = yield from _heads_forward(reader, bound, upper)
+
+
+def _heads_forward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
+    steps, end_of_key = 0, keys.END_OF_KEY
+    for raw, stored in reader.iterate(lower, upper):
+        end = raw.index(end_of_key, 1) + 2
+        if len(raw) == end + 1 and raw[end] == 1:
+            steps = 0
+            yield raw, stored
+            continue
+        steps += 1
+        if steps > _STEPS_BEFORE_SEEK:
+            return raw[:end] + keys.SUFFIX_END
+    return None
+
+
+def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
+    steps, end_of_key = 0, keys.END_OF_KEY
+    for raw, stored in reader.iterate(lower, upper, reverse=True):
+        end = raw.index(end_of_key, 1) + 2
+        if len(raw) == end + 1 and raw[end] == 1:
+            steps = 0
+            yield raw, stored
+            continue
+        steps += 1
+        if steps > _STEPS_BEFORE_SEEK:
+            return raw[:end] + keys.HISTORY
+    return None
+
+
+def changed_since(reader: Reader, start: bytes, end: bytes | None, since: bytes) -> bytes | None:
+    """A user key in ``[start, end)`` with a version after ``since`` (8 bytes), if there is one."""
+    for head, newest in _heads(reader, start, end, reverse=False):
+        if newest[1:PAYLOAD] > since:
+            return keys.user_key(head)
+    return None
+
+
+def changes(
+    reader: Reader, start: bytes, end: bytes | None, after: bytes
+) -> list[tuple[bytes, bytes, bytes | None]]:
+    """All versions after ``after`` in ``[start, end)``: (timestamp, key, value), oldest first."""
+    found = []
+    for head, newest in _heads(reader, start, end, reverse=False):
+        if newest[1:PAYLOAD] <= after:
+            continue
+        key = keys.user_key(head)
+        found.append((newest[1:PAYLOAD], key, payload(newest)))
+        for _, version in reader.iterate(head[:-1] + keys.HISTORY, head[:-1] + keys.INBOX):
+            if version[1:PAYLOAD] <= after:
+                break
+            found.append((version[1:PAYLOAD], key, payload(version)))
+    found.sort(key=lambda change: change[:2])
+    return found

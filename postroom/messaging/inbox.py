@@ -1,0 +1,240 @@
+"""Inboxes: delivering into them, reading them, reaping them.
+
+The index of inboxes (*mail*) has an entry for each inbox that holds something: how many messages,
+and the id of the first. It answers who has mail without scanning the keys, and it is the inbox's
+head cursor: reading starts at the first message, never at the tombstones of those before it, also
+after a restart. A delayed message with an old id simply becomes the first.
+
+Reaping takes the oldest messages that no other transaction holds. The claims are locks in the
+leaseholder's memory; the commit checks that the messages are still there, and deletes exactly them.
+What was reaped stays readable to ``peek`` at a past timestamp until garbage collection: each reap
+leaves one record of what it took, beside the inbox.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+import msgspec
+
+from postroom.errors import TransactionConflict, shorten
+from postroom.kv import keys
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.claims import Claims
+from postroom.messaging.requests import (
+    Delivered,
+    Inbox,
+    ListInboxes,
+    Mail,
+    MESSAGE_ID_BYTES,
+    Peek,
+    Reaped,
+    ReapMessages,
+    ReapQueue,
+)
+from postroom.messaging.tokens import Arrival
+from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.registry import Registry
+
+_encode = msgspec.msgpack.encode
+_mail = msgspec.msgpack.Decoder(Mail)
+_delivered = msgspec.msgpack.Decoder(Delivered)
+_taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+
+
+class Inboxes:
+    """The inboxes of one range.
+
+    Args:
+        now: the node's clock.
+        check_age: refuses a timestamp that is collected or still to come.
+        wake: answers what waits for tokens.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], int],
+        check_age: Callable[[int], None],
+        wake: Callable[[list[object]], None],
+    ) -> None:
+        self._now = now
+        self._check_age = check_age
+        self._wake = wake
+        self._claims = Claims()
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.reads |= {
+            ReapQueue: self.reap_queue,
+            Peek: self.peek,
+            ListInboxes: self.list_inboxes,
+        }
+        registry.writes[ReapMessages] = self.reap_messages
+        registry.on_lease.append(self._forget)
+        registry.on_release.append(self._claims.release)
+
+    def _forget(self, _: Reader) -> None:
+        self._claims.clear()
+
+    # --- delivering
+
+    def deliver(self, ctx: Evaluation, arrivals: dict[bytes, list[tuple[bytes, bytes]]]) -> None:
+        """Puts (id, stored message) pairs, in order of their ids, into the inboxes of keys."""
+        writes = ctx.writes
+        for key, messages in arrivals.items():
+            prefix = keys.inbox_prefix(key)
+            for id_, stored in messages:
+                writes[prefix + id_] = stored
+            self._announce(ctx, key, len(messages), min(messages)[0])
+        ctx.after.append(lambda: self._arrived(arrivals))
+
+    def _announce(self, ctx: Evaluation, key: bytes, messages: int, oldest: bytes) -> None:
+        index = keys.mail_key(key)
+        stored = ctx.get(index)
+        if stored is not None:
+            before = _mail.decode(stored)
+            messages += before.messages
+            oldest = min(oldest, before.oldest)
+        ctx.writes[index] = _encode(Mail(messages, oldest))
+
+    def _arrived(self, arrivals: dict[bytes, list[tuple[bytes, bytes]]]) -> None:
+        for key, messages in arrivals.items():
+            self._claims.arrived(key, min(messages)[0])
+        self._wake([Arrival(key) for key in arrivals])
+
+    # --- reaping
+
+    def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
+        """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
+        mail = _read_mail(view, request.key)
+        now = self._now()
+        taken, more = [], False
+        if mail is not None:
+            free = self._claims.free(request.key, mail.oldest, now)
+            prefix = keys.inbox_prefix(request.key)
+            entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
+            unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
+            taken, more = _fill(unclaimed, request.messages_max, request.bytes_max)
+        if not taken and request.wait:
+            raise MustWait(Arrival(request.key))
+        if taken:
+            expires = now + from_seconds(TRANSACTION_SECONDS_MAX)
+            ids = [id_ for id_, _ in taken]
+            self._claims.claim(request.key, request.transaction_id, ids, expires)
+        return Reaped(taken, more)
+
+    def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> None:
+        """``ReapMessages``: deletes exactly these, if all of them are still there.
+
+        Raises:
+            TransactionConflict: another transaction has reaped one of them.
+        """
+        key, stamp = request.key, ctx.stamp
+        mail = _read_mail(ctx, key)
+        if mail is None:
+            raise _reaped_by_another(key)
+        found, oldest = self._find(ctx, request, mail)
+        prefix = keys.inbox_prefix(key)
+        writes = ctx.writes
+        for id_, _ in found:
+            writes[prefix + id_] = None
+        left = mail.messages - len(found)
+        writes[keys.mail_key(key)] = _encode(Mail(left, oldest)) if left else None
+        history = keys.reaped_key(key, stamp)
+        writes[history] = packed = _encode(found)
+        ctx.garbage.append(history)
+        ctx.count("reaped", len(found))
+        ctx.grow(len(packed) + len(found) * (len(prefix) + MESSAGE_ID_BYTES))
+
+    def _find(
+        self, ctx: Evaluation, request: ReapMessages, mail: Mail
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The messages asked for, and the id of the first one that will be left."""
+        prefix = keys.inbox_prefix(request.key)
+        wanted = dict.fromkeys(request.ids)
+        found: list[tuple[bytes, bytes]] = []
+        oldest = mail.oldest
+        if oldest in wanted:
+            for raw, stored in ctx.iterate(prefix + oldest, prefix + b"\xff" * MESSAGE_ID_BYTES):
+                oldest = raw[-MESSAGE_ID_BYTES:]
+                if oldest not in wanted:
+                    break
+                del wanted[oldest]
+                found.append((oldest, stored))
+        for id_ in wanted:
+            message = ctx.get(prefix + id_)
+            if message is None:
+                raise _reaped_by_another(request.key)
+            found.append((id_, message))
+        return found, oldest
+
+    # --- reading
+
+    def peek(self, view: View, request: Peek) -> Reaped:
+        """``Peek``: as of now, or as of a timestamp, with what has been reaped since."""
+        prefix = keys.inbox_prefix(request.key)
+        upper = prefix + b"\xff" * MESSAGE_ID_BYTES
+        if not request.timestamp:
+            mail = _read_mail(view, request.key)
+            if mail is None:
+                return Reaped([], more=False)
+            entries = view.iterate(prefix + mail.oldest, upper)
+            waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
+            return Reaped(*_fill(waiting, request.messages_max, 1 << 62))
+        self._check_age(request.timestamp)
+        at = request.timestamp
+        waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in view.iterate(prefix, upper))
+        merged = heapq.merge(waiting, sorted(_reaped_since(view, request.key, at)))
+        then = (pair for pair in merged if _delivered.decode(pair[1]).delivered_at <= at)
+        return Reaped(*_fill(then, request.messages_max, 1 << 62))
+
+    def list_inboxes(self, view: View, request: ListInboxes) -> list[Inbox]:
+        """``ListInboxes``."""
+        span = keys.mail_span(request.start, request.end)
+        decode = _mail.decode
+        found = ((decode(mail), raw) for raw, mail in view.iterate(*span))
+        first = heapq.nsmallest(
+            request.inboxes_max, found, key=lambda pair: (pair[0].oldest, pair[1])
+        )
+        return [
+            Inbox(keys.user_key(raw), mail.messages, int.from_bytes(mail.oldest[:8], "big"))
+            for mail, raw in first
+        ]
+
+
+def _read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
+    stored = reader.get(keys.mail_key(key))
+    return None if stored is None else _mail.decode(stored)
+
+
+def _reaped_since(view: View, key: bytes, at: int) -> list[tuple[bytes, bytes]]:
+    lower, _ = keys.suffix_span(key, keys.REAPED)
+    records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
+    return [message for _, packed in records for message in _taken.decode(packed)]
+
+
+def _fill(
+    messages: Iterable[tuple[bytes, bytes]], messages_max: int, bytes_max: int
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The first messages up to a number and a size (but one at least), and whether there is more."""
+    found = list(islice(messages, messages_max + 1))
+    more = len(found) > messages_max
+    if more:
+        found.pop()
+    size = 0
+    for index, (_, stored) in enumerate(found):
+        size += len(stored)
+        if size > bytes_max and index:
+            return found[:index], True
+    return found, more
+
+
+def _reaped_by_another(key: bytes) -> TransactionConflict:
+    return TransactionConflict(
+        f"another transaction has reaped a message of {shorten(key)} that this one had taken; "
+        "nothing was changed: try again (run() does)"
+    )

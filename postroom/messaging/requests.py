@@ -1,0 +1,192 @@
+"""The requests that carry messages, and what is stored of them.
+
+A message's *id* is where it comes from: commit timestamp of its sender (8 bytes), sender range (8),
+position in its transaction (4). It orders the inbox, and it is what the engine key ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from postroom.ranges.requests import Request, UpdateRequest
+
+MESSAGE_ID_BYTES: Final = 20
+
+# --- writes, inside a transaction ------------------------------------------------------------
+
+
+class EnqueueMessage(Request, frozen=True, array_like=True, tag="enqueue_message"):
+    """Sends ``value`` to the inbox of ``key``; not before ``due``, if that is not 0."""
+
+    key: bytes
+    value: bytes
+    headers: dict[str, str] | None = None
+    due: int = 0
+
+
+class EnqueueUpdate(Request, frozen=True, array_like=True, tag="enqueue_update"):
+    """Has ``request`` carried out after the commit; not before ``due``, if that is not 0."""
+
+    request: UpdateRequest
+    due: int = 0
+
+
+class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
+    """Consumes the messages ``ids`` from the inbox of ``key``: they are gone, exactly these."""
+
+    key: bytes
+    ids: list[bytes]
+
+
+# --- reads ------------------------------------------------------------------------------------
+
+
+class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=False):
+    """The oldest messages that nobody else holds, locked for the transaction.
+
+    With ``wait``, is answered only once there is one.
+    """
+
+    key: bytes
+    messages_max: int
+    bytes_max: int
+    transaction_id: bytes
+    wait: bool = False
+
+
+class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
+    """The oldest messages of an inbox as of ``timestamp`` (0: now); nothing is consumed."""
+
+    key: bytes
+    messages_max: int
+    timestamp: int = 0
+
+
+class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
+    """The keys in ``[start, end)`` that have mail, those with the oldest message first."""
+
+    start: bytes
+    end: bytes | None
+    inboxes_max: int
+
+
+class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
+    """What could not be executed or delivered, oldest first."""
+
+    letters_max: int
+
+
+class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
+    """The conservation counters of the range."""
+
+
+class AwaitQuiet(Request, frozen=True, array_like=True, tag="await_quiet", gc=False):
+    """Is answered once no outbox entry is due (``drain``)."""
+
+
+# --- upkeep -------------------------------------------------------------------------------------
+
+
+class DeliverDue(Request, frozen=True, array_like=True, tag="deliver_due", gc=False):
+    """Moves the due deliverable messages of the range to the inboxes in it."""
+
+    messages_max: int
+
+
+class ExecuteDue(Request, frozen=True, array_like=True, tag="execute_due", gc=False):
+    """Carries out the due executable messages of the range."""
+
+    messages_max: int
+
+
+class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):
+    """Puts dead letters back into their outbox, due now; answers how many there were."""
+
+    ids: list[bytes]
+
+
+class DiscardDeadLetters(Request, frozen=True, array_like=True, tag="discard_dead_letters"):
+    """Gives dead letters up for good; answers how many there were."""
+
+    ids: list[bytes]
+
+
+# --- what is stored -----------------------------------------------------------------------------
+
+
+class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An outbox entry: a message on its way."""
+
+    key: bytes
+    value: bytes
+    headers: dict[str, str] | None
+    transaction_id: bytes
+    source: bytes
+
+
+class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An outbox entry: an update to be carried out."""
+
+    request: UpdateRequest
+    transaction_id: bytes
+    source: bytes
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An inbox entry."""
+
+    delivered_at: int
+    value: bytes
+    headers: dict[str, str] | None
+
+
+class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry in the index of inboxes: how many messages wait, and the id of the first."""
+
+    messages: int
+    oldest: bytes
+
+
+class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What could not be done, and why."""
+
+    reason: str
+    message: Deliverable | None
+    update: Executable | None
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+class Reaped(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``ReapQueue`` and ``Peek``: (id, stored ``Delivered``), and whether there is more."""
+
+    messages: list[tuple[bytes, bytes]]
+    more: bool
+
+
+class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Answers ``ListInboxes``, one a key."""
+
+    key: bytes
+    messages: int
+    oldest: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``ListDeadLetters``, one each."""
+
+    id: bytes
+    record: DeadLetterRecord
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Answers ``DeliverDue`` and ``ExecuteDue``: how many, whether more are due now, and when the next
+    one will be (0: none is waiting).
+    """
+
+    messages: int
+    more: bool
+    next_due: int

@@ -1,0 +1,94 @@
+"""The dispatcher and the executor: services of the leaseholder that empty its outboxes.
+
+Each is woken by every commit that adds to its outbox and also polls; wake-ups may be lost, the
+outbox is the truth. Neither knows the client nor the node: they are handed a way to send requests,
+and a signal to wait for.
+
+Within one range a service has little to do: it asks the range to move what is due. Recipients in
+other ranges will be grouped here, and moved by a transaction a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from postroom.errors import CommitUnknown, Retryable, Unavailable
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.messaging.requests import DeliverDue, ExecuteDue, Moved
+
+DELIVERIES_PER_REQUEST_MAX: Final = 512
+EXECUTIONS_PER_REQUEST_MAX: Final = 4096
+POLL_SECONDS: Final = 5.0
+
+
+class Signal(Protocol):
+    """Set by commits; a service waits for it."""
+
+    def set(self) -> None:
+        """There may be something to do."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Until it is set, or for a time; then it is not set any more."""
+
+
+class Mover:
+    """Dispatcher and executor alike: moves what is due whenever something may be.
+
+    Args:
+        request: what to ask the range for.
+        send: sends it to the range, as upkeep.
+        signal: set by commits that add to the outbox.
+        now: the node's clock.
+        poll_seconds: how long a lost wake-up may go unnoticed.
+    """
+
+    def __init__(
+        self,
+        request: DeliverDue | ExecuteDue,
+        send: Callable[[Any], Awaitable[Moved]],
+        signal: Signal,
+        now: Callable[[], int],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:  # noqa: PLR0913 - its collaborators
+        self._request = request
+        self._send = send
+        self._signal = signal
+        self._now = now
+        self._poll_seconds = poll_seconds
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                pause = self._pause(await self.move_all())
+            except Retryable as error:
+                pause = error.retry_after if isinstance(error, Unavailable) else 0.0
+            except CommitUnknown:
+                pause = 0.0  # whatever came of it, the outbox is the truth
+            await self._signal.wait(pause)
+
+    async def move_all(self) -> int:
+        """Everything that is due; answers when the next entry will be (0: none)."""
+        while True:
+            moved = await self._send(self._request)
+            if not moved.more:
+                return moved.next_due
+
+    def _pause(self, next_due: int) -> float:
+        if not next_due:
+            return self._poll_seconds
+        milliseconds = (next_due - self._now() >> LOGICAL_BITS) + 1
+        return min(max(milliseconds, 0) / 1000, self._poll_seconds)
+
+
+def dispatcher(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
+               poll_seconds: float = POLL_SECONDS) -> Mover:
+    """The service that delivers."""
+    return Mover(DeliverDue(DELIVERIES_PER_REQUEST_MAX), send, signal, now, poll_seconds)
+
+
+def executor(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
+             poll_seconds: float = POLL_SECONDS) -> Mover:
+    """The service that executes."""
+    return Mover(ExecuteDue(EXECUTIONS_PER_REQUEST_MAX), send, signal, now, poll_seconds)

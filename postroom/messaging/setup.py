@@ -1,0 +1,71 @@
+"""Puts the messaging of one range together, and registers it with the range.
+
+A range does not know messaging: it gets evaluators and finishers, and two services run beside it on
+its leaseholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from postroom.messaging.counters import Conservation
+from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.delivery import Delivery
+from postroom.messaging.execution import Execution
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.outbox import Outboxes
+from postroom.messaging.services import Signal
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.registry import Registry
+
+
+class Messaging:
+    """Outboxes, inboxes, dead letters and counters of one range.
+
+    Args:
+        range_id: whose.
+        now: the node's clock.
+        check_age: refuses timestamps that cannot be read at.
+        wake: answers requests that wait for tokens.
+        deliveries, executions: set when a commit has added to the outbox.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        now: Callable[[], int],
+        check_age: Callable[[int], None],
+        wake: Callable[[list[object]], None],
+        deliveries: Signal,
+        executions: Signal,
+    ) -> None:  # noqa: PLR0913 - its collaborators
+        self._deliveries = deliveries
+        self._executions = executions
+        self.conservation = Conservation(range_id)
+        self.outboxes = Outboxes(range_id, now)
+        self.inboxes = Inboxes(now, check_age, wake)
+        self.dead_letters = DeadLetters(range_id, self.outboxes)
+        self._range_id = range_id
+        self._wake = wake
+
+    def register(self, registry: Registry) -> None:
+        """Adds all of it to ``registry``, which holds the range's own evaluators already."""
+        outboxes, conservation = self.outboxes, self.conservation
+        for part in (outboxes, self.inboxes, self.dead_letters, conservation):
+            part.register(registry)
+        delivery = Delivery(
+            self._range_id, outboxes.deliverable, self.inboxes, conservation, self._wake
+        )
+        delivery.register(registry)
+        execution = Execution(
+            outboxes.executable, self.dead_letters, conservation, registry.writes, self._wake
+        )
+        execution.register(registry)
+        registry.finishers.append(self._signal)
+
+    def _signal(self, ctx: Evaluation) -> None:
+        """Once a proposal that leaves something pending is applied, the services hear of it."""
+        if "pending_messages" in ctx.tally:
+            ctx.after.append(self._deliveries.set)
+        if "pending_updates" in ctx.tally:
+            ctx.after.append(self._executions.set)

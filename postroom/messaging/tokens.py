@@ -1,0 +1,16 @@
+"""What requests about messages wait for (see ``MustWait``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A message arrives at, or becomes free in, the inbox of ``key``."""
+
+    key: bytes
+
+
+QUIET: Final = "no outbox entry is due"

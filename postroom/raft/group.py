@@ -1,0 +1,364 @@
+"""One member of one consensus group: what :mod:`postroom.ranges` holds of it.
+
+A turn has a fixed order, and only stages; nothing leaves before the node has synced it::
+
+    messages ─▶ time-outs ─▶ append what is queued ─▶ commit ─▶ apply ─▶ messages out ─▶ truncate
+    └────────────────────────────── stage ───────────────────────────────────────────────────────┘
+                                  node: one synced write
+    └─ release: messages leave, leadership and outcomes are told ─┘
+
+A group of one is its own majority, so an entry is appended, committed and applied in one turn and
+its log stays empty: the entry is never even encoded, and its effects and the applied index are all
+that is written.
+
+Invariants:
+
+* A group stages into a write set of its own. If anything raises, the set is dropped whole, the
+  messages of the turn are too, and the replica is stopped: as if it had crashed before the turn.
+  What is durable stays as it was; other groups go on.
+* ``done`` of each proposal is called exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from postroom.kv.engine import WriteSet
+from postroom.raft.election import Elections
+from postroom.raft.journal import COMMAND, membership_payload
+from postroom.raft.messages import (
+    COMMAND_BYTES_MAX,
+    Append,
+    Appended,
+    Chunk,
+    ChunkTaken,
+    Message,
+    PreVote,
+    PreVoted,
+    Vote,
+    Voted,
+)
+from postroom.raft.outcome import Outcome
+from postroom.raft.proposals import Command, Done, Proposals, encoded
+from postroom.raft.replication import Feeding, Following
+from postroom.raft.snapshot_transfer import SnapshotReceiver
+from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.syncobj_core import LEADER, Core
+
+logger = logging.getLogger(__name__)
+
+_COMMAND_KIND: Final = COMMAND[0]
+
+
+class Group:
+    """See the module. Made by :meth:`postroom.raft.consensus.Consensus.create`.
+
+    Attributes:
+        group_id: which group.
+        stopped: why this replica does nothing any more; ``None`` while it works.
+        on_leadership: called from ``release`` with whether this member leads, and the term, when
+            either has changed.
+    """
+
+    def __init__(
+        self,
+        group_id: int,
+        core: Core,
+        state_machine: StateMachine,
+        wake: Callable[[Group], None],
+    ) -> None:
+        """A member over ``core``; ``wake`` asks for a turn."""
+        self.group_id = group_id
+        self.stopped: Exception | None = None
+        self.on_leadership: Callable[[bool, int], None] | None = None
+        self.core = core
+        self.proposals = Proposals()
+        self._state_machine = state_machine
+        self._wake = wake
+        self._inbox: list[tuple[NodeId, Message]] = []
+        self._changes: list[tuple[tuple[NodeId, ...], Done]] = []
+        self._elections = Elections(core)
+        self._feeding = Feeding(core, state_machine)
+        self._following = Following(core, self._elections)
+        self._receiver = SnapshotReceiver(core, self._elections, state_machine)
+        self._told = (False, 0)
+        self._closed = False
+
+    # What others see.
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows. There may be a newer leader."""
+        return self.core.role == LEADER and self.stopped is None
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this member knows."""
+        return self.core.leader
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.core.term
+
+    @property
+    def last_index(self) -> int:
+        """Index of the newest entry in the log."""
+        return self.core.journal.last_index
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the newest entry that is applied."""
+        return self.core.applied_index
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """The members, by the newest entry that changed them, committed or not."""
+        return self.core.members
+
+    def propose(self, command: Command, context: object, done: Done) -> None:
+        """Append ``command`` in the next turn, if this member leads then.
+
+        Args:
+            command: bytes, or a struct that is encoded when it must be.
+            context: given to ``apply`` here, if this proposal is what is applied.
+            done: told the outcome from ``release``; at once if the group is closed.
+        """
+        if self._closed:
+            done(Outcome.SUPERSEDED)
+            return
+        self.proposals.queued.append((command, context, done))
+        self._wake(self)
+
+    def change_members(self, members: tuple[NodeId, ...], done: Done) -> None:
+        """Make ``members`` the group: one more or one less than now (dissertation, section 4.1).
+
+        ``done`` is told ``SUPERSEDED`` if this member does not lead, if it has not applied an entry
+        of its term yet, if an earlier change is under way, or if more than one member differs.
+        """
+        if self._closed:
+            done(Outcome.SUPERSEDED)
+            return
+        self._changes.append((members, done))
+        self._wake(self)
+
+    # What the node's set of groups calls.
+
+    def deliver(self, sender: NodeId, message: Message) -> None:
+        """A message for the next turn."""
+        self._inbox.append((sender, message))
+        self._wake(self)
+
+    def stage(self, now: float) -> WriteSet:
+        """One turn. What it writes must be durable before ``release``."""
+        writes: WriteSet = {}
+        if self.stopped is None:
+            self.core.now = now
+            self.core.journal.begin(writes)
+            try:
+                self._turn(writes)
+                self.core.journal.end()
+            except Exception as error:
+                logger.critical("group %d stops", self.group_id, exc_info=error)
+                self.stop(error)
+                return {}
+        else:
+            self._refuse()
+        return writes
+
+    def take_messages(self) -> list[tuple[NodeId, Message]]:
+        """The messages of the turn, now that it is durable."""
+        outbox = self.core.outbox
+        if outbox:
+            self.core.outbox = []
+        return outbox
+
+    def tell(self) -> None:
+        """Tell of leadership and outcomes, now that they are durable."""
+        leads = (self.is_leader, self.core.term)
+        if leads != self._told:
+            self._told = leads
+            if self.on_leadership is not None:
+                self.on_leadership(*leads)
+        if self.proposals.ended:
+            self.proposals.tell()
+
+    def deadline(self) -> float | None:
+        """When the next turn is due without new input; ``None`` for never."""
+        if self.stopped is not None or (self.core.is_sole and self.core.role == LEADER):
+            return None
+        due = (self._elections.deadline(), self._feeding.deadline(), self.proposals.give_up_at)
+        return min((at for at in due if at is not None), default=None)
+
+    def stop(self, error: Exception) -> None:
+        """Do nothing any more, because of ``error``; what this turn staged is dropped."""
+        self.stopped = self.stopped or error
+        self.core.outbox = []
+        self._inbox = []
+        self._feeding.close()
+        self._receiver.abort()
+        self.proposals.abandon()
+        self._refuse()
+
+    def close(self) -> None:
+        """End every proposal and let go of everything."""
+        if not self._closed:
+            self._closed = True
+            self.stop(RuntimeError("closed"))
+            self.proposals.tell()
+
+    # A turn.
+
+    def _turn(self, writes: WriteSet) -> None:
+        core = self.core
+        for sender, message in self._taken_inbox():
+            self._receive(sender, message, writes)
+        self._elections.tick()
+        if core.is_sole and core.role == LEADER and not self._changes:
+            self._decide_alone(writes)
+            return
+        self._follow_leadership()
+        self._append_changes()
+        self._append_queued()
+        if core.role == LEADER:
+            self._feeding.advance_commit()
+        self._apply(writes)
+        if core.role == LEADER:
+            self._feeding.send()
+        self._truncate()
+
+    def _decide_alone(self, writes: WriteSet) -> None:
+        """A group of one: append, commit, apply and truncate are one."""
+        core, proposals = self.core, self.proposals
+        if len(core.journal):
+            core.commit_index = core.journal.last_index
+            self._apply(writes)
+            core.journal.drop(core.applied_index)
+        if not proposals.queued:
+            return
+        index, term, apply = core.applied_index, core.term, self._state_machine.apply
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            index += 1
+            apply(index, term, b"" if context is not None else encoded(command), context, writes)
+            del proposals.queued[0]
+            proposals.ended.append((done, Outcome.APPLIED))
+        core.commit_index = core.applied_index = index
+        core.journal.pass_over(index, term)
+
+    def _taken_inbox(self) -> list[tuple[NodeId, Message]]:
+        inbox = self._inbox
+        if inbox:
+            self._inbox = []
+        return inbox
+
+    def _receive(self, sender: NodeId, message: Message, writes: WriteSet) -> None:
+        match message:
+            case PreVote():
+                self._elections.on_pre_vote(sender, message)
+            case PreVoted():
+                self._elections.on_pre_voted(sender, message)
+            case Vote():
+                self._elections.on_vote(sender, message)
+            case Voted():
+                self._elections.on_voted(sender, message)
+            case Append() | Chunk():
+                self._hear(sender, message, writes)
+            case Appended() | ChunkTaken():
+                self._count(sender, message)
+
+    def _hear(self, sender: NodeId, message: Append | Chunk, writes: WriteSet) -> None:
+        """From a leader. One of an earlier term is told so, and steps down (section 5.1)."""
+        core = self.core
+        if message.term < core.term:
+            core.send(sender, Appended(core.term, success=False, index=core.commit_index))
+        elif isinstance(message, Append):
+            self._following.on_append(sender, message)
+        else:
+            self._receiver.on_chunk(sender, message, writes)
+            self.proposals.covered(self._receiver.installed_index)
+
+    def _count(self, sender: NodeId, message: Appended | ChunkTaken) -> None:
+        """From a follower. An answer of an earlier term is about entries that may be gone."""
+        core = self.core
+        self._elections.meet_term(message.term)
+        if core.role != LEADER or message.term != core.term:
+            return
+        if isinstance(message, Appended):
+            self._feeding.on_appended(sender, message)
+        else:
+            self._feeding.snapshots.on_taken(sender, message)
+
+    def _follow_leadership(self) -> None:
+        core = self.core
+        if core.role != LEADER:
+            self._feeding.close()
+            self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
+        self.proposals.tick(core.now)
+
+    def _append_queued(self) -> None:
+        core, proposals = self.core, self.proposals
+        if core.role != LEADER:
+            proposals.refuse()
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            payload = COMMAND + encoded(command)
+            if len(payload) > COMMAND_BYTES_MAX:
+                raise ValueError(f"a command of {len(payload)} bytes, over {COMMAND_BYTES_MAX}")
+            index = core.journal.last_index + 1
+            core.journal.add(payload, index, core.term)
+            del proposals.queued[0]
+            proposals.appended(index, core.term, context, done)
+
+    def _append_changes(self) -> None:
+        core = self.core
+        changes, self._changes = self._changes, []
+        for members, done in changes:
+            if not self._may_change(members):
+                self.proposals.ended.append((done, Outcome.SUPERSEDED))
+                continue
+            index = core.journal.last_index + 1
+            core.journal.add(membership_payload(members), index, core.term)
+            core.adopt_members()
+            self.proposals.appended(index, core.term, None, done)
+
+    def _may_change(self, members: tuple[NodeId, ...]) -> bool:
+        """One change at a time, by one member, and only after an entry of the leader's own term."""
+        core = self.core
+        if core.role != LEADER or len(set(members) ^ set(core.members)) != 1 or not members:
+            return False
+        own = core.first_index_of_term
+        return own is not None and core.applied_index >= max(own, core.journal.members_index)
+
+    def _apply(self, writes: WriteSet) -> None:
+        core, proposals, state_machine = self.core, self.proposals, self._state_machine
+        for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
+            context = proposals.applied(index, term)
+            if payload[0] == _COMMAND_KIND:
+                state_machine.apply(index, term, payload[1:], context, writes)
+            else:
+                state_machine.noop(index, term, writes)
+            core.applied_index = index
+        if not core.is_member and core.role == LEADER and self._has_applied_members():
+            # A leader that is no longer a member steps down once that is committed (section 6).
+            core.become_follower(core.term, None)
+
+    def _has_applied_members(self) -> bool:
+        return self.core.applied_index >= self.core.journal.members_index
+
+    def _truncate(self) -> None:
+        core, log, options = self.core, self.core.journal, self.core.options
+        if len(log) > options.log_entries_max or log.bytes_kept > options.log_bytes_max:
+            log.drop(core.applied_index)
+        elif core.role == LEADER:
+            log.drop(min(core.applied_index, self._feeding.all_have()))
+        else:
+            log.drop(min(core.applied_index, self._following.leader_base_index))
+
+    def _refuse(self) -> None:
+        """End what is queued: this replica does nothing any more."""
+        self.proposals.refuse()
+        self.proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self._changes]
+        self._changes = []

@@ -1,0 +1,294 @@
+"""The only file that touches pysyncobj's private names.
+
+pysyncobj keeps a member's state and makes its transitions: term and vote, follower, candidate and
+leader, counting votes, the first entry of a new leader, the indices that each peer has, the set of
+peers. It is never ticked and never given a message as it came: :mod:`.election` and
+:mod:`.replication` decide what is sound first. Its own clock, sockets, threads, pipe, pickles,
+serializer and files stay unused.
+
+The class below is called ``SyncObj`` like its base, because Python mangles ``self.__term`` by the
+*name* of the class: so base and subclass share private names, and a method defined here replaces
+the base's. :data:`ATTRIBUTES` and :data:`METHODS` list each name with the reason; a test holds them
+against the installed version, which is pinned.
+
+Invariants:
+
+* Time comes from ``now``, set once a turn; the base's clock is read only for values that are
+  overwritten before they are used.
+* Peers are walked in a fixed order, never in that of a set.
+* Whatever changes term or vote has gone through the journal, so it is synced before it is told.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from pysyncobj import SyncObj as _Base
+from pysyncobj import SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.syncobj import _RAFT_STATE
+from pysyncobj.transport import Transport
+
+from postroom.raft.journal import Journal, LogEntry
+from postroom.raft.messages import Message
+from postroom.raft.options import RaftOptions
+from postroom.raft.state_machine import NodeId
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 (its type only)
+
+PYSYNCOBJ_VERSION: Final = "0.3.17"
+
+FOLLOWER: Final[int] = _RAFT_STATE.FOLLOWER
+CANDIDATE: Final[int] = _RAFT_STATE.CANDIDATE
+LEADER: Final[int] = _RAFT_STATE.LEADER
+
+ATTRIBUTES: Final = {
+    "raftState": "follower, candidate or leader",
+    "raftCurrentTerm": "set from the journal at start, read everywhere",
+    "votedForNodeId": "set from the journal at start; a voter repeats its answer to the same one",
+    "votesCount": "reset to one's own vote when an election starts",
+    "raftLeader": "who leads, as far as this member knows",
+    "raftElectionDeadline": "restarted on the passed-in clock and random numbers",
+    "raftLog": "replaced by the journal on the engine",
+    "raftCommitIndex": "restored from the applied index; advanced by the rule of section 5.4.2",
+    "raftLastApplied": "restored from the state machine; advanced by what was really applied",
+    "raftNextIndex": "next entry to send to each peer",
+    "raftMatchIndex": "highest entry known to be on each peer",
+    "lastResponseTime": "when each peer last answered, on the passed-in clock",
+    "otherNodes": "the peers; walked in a fixed order",
+    "selfNode": "this member",
+    "noopIDx": "the leader's first entry; members change only after it is applied",
+    "startTime": "read from the base's clock; overwritten",
+    "lastSerializedTime": "read from the base's clock; overwritten",
+}
+"""Attributes, without the mangled prefix, and what they are used for."""
+
+METHODS: Final = {
+    "onMessageReceived": "its handling of response_vote and next_node_idx, once those are sound",
+    "onBecomeLeader": "its transition, after which response times come from the passed-in clock",
+    "setCurrentTerm": "enters a term, by way of the journal",
+    "setState": "changes the role and reports it",
+    "updateClusterConfiguration": "replaces the peers, keeping the indices of those that stay",
+    "generateRaftTimeout": "replaced: random numbers are passed in",
+    "sendAppendEntries": "replaced: sends pickles, on its own clock, in the order of a set",
+    "onSetCodeVersion": "replaced: scans for replicated methods, of which there are none",
+    "applyLogEntries": "barred: repeats an entry that failed for ever",
+    "doApplyCommand": "barred: unpickles",
+    "parseChangeClusterRequest": "barred: unpickles",
+    "loadDumpFile": "barred: unpickles",
+    "tryLogCompaction": "barred: pickles the whole object",
+}
+"""Methods, without the mangled prefix, and why they are called, replaced or barred."""
+
+UNMANGLED: Final = {
+    "_onTick": "barred: polls, and acts on what is not synced",
+    "_applyCommand": "barred: proposals go through the group",
+    "_checkCommandsToApply": "barred: forwards commands to the leader",
+}
+"""Single-underscore names that are barred."""
+
+
+class _Silent(Transport):  # type: ignore[misc]  # pysyncobj has no types
+    """What pysyncobj would send goes nowhere: messages are made in this package."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, None)
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def send(self, node: Node, message: object) -> bool:
+        return True
+
+    def addNode(self, node: Node) -> None:  # noqa: N802  # pysyncobj's name
+        pass
+
+    def dropNode(self, node: Node) -> None:  # noqa: N802  # pysyncobj's name
+        pass
+
+
+class _JournalAsLog:
+    """The part of pysyncobj's journal interface that the methods in use touch."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.add = journal.add
+        self.setCurrentTerm = journal.set_term
+
+    def __getitem__(self, position: int) -> LogEntry:
+        assert position == -1, "only the newest entry is read"
+        return b"", self._journal.last_index, self._journal.last_term
+
+
+def _private(name: str) -> Any:
+    """A public name for a private attribute; read in C, because it is read all the time."""
+    mangled = f"_SyncObj__{name}"
+
+    def write(core: object, value: object) -> None:
+        setattr(core, mangled, value)
+
+    return property(attrgetter(mangled), write)
+
+
+class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
+    """One member of one group: pysyncobj's state and transitions under public names."""
+
+    role: int = _private("raftState")
+    term: int = _private("raftCurrentTerm")
+    vote: NodeId | None = _private("votedForNodeId")
+    commit_index: int = _private("raftCommitIndex")
+    applied_index: int = _private("raftLastApplied")
+    next_index: dict[Node, int] = _private("raftNextIndex")
+    match_index: dict[Node, int] = _private("raftMatchIndex")
+    answered_at: dict[Node, float] = _private("lastResponseTime")
+    election_deadline: float = _private("raftElectionDeadline")
+    first_index_of_term: int | None = _private("noopIDx")
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        journal: Journal,
+        applied_index: int,
+        options: RaftOptions,
+        rng: Random,
+    ) -> None:
+        """Restore from ``journal``, which has been opened."""
+        self.options = options
+        self.now = 0.0
+        self._rng = rng
+        members = [Node(member) for member in journal.members]
+        super().__init__(Node(node_id), members, _configuration(), transport=_Silent())
+        self.node_id = node_id
+        self.journal = journal
+        self.outbox: list[tuple[NodeId, Message]] = []
+        self.__restore(applied_index)
+        self.__settle_members()
+
+    def __restore(self, applied_index: int) -> None:
+        self.__raftLog = _JournalAsLog(self.journal)
+        self.__raftCurrentTerm = self.journal.term
+        self.__votedForNodeId = self.journal.vote
+        self.__raftCommitIndex = self.__raftLastApplied = applied_index
+        self.__startTime = self.__lastSerializedTime = 0.0
+        self.__raftElectionDeadline = 0.0
+
+    def __settle_members(self) -> None:
+        """Fix the order of the peers, and whether this node is a member at all."""
+        self.members = self.journal.members
+        self.peers = sorted(self.__otherNodes, key=lambda node: str(node.id))
+        self.is_member = self.node_id in self.members
+        self.is_sole = self.is_member and not self.peers
+        self.quorum = len(self.members) // 2 + 1
+
+    # What this member knows.
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this member knows."""
+        # Read by the base's constructor as well, which looks at every name of the object.
+        node = self.__dict__.get("_SyncObj__raftLeader")
+        return None if node is None else node.id
+
+    @leader.setter
+    def leader(self, node_id: NodeId | None) -> None:
+        self.__raftLeader = None if node_id is None else Node(node_id)
+
+    def peer(self, node_id: NodeId) -> Node | None:
+        """The peer of that name, if it is a member."""
+        return next((node for node in self.peers if node.id == node_id), None)
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Queue ``message``; it leaves once the turn's writes are durable."""
+        self.outbox.append((to, message))
+
+    # Transitions.
+
+    def become_follower(self, term: int, leader: NodeId | None) -> None:
+        """Follow ``leader`` in ``term``; entering a new term forgets the vote (section 5.1)."""
+        if term > self.term:
+            self.__setCurrentTerm(term, None)
+        self.__setState(FOLLOWER)
+        self.leader = leader
+
+    def become_candidate(self) -> None:
+        """Enter the next term, voting for oneself (section 5.2)."""
+        self.leader = None
+        self.__setState(CANDIDATE)
+        self.__setCurrentTerm(self.term + 1, self.node_id)
+        self.__votesCount = 1
+        if self.is_sole:
+            self.__onBecomeLeader()
+
+    def vote_for(self, candidate: NodeId) -> None:
+        """Give this term's vote to ``candidate``."""
+        self.__setCurrentTerm(self.term, candidate)
+
+    def count_vote(self, voter: Node) -> None:
+        """A vote of this term by a member that has not been counted yet."""
+        super().__onMessageReceived(voter, {"type": "response_vote", "term": self.term})
+
+    def count_answer(self, peer: Node, next_index: int, *, success: bool) -> None:
+        """An answer of this term to an append: where ``peer``'s log agrees, or where to retry."""
+        answer = {
+            "type": "next_node_idx",
+            "next_node_idx": next_index,
+            "success": success,
+            "reset": not success,
+        }
+        in_flight = self.next_index[peer]
+        super().__onMessageReceived(peer, answer)
+        if success:
+            # The base goes back to what was acknowledged, and would send again what is under way.
+            self.next_index[peer] = max(in_flight, next_index)
+        self.answered_at[peer] = self.now
+
+    def restart_election_timer(self) -> None:
+        """Wait a whole time-out, drawn anew, before campaigning (section 5.2)."""
+        self.__raftElectionDeadline = self.now + self.__generateRaftTimeout()
+
+    def adopt_members(self) -> None:
+        """Use the newest set of members in the log, as soon as it is there (section 6)."""
+        if self.journal.members == self.members:
+            return
+        others = [Node(member) for member in self.journal.members if member != self.node_id]
+        self.__updateClusterConfiguration(others)
+        self.__settle_members()
+        for node in self.peers:
+            # The base leaves this out, and would fail at the next look at response times.
+            self.answered_at.setdefault(node, self.now)
+
+    # Replaced methods of the base.
+
+    def __generateRaftTimeout(self) -> float:  # noqa: N802  # pysyncobj's name
+        shortest = self.options.election_seconds_min
+        return shortest + self._rng.random() * (self.options.election_seconds_max - shortest)
+
+    def __onBecomeLeader(self) -> None:  # noqa: N802  # pysyncobj's name
+        super().__onBecomeLeader()
+        for node in self.peers:
+            self.answered_at[node] = self.now
+
+    def __sendAppendEntries(self) -> None:  # noqa: N802  # pysyncobj's name
+        """Replication sends at the end of the turn."""
+
+    def __onSetCodeVersion(self, version: int) -> None:  # noqa: N802  # pysyncobj's name
+        """There are no replicated methods."""
+
+    def __barred(self, *_: object, **__: object) -> Any:
+        raise AssertionError("this part of pysyncobj must not run")
+
+    _onTick = _applyCommand = _checkCommandsToApply = __barred  # noqa: N815  # its names
+    __applyLogEntries = __doApplyCommand = __parseChangeClusterRequest = __barred
+    __loadDumpFile = __tryLogCompaction = __barred
+
+
+Core = SyncObj
+"""The name that the rest of the package uses."""
+
+
+def _configuration() -> Any:
+    """No threads (autoTick), no pipe (appendEntriesUseBatch), no files, no password."""
+    return SyncObjConf(autoTick=False, appendEntriesUseBatch=True, dynamicMembershipChange=True)

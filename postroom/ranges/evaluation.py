@@ -1,0 +1,241 @@
+"""What evaluators work on: reads through a *view*, writes into an *evaluation*.
+
+The leaseholder evaluates once: requests become raw writes, the group replicates those, and every
+replica applies them alike (DESIGN section 4). Requests that arrive while a proposal is under way
+are evaluated together into the next one, in order, each seeing the writes of those before it.
+
+::
+
+    request ── begin(timestamp) ── evaluator reads and writes ──┬── accept   joins the proposal
+                                                               └── reject   leaves no trace
+
+Reads see only what is applied. A read that touches a key which the proposal under way writes
+raises ``Blocked`` and is evaluated again once that is applied; this is the only waiting there is
+inside a range. What a reader may have to wait for otherwise (a lock, a message) it names by a
+token in ``MustWait``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final
+
+from postroom.errors import TransactionTooLarge
+from postroom.kv import keys, versions
+from postroom.kv.engine import Reader, WriteSet
+from postroom.limits import TRANSACTION_BYTES_MAX
+
+
+class Blocked(Exception):
+    """The read touches what the proposal under way writes."""
+
+
+class MustWait(Exception):
+    """The request can be answered only after whoever wakes ``token`` has done so."""
+
+    def __init__(self, token: object) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+_UNKNOWN: Final[Any] = object()
+
+
+class View:
+    """The applied state as reads see it, but for what the proposal under way writes."""
+
+    __slots__ = ("_reader", "in_flight")
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.in_flight: Mapping[bytes, bytes | None] = {}
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of an engine key."""
+        if key in self.in_flight:
+            raise Blocked
+        return self._reader.get(key)
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The engine's pairs in a span."""
+        if self.in_flight and any(lower <= key < upper for key in self.in_flight):
+            raise Blocked
+        return self._reader.iterate(lower, upper, reverse=reverse)
+
+
+class Evaluation:
+    """One proposal in the making.
+
+    Attributes:
+        range_id: whose.
+        timestamp: the commit timestamp of the request under evaluation; ``stamp``: as stored.
+        transaction_id: of the transaction under evaluation.
+        source: its anchor key.
+        writes: raw writes of the request under evaluation; evaluators write here.
+        tally: named numbers that the finishers turn into records (counters).
+        staged: raw writes of the requests accepted so far.
+        after: what to do on the leaseholder once the proposal is applied.
+    """
+
+    __slots__ = (
+        "_cache", "_earlier", "_erased", "_garbage_mark", "_step_marks", "_reader", "_after_mark", "_request_tally",
+        "after", "bytes", "garbage", "last_commit", "ordinal", "range_id", "source", "staged",
+        "stamp", "tally", "timestamp", "transaction_id", "writes",
+    )  # fmt: skip
+
+    def __init__(self, reader: Reader, range_id: int, last_commit: int) -> None:
+        self._reader = reader
+        self._cache: WriteSet = {}
+        self.range_id = range_id
+        self.last_commit = last_commit
+        self.staged: WriteSet = {}
+        self.writes: WriteSet = {}
+        self.garbage: list[bytes] = []
+        self.tally: dict[str, int] = {}
+        self.after: list[Callable[[], None]] = []
+        self.bytes = 0
+        self.begin(0)
+
+    # --- one request after the other
+
+    def begin(self, timestamp: int) -> None:
+        """The next request, at a fresh timestamp."""
+        self.timestamp = timestamp
+        self.stamp = timestamp.to_bytes(8, "big")
+        self.transaction_id = b""
+        self.source = b""
+        self.ordinal = 0
+        self.writes = {}
+        self._earlier: WriteSet = {}
+        self._request_tally: dict[str, int] = {}
+        self._erased: list[bytes] = []
+        self._garbage_mark = len(self.garbage)
+        self._after_mark = len(self.after)
+
+    def accept(self) -> None:
+        """The request's writes join the proposal."""
+        if self._earlier:
+            self.staged.update(self._earlier)
+        if self.writes or self._erased or self._earlier:
+            self.staged.update(self.writes)
+            self.last_commit = self.timestamp
+        for key in self._erased:
+            if self.staged.pop(key, None) is None:
+                self.staged[key] = None
+        for name, number in self._request_tally.items():
+            self.tally[name] = self.tally.get(name, 0) + number
+
+    def reject(self) -> None:
+        """The request failed: nothing of it remains."""
+        del self.garbage[self._garbage_mark :]
+        del self.after[self._after_mark :]
+
+    def begin_step(self) -> None:
+        """A part of the request that may fail by itself begins."""
+        if self.writes:
+            self._earlier.update(self.writes)
+            self.writes = {}
+        self._step_marks = (len(self.garbage), len(self.after))
+
+    def undo_step(self) -> None:
+        """It failed: nothing of it remains."""
+        self.writes = {}
+        garbage, after = self._step_marks
+        del self.garbage[garbage:]
+        del self.after[after:]
+
+    # --- reading
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of an engine key, as the requests before and this one have left it."""
+        value = self.writes.get(key, _UNKNOWN)
+        if value is _UNKNOWN and self._earlier:
+            value = self._earlier.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self.staged.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._cache.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._cache[key] = self._reader.get(key)
+        return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span, likewise. The writes in it are those of this moment."""
+        overlay = {k: v for k, v in self.staged.items() if lower <= k < upper}
+        for written in (self._earlier, self.writes):
+            overlay.update((k, v) for k, v in written.items() if lower <= k < upper)
+        stored = self._reader.iterate(lower, upper, reverse=reverse)
+        return _merged(stored, overlay, reverse=reverse) if overlay else stored
+
+    # --- writing
+
+    def put_version(self, key: bytes, kind: bytes, value: bytes = b"") -> None:
+        """Makes ``value`` (or a tombstone) the newest version of a user key."""
+        head = keys.head_key(key)
+        stamp = self.stamp
+        old = self.get(head)
+        if old is not None and old[1:9] != stamp:
+            history = keys.history_key(head, old[1:9])
+            self.writes[history] = old
+            self.garbage.append(history)
+        self.writes[head] = kind + stamp + value
+        self.grow(len(value) + 2 * len(head))
+
+    def delete_version(self, key: bytes) -> bool:
+        """Puts a tombstone over a user key; false if there was nothing to delete."""
+        head = keys.head_key(key)
+        old = self.get(head)
+        if old is None or old[0] != versions.VALUE:
+            return False
+        self.put_version(key, versions.TOMBSTONE_KIND)
+        self.garbage.append(head)
+        return True
+
+    def erase(self, key: bytes) -> None:
+        """Deletes an engine key that is written only once: if this very proposal did, nothing is left
+        to write, not even the deletion.
+        """
+        self._erased.append(key)
+
+    def grow(self, size: int) -> None:
+        """Counts ``size`` bytes towards the proposal and the transaction's limit."""
+        self.bytes += size
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Adds to the tally of this request."""
+        tally = self._request_tally
+        tally[name] = tally.get(name, 0) + number
+
+    def next_ordinal(self) -> bytes:
+        """The position of the next message in its transaction, as stored."""
+        self.ordinal += 1
+        return self.ordinal.to_bytes(4, "big")
+
+
+def check_size(bytes_used: int) -> None:
+    """Refuses what is over the limit of a transaction.
+
+    Raises:
+        TransactionTooLarge: with the limit, and what to do.
+    """
+    if bytes_used > TRANSACTION_BYTES_MAX:
+        raise TransactionTooLarge(
+            f"the transaction writes {bytes_used} bytes, more than the limit of "
+            f"{TRANSACTION_BYTES_MAX}; nothing was changed: do the work in smaller transactions"
+        )
+
+
+def _merged(
+    stored: Iterator[tuple[bytes, bytes]], overlay: WriteSet, *, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    added = sorted(
+        ((k, v) for k, v in overlay.items() if v is not None), key=itemgetter(0), reverse=reverse
+    )
+    kept = (pair for pair in stored if pair[0] not in overlay)
+    return heapq.merge(kept, added, key=itemgetter(0), reverse=reverse)

@@ -1,0 +1,303 @@
+"""The evaluators of the requests that every range serves.
+
+Writes answer what the caller wants to know (``Increment`` the new value, ``DeleteRange`` how many);
+failures raise the errors of :mod:`postroom.errors` and leave no trace.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from postroom.errors import (
+    ConditionFailed,
+    Overflow,
+    SnapshotTooOld,
+    TransactionConflict,
+    WrongType,
+    shorten,
+)
+from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import (
+    Accounting,
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Get,
+    GetForUpdate,
+    GetMany,
+    Increment,
+    Pairs,
+    Protect,
+    Put,
+    ReadAccounting,
+    ReverseScan,
+    Scan,
+    Unprotect,
+    Value,
+    Values,
+)
+
+INTEGER: Final = struct.Struct(">q")
+_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
+_SEPARATOR: Final = b"/"
+
+_encode = msgspec.msgpack.encode
+_sums = msgspec.msgpack.Decoder(dict[str, int])
+
+
+# --- writes ---------------------------------------------------------------------------------
+
+
+def put(ctx: Evaluation, request: Put) -> None:
+    """``Put``."""
+    ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+
+
+def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
+    """``ConditionalPut``."""
+    actual = versions.read(ctx, request.key)
+    if actual != request.expected:
+        raise ConditionFailed(
+            f"{shorten(request.key)} holds {_describe(actual)}, not {_describe(request.expected)}; "
+            "nothing was changed: read it again and decide anew",
+            actual,
+        )
+    ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+
+
+def _describe(value: bytes | None) -> str:
+    return "nothing" if value is None else shorten(value)
+
+
+def increment(ctx: Evaluation, request: Increment) -> int:
+    """``Increment``: answers the new value."""
+    number = added(versions.read(ctx, request.key), request.by, request.key)
+    ctx.put_version(request.key, versions.VALUE_KIND, INTEGER.pack(number))
+    return number
+
+
+def added(stored: bytes | None, by: int, key: bytes) -> int:
+    """The integer stored at ``key`` plus ``by``.
+
+    Raises:
+        WrongType: what is stored is no integer.
+        Overflow: the sum is outside the range of 64 bits.
+    """
+    if stored is None:
+        number = by
+    elif len(stored) == INTEGER.size:
+        number = INTEGER.unpack(stored)[0] + by
+    else:
+        raise WrongType(
+            f"{shorten(key)} holds {len(stored)} bytes, no 64-bit integer (8 bytes, big-endian); "
+            "nothing was changed: delete the key or increment another one"
+        )
+    if not _INTEGER_MIN <= number <= _INTEGER_MAX:
+        raise Overflow(
+            f"incrementing {shorten(key)} by {by} leaves the range of a 64-bit signed integer; "
+            "nothing was changed"
+        )
+    return number
+
+
+def delete(ctx: Evaluation, request: Delete) -> None:
+    """``Delete``."""
+    ctx.delete_version(request.key)
+
+
+def delete_range(ctx: Evaluation, request: DeleteRange) -> int:
+    """``DeleteRange``: answers how many keys were there."""
+    deleted, start = 0, request.start
+    size_before = ctx.bytes
+    while True:
+        page = versions.scan(
+            ctx, start, request.end, versions.FOREVER, pairs_max=1000, bytes_max=1 << 20
+        )
+        for key, value in page.pairs:
+            ctx.delete_version(key)
+            ctx.grow(len(value))
+        deleted += len(page.pairs)
+        check_size(ctx.bytes - size_before)
+        if page.resume is None:
+            return deleted
+        start = page.resume
+
+
+def accounting(ctx: Evaluation, request: Accounting) -> None:
+    """``Accounting``."""
+    for prefix in prefixes(request.key):
+        add_metrics(ctx, prefix, request.deltas)
+
+
+def prefixes(key: bytes) -> list[bytes]:
+    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
+    found = []
+    end = key.find(_SEPARATOR)
+    while end != -1:
+        if end > 0 and key[end - 1 : end] != _SEPARATOR:
+            found.append(key[:end])
+        end = key.find(_SEPARATOR, end + 1)
+    if key and not key.endswith(_SEPARATOR):
+        found.append(key)
+    return found
+
+
+def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
+    """Adds ``deltas`` to the sums of one prefix.
+
+    Raises:
+        Overflow: a sum would leave the range of 64 bits.
+    """
+    key = keys.accounting_key(prefix)
+    sums = read_metrics(ctx.get(key))
+    for metric, delta in deltas.items():
+        total = sums.get(metric, 0) + delta
+        if not _INTEGER_MIN <= total <= _INTEGER_MAX:
+            raise Overflow(
+                f"the metric {metric!r} of {shorten(prefix)} would leave the range of a 64-bit "
+                "signed integer; nothing was changed"
+            )
+        sums[metric] = total
+    ctx.writes[key] = stored = _encode(sums)
+    ctx.grow(len(key) + len(stored))
+
+
+def read_metrics(stored: bytes | None) -> dict[str, int]:
+    """The sums in an accounting record."""
+    return {} if stored is None else _sums.decode(stored)
+
+
+# --- reads ----------------------------------------------------------------------------------
+
+
+class Reads:
+    """The reads of one replica: they need its clock, its locks and its protections."""
+
+    def __init__(
+        self, now: Callable[[], int], locks: LockTable, protections: Protections
+    ) -> None:
+        self._now = now
+        self._locks = locks
+        self._protections = protections
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.reads |= {
+            Get: self.get,
+            GetForUpdate: self.get_for_update,
+            GetMany: self.get_many,
+            Scan: self.scan,
+            ReverseScan: self.reverse_scan,
+            ReadAccounting: self.read_accounting,
+            Protect: self.protect,
+            Unprotect: self.unprotect,
+        }
+        registry.on_lease.append(self._forget)
+        registry.on_release.append(self._locks.release)
+
+    def _forget(self, _: Reader) -> None:
+        self._locks.clear()
+
+    def get(self, view: View, request: Get) -> Value:
+        """``Get``."""
+        at = request.timestamp
+        if not at:
+            return Value(versions.read(view, request.key), self._now())
+        self.check_age(at)
+        return Value(versions.read_at(view, request.key, at.to_bytes(8, "big")), at)
+
+    def get_for_update(self, view: View, request: GetForUpdate) -> Value:
+        """``GetForUpdate``."""
+        now = self._now()
+        expires = now + from_seconds(TRANSACTION_SECONDS_MAX)
+        head = view.get(keys.head_key(request.key))
+        if not self._locks.acquire(request.key, request.transaction_id, now, expires):
+            raise MustWait(request.key)
+        at = request.timestamp or now
+        if head is not None and head[1:9] > at.to_bytes(8, "big"):
+            raise TransactionConflict(
+                f"another transaction changed {shorten(request.key)} since this one first read; "
+                "nothing was changed: try again (run() does)"
+            )
+        return Value(versions.payload(head), at)
+
+    def get_many(self, view: View, request: GetMany) -> Values:
+        """``GetMany``."""
+        at = self._moment(request.timestamp)
+        stamp = at.to_bytes(8, "big")
+        return Values([versions.read_at(view, key, stamp) for key in request.keys], at)
+
+    def scan(self, view: View, request: Scan) -> Pairs:
+        """``Scan``."""
+        return self._page(view, request, reverse=False)
+
+    def reverse_scan(self, view: View, request: ReverseScan) -> Pairs:
+        """``ReverseScan``."""
+        return self._page(view, request, reverse=True)
+
+    def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
+        at = self._moment(request.timestamp)
+        page = versions.scan(
+            view,
+            request.start,
+            request.end,
+            at.to_bytes(8, "big"),
+            pairs_max=request.pairs_max,
+            bytes_max=request.bytes_max,
+            reverse=reverse,
+        )
+        return Pairs(page.pairs, page.resume, at)
+
+    def read_accounting(self, view: View, request: ReadAccounting) -> dict[str, int]:
+        """``ReadAccounting``."""
+        prefix = request.prefix.rstrip(_SEPARATOR)
+        return read_metrics(view.get(keys.accounting_key(prefix)))
+
+    def protect(self, _: View, request: Protect) -> int:
+        """``Protect``: answers the timestamp that is protected."""
+        at = self._moment(request.timestamp)
+        self._protections.add(at)
+        return at
+
+    def unprotect(self, _: View, request: Unprotect) -> None:
+        """``Unprotect``."""
+        self._protections.remove(request.timestamp)
+
+    def _moment(self, timestamp: int) -> int:
+        if not timestamp:
+            return self._now()
+        self.check_age(timestamp)
+        return timestamp
+
+    def check_age(self, at: int) -> None:
+        """Refuses what is collected; a moment ahead becomes the past before it is read."""
+        if at < self._protections.collected:
+            raise SnapshotTooOld(
+                f"versions before {self._protections.collected} have been garbage collected, "
+                f"{at} is older: read at a later timestamp, or open with a longer gc_ttl"
+            )
+        if at > self._now():
+            raise ValueError(f"the timestamp {at} lies in the future: use one that now() returned")
+
+
+def register(registry: Registry) -> None:
+    """Adds the writes to ``registry``."""
+    registry.writes |= {
+        Put: put,
+        ConditionalPut: conditional_put,
+        Increment: increment,
+        Delete: delete,
+        DeleteRange: delete_range,
+        Accounting: accounting,
+    }

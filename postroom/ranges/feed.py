@@ -1,0 +1,107 @@
+"""The change feed of a range: what ``watch`` reads.
+
+Committed changes can always be read from the versions themselves, by scanning the span. That costs
+as much as the span is long, so while somebody watches, the leaseholder also keeps the last
+``CHANGES_MAX`` changes in memory, in order of commit. A reader that is further behind scans once
+and goes on from there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from postroom.errors import SnapshotTooOld
+from postroom.kv import keys, versions
+from postroom.kv.engine import Reader, WriteSet
+from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import Change, Changes, ScanChanges
+
+CHANGES_MAX: Final = 10_000
+TOKEN: Final = "a change is committed"
+
+
+class ChangeFeed:
+    """Evaluates ``ScanChanges``."""
+
+    def __init__(self, applied: Callable[[], int], protections: Protections) -> None:
+        self._applied = applied
+        self._protections = protections
+        self._recent: list[Change] = []
+        self._floor: int | None = None
+
+    def register(self, registry: Registry) -> None:
+        """Adds it to ``registry``."""
+        registry.reads[ScanChanges] = self.read
+        registry.finishers.append(self._follow)
+        registry.on_lease.append(self._forget)
+
+    def read(self, view: View, request: ScanChanges) -> Changes:
+        """The changes after ``request.after``, up to what is applied now."""
+        until = self._applied()
+        if self._floor is None:
+            self._floor = until
+        if request.after >= self._floor:
+            changes = self._from_memory(request, until)
+        else:
+            changes = self._from_versions(view, request, until)
+        if request.wait and not changes:
+            raise MustWait(TOKEN)
+        return Changes(changes, until)
+
+    def _from_memory(self, request: ScanChanges, until: int) -> list[Change]:
+        start, end = request.start, request.end
+        first = bisect_right(self._recent, request.after, key=lambda change: change.timestamp)
+        return [
+            change
+            for change in self._recent[first:]
+            if change.timestamp <= until
+            and start <= change.key
+            and (end is None or change.key < end)
+        ]
+
+    def _from_versions(self, view: View, request: ScanChanges, until: int) -> list[Change]:
+        if request.after < self._protections.collected:
+            raise SnapshotTooOld(
+                f"changes up to {self._protections.collected} have been garbage collected, "
+                f"{request.after} is older: read the span anew and watch from then on"
+            )
+        stamp = keys.u64(request.after)
+        found = versions.changes(view, request.start, request.end, stamp)
+        changes = [Change(int.from_bytes(at, "big"), key, value) for at, key, value in found]
+        return [change for change in changes if change.timestamp <= until]
+
+    def _follow(self, ctx: Evaluation) -> None:
+        """While somebody watches, what the proposal changes is remembered once it is applied."""
+        if self._floor is not None:
+            staged, before = ctx.staged, self._applied()
+            ctx.after.append(lambda: self._remember(_changes(staged, before)))
+
+    def _remember(self, changes: list[Change]) -> None:
+        self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
+        if len(self._recent) > CHANGES_MAX:
+            dropped = len(self._recent) - CHANGES_MAX // 2
+            self._floor = self._recent[dropped - 1].timestamp
+            del self._recent[:dropped]
+
+    def _forget(self, _: Reader) -> None:
+        self._recent = []
+        self._floor = None
+
+
+def _changes(staged: WriteSet, before: int) -> list[Change]:
+    """The versions after ``before`` among raw writes: heads, and what was overwritten at once."""
+    changes = []
+    for raw, stored in staged.items():
+        if stored is None or raw[:1] != keys.DATA:
+            continue
+        suffix = raw[raw.index(keys.END_OF_KEY, 1) + 2 :]
+        if suffix[:1] not in (keys.HEAD, keys.HISTORY):
+            continue
+        timestamp = int.from_bytes(stored[1:9], "big")
+        if timestamp > before:
+            changes.append(Change(timestamp, keys.user_key(raw), versions.payload(stored)))
+    return changes

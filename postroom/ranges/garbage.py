@@ -1,0 +1,137 @@
+"""Garbage collection: versions, tombstones and COMMIT records that nobody can ask for any more.
+
+Every proposal leaves a list of the engine keys that it made obsolete, under its timestamp. So what
+is garbage is known without looking for it: the collector takes the lists older than its
+threshold, removes what they name, and then the lists. A key written a thousand times a second
+costs its neighbours nothing. The removals go through the group, so that replicas stay equal.
+
+A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads, which
+go only if they still hold the tombstone of that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from postroom.errors import CommitUnknown, Retryable
+from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import CollectGarbage, Collected
+from postroom.ranges.transactions import RECORD_SECONDS
+
+COLLECTED_RECORD: Final = "collected"
+KEYS_PER_COLLECTION: Final = 2000
+
+_encode = msgspec.msgpack.encode
+_lists = msgspec.msgpack.Decoder(list[bytes])
+
+
+class GarbageLists:
+    """Writes a list for each proposal, and evaluates ``CollectGarbage``."""
+
+    def __init__(self, range_id: int, protections: Protections) -> None:
+        self._prefix = keys.garbage_prefix(range_id)
+        self._record = keys.record_key(range_id, COLLECTED_RECORD)
+        self._protections = protections
+        self._from = self._prefix
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``. Lists come last, after other finishers' garbage."""
+        registry.commands[CollectGarbage] = self.collect
+        registry.finishers.append(self.finish)
+        registry.on_lease.append(self._restart)
+
+    def _restart(self, stored: Reader) -> None:
+        self._from = self._prefix
+        self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
+
+    def finish(self, ctx: Evaluation) -> None:
+        """The list of the proposal."""
+        if ctx.garbage:
+            ctx.staged[self._prefix + ctx.stamp] = _encode(ctx.garbage)
+
+    def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
+        """Removes what the oldest lists name."""
+        threshold = self._protections.limit(request.threshold)
+        upper = self._prefix + keys.u64(threshold)
+        removed, last = 0, b""
+        for listed, packed in ctx.iterate(self._from, upper):
+            removed += self._remove(ctx, _lists.decode(packed), listed[-8:])
+            ctx.writes[listed] = None
+            last = listed
+            if removed >= request.keys_max:
+                break
+        if last:
+            self._advance(ctx, last)
+        return Collected(removed, more=removed >= request.keys_max)
+
+    def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
+        for key in garbage:
+            if _is_head(key):
+                head = ctx.get(key)
+                if head is None or head[0] != versions.TOMBSTONE or head[1:9] > stamp:
+                    continue
+            ctx.writes[key] = None
+        return len(garbage)
+
+    def _advance(self, ctx: Evaluation, last: bytes) -> None:
+        """Collected up to there: later reads below are refused, later passes start there."""
+        collected = int.from_bytes(last[-8:], "big")
+        ctx.writes[self._record] = keys.u64(collected)
+        ctx.grow(len(ctx.writes) * 32)
+        # Before it is applied, so that no read slips in below while versions vanish.
+        self._protections.collected = max(self._protections.collected, collected)
+        ctx.after.append(lambda: self._skip_to(last))
+
+    def _skip_to(self, last: bytes) -> None:
+        """Deleted lists leave tombstones in the engine; the next pass must not step over them."""
+        self._from = last
+
+
+def _is_head(key: bytes) -> bool:
+    if key[:1] != keys.DATA:
+        return False
+    end = key.index(keys.END_OF_KEY, 1) + 2
+    return key[end:] == keys.HEAD
+
+
+class Collector:
+    """The service that collects, on the leaseholder, a little at a time."""
+
+    def __init__(
+        self,
+        send: Callable[[CollectGarbage], Awaitable[Collected]],
+        sleep: Callable[[float], Awaitable[None]],
+        now: Callable[[], int],
+        gc_ttl_seconds: float,
+        interval_seconds: float,
+    ) -> None:
+        self._send = send
+        self._sleep = sleep
+        self._now = now
+        self._age = from_seconds(max(gc_ttl_seconds, RECORD_SECONDS))
+        self._interval_seconds = interval_seconds
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._sleep(self._interval_seconds)
+            with suppress(Retryable, CommitUnknown):  # the next round does it
+                await self.collect()
+
+    async def collect(self) -> int:
+        """Everything that is old enough now; answers how many engine keys went."""
+        removed, more = 0, True
+        while more:
+            answer = await self._send(CollectGarbage(self._now() - self._age, KEYS_PER_COLLECTION))
+            removed += answer.keys
+            more = answer.more
+        return removed

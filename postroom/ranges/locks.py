@@ -1,0 +1,49 @@
+"""Locks in the leaseholder's memory: they save work, they do not make anything correct.
+
+``get_for_update`` locks a key so that competing transactions wait instead of failing at commit.
+After a change of leaseholder the locks are gone, and the check at commit still catches every
+conflict. A lock ends with its transaction, or when that has expired (its client died).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Held:
+    transaction_id: bytes
+    expires: int
+
+
+@dataclass(slots=True)
+class LockTable:
+    """Exclusive locks of tokens by transactions. Waiting is the caller's affair."""
+
+    _locks: dict[object, _Held] = field(default_factory=dict)
+    _tokens: dict[bytes, list[object]] = field(default_factory=dict)
+
+    def acquire(self, token: object, transaction_id: bytes, now: int, expires: int) -> bool:
+        """Lock ``token``; false if another live transaction holds it."""
+        held = self._locks.get(token)
+        if held is not None and held.transaction_id == transaction_id:
+            return True
+        if held is not None and held.expires > now:
+            return False
+        if held is not None:
+            self.release(held.transaction_id)
+        self._locks[token] = _Held(transaction_id, expires)
+        self._tokens.setdefault(transaction_id, []).append(token)
+        return True
+
+    def release(self, transaction_id: bytes) -> list[object]:
+        """Free what the transaction holds, and tell what that was."""
+        tokens = self._tokens.pop(transaction_id, [])
+        for token in tokens:
+            del self._locks[token]
+        return tokens
+
+    def clear(self) -> None:
+        """Forget all locks."""
+        self._locks.clear()
+        self._tokens.clear()

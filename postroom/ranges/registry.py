@@ -1,0 +1,40 @@
+"""What a range can do: a table from the type of a request to its evaluator.
+
+A range knows its own requests (:mod:`postroom.ranges.evaluators`). Other packages add theirs when a
+node is put together, so that a range need not know what a message is. Each replica has its own
+registry, because evaluators may keep state in the leaseholder's memory (locks, cursors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from postroom.kv.engine import Reader
+from postroom.ranges.evaluation import Evaluation, View
+
+ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
+WriteEvaluator: TypeAlias = Callable[[Evaluation, Any], Any]
+
+
+@dataclass(slots=True)
+class Registry:
+    """The evaluators of one replica.
+
+    Attributes:
+        reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
+        commands: evaluated into a proposal of their own accord.
+        writes: evaluated inside a transaction.
+        finishers: called once a proposal holds all its requests, to write records that sum up.
+        on_lease: called when this replica has become the leaseholder; memory starts afresh from
+            what is stored.
+        on_release: called with a transaction's id when its locks go; answers the tokens to wake.
+    """
+
+    reads: dict[type, ReadEvaluator] = field(default_factory=dict)
+    commands: dict[type, WriteEvaluator] = field(default_factory=dict)
+    writes: dict[type, WriteEvaluator] = field(default_factory=dict)
+    finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
+    on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
+    on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)

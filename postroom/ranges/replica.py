@@ -1,0 +1,398 @@
+"""One node's replica of a range: evaluate, propose, apply, and serve reads under the lease.
+
+::
+
+    submit ─┬─ read ────── applied state, at once (or after what it must wait for)
+            └─ command ─── queue ── evaluate ── propose ──▶ group ──▶ apply ──▶ done
+                            all that wait, in order,      replicated   raw writes, applied
+                            into one proposal                          index, in one write set
+
+Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
+whoever brings requests, ``evaluate`` once a turn, ``apply`` by the group. At most one proposal is
+under way; what arrives meanwhile goes together into the next one. That is the whole concurrency
+control inside a range: no latches, no threads.
+
+Invariants:
+
+* An answer leaves only after the proposal that it speaks of is applied and durable, errors included:
+  an error may tell of a write that another request of the same proposal made.
+* The applied index is written with the state that it describes.
+* A command evaluated under one lease has no effect under another one.
+
+Left out here: several ranges (intents, splits), reads on followers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from postroom.errors import CommitUnknown, Error, Unavailable
+from postroom.kv import keys
+from postroom.kv.clock import HybridLogicalClock
+from postroom.kv.engine import Reader, WriteSet
+from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.raft.group import Group
+from postroom.raft.outcome import Outcome
+from postroom.ranges import lease as leases
+from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+
+APPLIED_RECORD: Final = "applied"
+LEASE_RECORD: Final = "lease"
+_REQUESTS_PER_PROPOSAL_MAX: Final = 2000
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Call:
+    """A request on its way, and whom to tell.
+
+    Attributes:
+        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait a
+            moment for company, and is evaluated after everything else.
+    """
+
+    __slots__ = ("cancelled", "done", "request", "token", "urgent")
+
+    def __init__(self, request: Any, done: Done, *, urgent: bool = True) -> None:
+        self.request = request
+        self.done = done
+        self.urgent = urgent
+        self.token: object = None
+        self.cancelled = False
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    """What a group replicates: raw writes, good only under one lease."""
+
+    lease_sequence: int
+    writes: dict[bytes, bytes | None]
+
+
+_commands = msgspec.msgpack.Decoder(Command)
+
+
+Result: TypeAlias = tuple[Call, Any, BaseException | None]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What the leaseholder remembers of a command that it proposed."""
+
+    command: Command
+    results: list[Result]
+    after: list[Callable[[], None]]
+    last_commit: int
+    rejected: bool = False
+
+
+class Host(Protocol):
+    """What a replica asks of its node."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """A turn is wanted: now, or within a moment."""
+
+
+class Replica:
+    """See the module.
+
+    Args:
+        range_id: which range.
+        node_id: whose replica; the holder of its leases.
+        stored: the node's engine.
+        clock: the node's clock.
+        registry: what the range can do.
+        host: the node.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        node_id: int,
+        stored: Reader,
+        clock: HybridLogicalClock,
+        registry: Registry,
+        host: Host,
+    ) -> None:  # noqa: PLR0913 - its collaborators, passed in
+        self.range_id = range_id
+        self.node_id = node_id
+        self.registry = registry
+        self._stored = stored
+        self._clock = clock
+        self._host = host
+        self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
+        self._lease_key = keys.record_key(range_id, LEASE_RECORD)
+        self._applied = _applied(stored.get(self._applied_key))
+        self.lease = leases.decode(stored.get(self._lease_key))
+        self.last_commit = 0
+        self._view = View(stored)
+        self._queue: deque[Call] = deque()
+        self._upkeep: deque[Call] = deque()
+        self._blocked: list[Call] = []
+        self._without_lease: list[Call] = []
+        self._parked: dict[object, list[Call]] = {}
+        self._proposal: Proposal | None = None
+        self._serves_from = 0
+        self.refusal: Unavailable | None = None
+        self.group: Group
+
+    # --- what others ask
+
+    def submit(self, call: Call) -> None:
+        """Take a request. ``call.done`` is called once, perhaps before this returns."""
+        request = call.request
+        evaluator = self.registry.reads.get(type(request))
+        if evaluator is not None:
+            self._read(call, evaluator)
+        elif type(request) is ReleaseLocks:
+            self.release_locks(request.transaction_id)
+            call.done(None, None)
+        else:
+            (self._queue if call.urgent else self._upkeep).append(call)
+            self._host.wake(urgent=call.urgent)
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a request that still waits; false if it is too late for that."""
+        call.cancelled = True
+        if call.token is None:
+            return False
+        waiting = self._parked.get(call.token, [])
+        if call in waiting:
+            waiting.remove(call)
+        return True
+
+    def wake(self, tokens: list[object]) -> None:
+        """Evaluate again what waited for ``tokens``."""
+        for token in tokens:
+            self._submit_again(self._parked.pop(token, []))
+
+    def release_locks(self, transaction_id: bytes) -> None:
+        """A transaction has ended: whoever waits for what it locked may go on."""
+        for release in self.registry.on_release:
+            tokens = release(transaction_id)
+            if tokens:
+                self.wake(tokens)
+
+    @property
+    def waiting_for(self) -> dict[object, list[Call]]:
+        """The requests that wait, by token."""
+        return self._parked
+
+    # --- reads
+
+    def _read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
+        if not self._may_serve():
+            self._without_lease.append(call)
+            self._host.wake(urgent=True)
+            return
+        call.token = None
+        try:
+            answer = evaluator(self._view, call.request)
+        except Blocked:
+            self._blocked.append(call)
+        except MustWait as wait:
+            call.token = wait.token
+            self._parked.setdefault(wait.token, []).append(call)
+        except Exception as error:  # noqa: BLE001 - goes to the caller, whoever that is
+            call.done(None, error)
+        else:
+            call.done(answer, None)
+
+    def _may_serve(self) -> bool:
+        lease = self.lease
+        return self._serves_from != 0 and lease.held_by(self.node_id, self._clock.now())
+
+    # --- a turn: evaluate what waits
+
+    def wants_turn(self) -> bool:
+        """Whether ``evaluate`` would have something to do."""
+        return self._proposal is None and bool(
+            self._queue or self._upkeep or self._without_lease
+        )
+
+    def evaluate(self) -> None:
+        """Turn what waits into one proposal, unless one is under way."""
+        if not self.wants_turn():
+            return
+        if not self.group.is_leader:
+            self._turn_away()
+        elif not self._may_serve():
+            self._ask_for_lease()
+        else:
+            self._submit_again(_taken(self._without_lease))
+            self._propose(self._evaluate_queue())
+
+    def _evaluate_queue(self) -> tuple[Evaluation, Proposal]:
+        ctx = Evaluation(self._stored, self.range_id, self.last_commit)
+        results: list[Result] = []
+        self._evaluate_calls(ctx, self._queue, results)
+        # Upkeep comes last, so that messages are delivered in the very proposal that sends them.
+        self._evaluate_calls(ctx, self._upkeep, results)
+        command = Command(self.lease.sequence, ctx.staged)
+        return ctx, Proposal(command, results, ctx.after, ctx.last_commit)
+
+    def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
+        commands, now, room = self.registry.commands, self._clock.now, _REQUESTS_PER_PROPOSAL_MAX
+        while queue and ctx.bytes < PROPOSAL_BYTES_MAX and room:
+            call = queue.popleft()
+            room -= 1
+            if call.cancelled:
+                continue
+            if self.refusal is not None and call.urgent:
+                results.append((call, None, self.refusal))
+                continue
+            ctx.begin(now())
+            try:
+                answer = commands[type(call.request)](ctx, call.request)
+            except Exception as error:  # noqa: BLE001 - fails this request alone, at its caller
+                ctx.reject()
+                results.append((call, None, error))
+            else:
+                ctx.accept()
+                results.append((call, answer, None))
+
+    def _propose(self, evaluated: tuple[Evaluation, Proposal]) -> None:
+        ctx, proposal = evaluated
+        if not ctx.staged:
+            self._finish(proposal)
+            return
+        ctx.begin(ctx.last_commit)
+        for finish in self.registry.finishers:
+            finish(ctx)
+        now = self._clock.last()
+        if self.lease.wants_extension(now):
+            ctx.staged[self._lease_key] = leases.encode(leases.extended(self.lease, now))
+        self._start(proposal)
+
+    def _ask_for_lease(self) -> None:
+        now = self._clock.now()
+        if self._serves_from:
+            lease: leases.Lease | None = leases.extended(self.lease, now)
+            after = self._serve_again
+        else:
+            lease = leases.successor(self.lease, self.node_id, now)
+            after = self._begin_to_serve
+        if lease is not None:
+            command = Command(self.lease.sequence, {self._lease_key: leases.encode(lease)})
+            self._start(Proposal(command, [], [after], self.last_commit))
+
+    def _begin_to_serve(self) -> None:
+        """The lease is ours: memory starts afresh from what is stored."""
+        self.last_commit = self._serves_from = self.lease.start
+        for begin in self.registry.on_lease:
+            begin(self._stored)
+        self._serve_again()
+
+    def _serve_again(self) -> None:
+        self._submit_again(_taken(self._without_lease))
+
+    def _start(self, proposal: Proposal) -> None:
+        self._proposal = proposal
+        self._view.in_flight = proposal.command.writes
+        self.group.propose(proposal.command, proposal, self._ended)
+
+    # --- after a turn: what was proposed has ended
+
+    def _ended(self, outcome: Outcome) -> None:
+        proposal = self._proposal
+        assert proposal is not None
+        self._proposal = None
+        self._view.in_flight = {}
+        if outcome is Outcome.APPLIED and not proposal.rejected:
+            self.last_commit = proposal.last_commit
+            self._finish(proposal)
+        else:
+            self._fail(proposal, outcome)
+        self._submit_again(_taken(self._blocked))
+        if self.wants_turn():
+            self._host.wake(urgent=bool(self._queue or self._without_lease))
+
+    def _finish(self, proposal: Proposal) -> None:
+        for act in proposal.after:
+            act()
+        for call, answer, error in proposal.results:
+            if type(call.request) is CommitTransaction:
+                self.release_locks(call.request.transaction_id)
+            call.done(answer, error)
+
+    def _fail(self, proposal: Proposal, outcome: Outcome) -> None:
+        unknown = outcome is Outcome.UNKNOWN
+        for call, _, error in proposal.results:
+            if error is not None or not unknown:
+                call.done(None, Unavailable("the range changed its leader; nothing was changed"))
+            else:
+                call.done(None, CommitUnknown(
+                    "the write was under way when the store stopped; it may or may not be there: "
+                    "commit again with the same transaction id, or read what it wrote"
+                ))  # fmt: skip
+
+    def _turn_away(self) -> None:
+        error = Unavailable("this range has no leader here now; nothing was changed: try again")
+        for call in (*_taken(self._queue), *_taken(self._upkeep), *_taken(self._without_lease)):
+            call.done(None, error)
+
+    def fail_all(self, error: Error) -> None:
+        """Answer everything that waits with ``error``: the node stops."""
+        parked = [call for waiting in self._parked.values() for call in waiting]
+        self._parked = {}
+        for calls in (self._queue, self._upkeep, self._without_lease, self._blocked):
+            parked += _taken(calls)
+        for call in parked:
+            call.done(None, error)
+
+    def _submit_again(self, calls: list[Call]) -> None:
+        for call in calls:
+            if not call.cancelled:
+                self.submit(call)
+
+    # --- the state machine of the group
+
+    def applied_index(self) -> int:
+        """The index of the last entry whose effects are stored."""
+        return self._applied
+
+    def noop(self, index: int, term: int, staged: WriteSet) -> None:
+        """An entry of the group's own."""
+        del term
+        self._applied = index
+        staged[self._applied_key] = keys.u64(index)
+
+    def apply(
+        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+    ) -> None:
+        """An entry is committed: its raw writes, and the index, join ``staged``."""
+        del term
+        mine = context if isinstance(context, Proposal) else None
+        decided = mine.command if mine is not None else _commands.decode(command)
+        if decided.lease_sequence == self.lease.sequence:
+            staged.update(decided.writes)
+            self._observe_lease(decided.writes)
+        elif mine is not None:
+            mine.rejected = True
+        self._applied = index
+        staged[self._applied_key] = keys.u64(index)
+
+    def _observe_lease(self, writes: WriteSet) -> None:
+        stored = writes.get(self._lease_key)
+        if stored is None:
+            return
+        before, self.lease = self.lease, leases.decode(stored)
+        if self.lease.holder != self.node_id or before.sequence != self.lease.sequence:
+            self._serves_from = 0
+
+
+def _applied(stored: bytes | None) -> int:
+    return 0 if stored is None else int.from_bytes(stored, "big")
+
+
+def _taken(calls: list[Call] | deque[Call]) -> list[Call]:
+    """All of ``calls``, which is left empty."""
+    taken = list(calls)
+    calls.clear()
+    return taken

@@ -1,0 +1,244 @@
+"""The requests that a range serves, and their answers.
+
+The names are those of the first paper design that the project comes from: ``Get``, ``Put``,
+``ConditionalPut``, ``Increment``, ``Delete``, ``DeleteRange``, ``Scan``, ``ReverseScan``,
+``Accounting``. Those that carry messages live in :mod:`postroom.messaging.requests`; a range
+learns of them when a node is put together (:mod:`postroom.ranges.registry`).
+
+Three kinds, told apart by the table in which their evaluator is registered:
+
+* *reads* are answered by the leaseholder at once, or wait for a proposal under way;
+* *writes* are evaluated into raw writes and proposed; they travel inside ``CommitTransaction``;
+* *maintenance* is what the range's own services ask for (collecting garbage, delivering).
+
+Timestamps are 64-bit integers (:mod:`postroom.kv.clock`). Requests are immutable and carry
+nothing but data, so that they can travel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What all requests are."""
+
+
+# --- reads ----------------------------------------------------------------------------------
+
+
+class Get(Request, frozen=True, array_like=True, tag="get", gc=False):
+    """The value of ``key`` at ``timestamp``; 0: the newest, at a timestamp that the answer tells.
+    """
+
+    key: bytes
+    timestamp: int = 0
+
+
+class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", gc=False):
+    """Locks ``key`` for the transaction in the leaseholder's memory, then reads the newest."""
+
+    key: bytes
+    timestamp: int
+    transaction_id: bytes
+
+
+class GetMany(Request, frozen=True, array_like=True, tag="get_many"):
+    """The values of several keys at one timestamp."""
+
+    keys: list[bytes]
+    timestamp: int = 0
+
+
+class Scan(Request, frozen=True, array_like=True, tag="scan", gc=False):
+    """A page of the pairs in ``[start, end)``; ``end=None`` is unbounded."""
+
+    start: bytes
+    end: bytes | None
+    timestamp: int
+    pairs_max: int
+    bytes_max: int
+
+
+class ReverseScan(Request, frozen=True, array_like=True, tag="reverse_scan", gc=False):
+    """The same, from the end backwards."""
+
+    start: bytes
+    end: bytes | None
+    timestamp: int
+    pairs_max: int
+    bytes_max: int
+
+
+class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=False):
+    """All versions committed in ``[start, end)`` after a timestamp, oldest first.
+
+    With ``wait``, is answered only once there is one.
+    """
+
+    start: bytes
+    end: bytes | None
+    after: int
+    wait: bool = True
+
+
+class ReadAccounting(Request, frozen=True, array_like=True, tag="read_accounting", gc=False):
+    """The metric sums of a prefix."""
+
+    prefix: bytes
+
+
+class Protect(Request, frozen=True, array_like=True, tag="protect", gc=False):
+    """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``."""
+
+    timestamp: int = 0
+
+
+class Unprotect(Request, frozen=True, array_like=True, tag="unprotect", gc=False):
+    """Takes one protection of ``timestamp`` back."""
+
+    timestamp: int
+
+
+class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", gc=False):
+    """Frees what a transaction locked, because it was rolled back."""
+
+    transaction_id: bytes
+
+
+# --- writes ---------------------------------------------------------------------------------
+
+
+class Put(Request, frozen=True, array_like=True, tag="put", gc=False):
+    """Sets ``key`` to ``value``."""
+
+    key: bytes
+    value: bytes
+
+
+class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put", gc=False):
+    """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing)."""
+
+    key: bytes
+    value: bytes
+    expected: bytes | None
+
+
+class Increment(Request, frozen=True, array_like=True, tag="increment", gc=False):
+    """Adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0."""
+
+    key: bytes
+    by: int = 1
+
+
+class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
+    """Removes ``key``, if it is there."""
+
+    key: bytes
+
+
+class DeleteRange(Request, frozen=True, array_like=True, tag="delete_range", gc=False):
+    """Removes the keys in ``[start, end)``; ``end=None`` is unbounded. Answers how many."""
+
+    start: bytes
+    end: bytes | None
+
+
+class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
+    """Adds deltas to metrics of ``key`` and of every prefix of it, at the separator ``/``."""
+
+    key: bytes
+    deltas: dict[str, int]
+
+
+UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
+"""What can be deferred as an executable message (DESIGN section 6)."""
+
+
+class CommitTransaction(Request, frozen=True, array_like=True, tag="commit"):
+    """Commits a transaction that lies in one range: checks its reads, then does its writes.
+
+    Attributes:
+        transaction_id: 16 bytes, unique; committing again with it is safe and tells the outcome.
+        began: the timestamp at which it began; it expires ``seconds_max`` later.
+        read_timestamp: where it read; 0 if it read nothing.
+        anchor: the key beside which its COMMIT record lies.
+        reads: the keys that it read.
+        spans: the spans that it scanned.
+        writes: what it does, in order; each sees those before it.
+    """
+
+    transaction_id: bytes
+    began: int
+    seconds_max: float
+    read_timestamp: int
+    anchor: bytes
+    reads: list[bytes]
+    spans: list[tuple[bytes, bytes | None]]
+    writes: list[Any]
+
+
+# --- maintenance ----------------------------------------------------------------------------
+
+
+class CollectGarbage(Request, frozen=True, array_like=True, tag="collect_garbage", gc=False):
+    """Removes versions overwritten before ``threshold``, at most about ``keys_max`` of them."""
+
+    threshold: int
+    keys_max: int
+
+
+# --- answers --------------------------------------------------------------------------------
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Answers ``Get``: the value, if any, and the timestamp at which it was read."""
+
+    value: bytes | None
+    timestamp: int
+
+
+class Values(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``GetMany``, in the order asked."""
+
+    values: list[bytes | None]
+    timestamp: int
+
+
+class Pairs(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``Scan``: pairs, where to go on (``None``: at the end), and the timestamp."""
+
+    pairs: list[tuple[bytes, bytes]]
+    resume: bytes | None
+    timestamp: int
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One committed change of one key; ``value=None`` is a deletion."""
+
+    timestamp: int
+    key: bytes
+    value: bytes | None
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``ScanChanges``: the changes, complete up to ``until``."""
+
+    changes: list[Change]
+    until: int
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``CommitTransaction``: when it committed, and what each write answered."""
+
+    timestamp: int
+    answers: list[Any]
+
+
+class Collected(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Answers ``CollectGarbage``: how many engine keys went, and whether there are more."""
+
+    keys: int
+    more: bool

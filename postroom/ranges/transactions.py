@@ -1,0 +1,105 @@
+"""Committing a transaction that lies in one range: one request, one write.
+
+Optimistic, as in FoundationDB (SIGMOD 2021, section 4.2) and the first design of CockroachDB: the client
+read at one timestamp without locking and kept what it read as keys and spans. At commit the
+leaseholder checks that none of that has a version after the read timestamp, takes a fresh
+timestamp, and evaluates the writes at it. Values, outbox entries and the COMMIT record leave in
+the same raw write set: a message costs no round of its own.
+
+The COMMIT record makes retrying safe: committing again with the same transaction id finds it and
+answers as the first time. It is kept for ``RECORD_SECONDS`` and a transaction may not commit later
+than ``TRANSACTION_SECONDS_MAX`` after it began, so a record is never missed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpired, shorten
+from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.ranges.evaluation import Evaluation, check_size
+from postroom.ranges.registry import WriteEvaluator
+from postroom.ranges.requests import Committed, CommitTransaction
+
+RECORD_SECONDS: Final = TRANSACTION_SECONDS_MAX + 15.0
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.decode
+
+
+class Committer:
+    """Evaluates ``CommitTransaction`` with the evaluators of the writes that may be in one."""
+
+    def __init__(self, writes: dict[type, WriteEvaluator]) -> None:
+        self._writes = writes
+
+    def __call__(self, ctx: Evaluation, request: CommitTransaction) -> Committed:
+        """The timestamp of the commit, and what each write answered.
+
+        Raises:
+            TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
+            CommitUnknown: it is too late to tell.
+        """
+        record = keys.transaction_key(request.anchor, request.transaction_id)
+        known = ctx.get(record)
+        if known is not None:
+            return _from_record(known)
+        _check_age(ctx, request)
+        _check_reads(ctx, request)
+        size_before = ctx.bytes
+        ctx.transaction_id = request.transaction_id
+        ctx.source = request.anchor
+        evaluators = self._writes
+        answers = [evaluators[type(write)](ctx, write) for write in request.writes]
+        check_size(ctx.bytes - size_before)
+        told = any(answer is not None for answer in answers)
+        ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
+        ctx.garbage.append(record)
+        return Committed(ctx.timestamp, answers if told else [])
+
+
+def _from_record(record: bytes) -> Committed:
+    answers: list[Any] = _decode(record[8:]) if len(record) > 8 else []
+    return Committed(int.from_bytes(record[:8], "big"), answers)
+
+
+def _check_age(ctx: Evaluation, request: CommitTransaction) -> None:
+    age = ctx.timestamp - request.began
+    if age <= from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX)):
+        return
+    if age > from_seconds(RECORD_SECONDS):
+        raise CommitUnknown(
+            "the transaction began so long ago that a COMMIT record may have been collected: "
+            "read what it would have written to find out"
+        )
+    raise TransactionExpired(
+        f"the transaction was open for more than {request.seconds_max:g} s; nothing was "
+        "changed: begin a new one, or give begin() a longer timeout (60 s at most)"
+    )
+
+
+def _check_reads(ctx: Evaluation, request: CommitTransaction) -> None:
+    """Nothing that was read may have a version after the read timestamp."""
+    since = request.read_timestamp
+    if since >= ctx.last_commit or not since:
+        return
+    stamp = since.to_bytes(8, "big")
+    for key in request.reads:
+        head = ctx.get(keys.head_key(key))
+        if head is not None and head[1:9] > stamp:
+            raise _conflict(key)
+    for start, end in request.spans:
+        changed = versions.changed_since(ctx, start, end, stamp)
+        if changed is not None:
+            raise _conflict(changed)
+
+
+def _conflict(key: bytes) -> TransactionConflict:
+    return TransactionConflict(
+        f"another transaction changed {shorten(key)} after this one had read it; nothing was "
+        "changed: try again (run() does)"
+    )

@@ -1,0 +1,27 @@
+"""The console script ``postroom``: finds out whether its libraries are there, then hands over.
+
+The embedded store needs neither typer nor rich, so they come with the extra ``[cli]``. Whoever
+calls ``postroom`` without them is told the one command that helps.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+INSTRUCTION = 'The command line needs two more libraries: pip install "postroom[cli]"\n'
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    if find_spec("typer") is None or find_spec("rich") is None:
+        sys.stderr.write(INSTRUCTION)
+        sys.exit(2)
+    # Only now, because importing it needs them.
+    from postroom.server.commands.application import app  # noqa: PLC0415
+
+    app(prog_name="postroom")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""The commands of ``postroom``, one module a subject; `application` puts them together.
+
+====================  ============================================================
+`application`         the list of commands, and what becomes of errors
+`options`             the options that commands share, and opening the store
+`output`              bytes as text, as hexadecimal digits, as JSON lines
+`values`              get, put, delete, scan
+`mail`                send, peek, reap, inboxes, dead-letters
+`state`               status
+`measure`             bench
+`tour`                demo
+====================  ============================================================
+"""

@@ -1,0 +1,78 @@
+"""Puts the commands together and turns their errors into exit codes.
+
+=====  =====================================================================
+code   meaning
+=====  =====================================================================
+0      done
+1      failed; standard error says why in one line
+2      wrong usage
+130    interrupted (Ctrl-C)
+=====  =====================================================================
+
+A reader that closes its end of a pipe early (``postroom scan ... | head``) ends the command
+quietly, with 1: not everything was printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from postroom.errors import Error
+from postroom.server.commands import mail, measure, state, tour, values
+
+
+class Commands(TyperGroup):
+    """The group of all commands; it alone knows what an error looks like on a terminal."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command; whatever it raises on purpose becomes one line and a code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _forget_standard_output()
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except (Error, OSError) as error:
+            typer.echo(f"postroom: {_one_line(error)}", err=True)
+            raise typer.Exit(1) from None
+        return result
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _forget_standard_output() -> None:
+    """Let the interpreter's last flush go nowhere; else it would report the closed pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="A transactional key-value store: every key has an inbox, every transaction an outbox.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+app.command("demo")(tour.demo)
+app.command("status")(state.status)
+app.command("get")(values.get)
+app.command("put")(values.put)
+app.command("delete")(values.delete)
+app.command("scan")(values.scan)
+app.command("send")(mail.send)
+app.command("peek")(mail.peek)
+app.command("reap")(mail.reap)
+app.command("inboxes")(mail.inboxes)
+app.command("dead-letters")(mail.dead_letters)
+app.command("bench")(measure.bench)

@@ -1,0 +1,173 @@
+"""The command bench: how fast is this machine, roughly, in a few seconds.
+
+It measures what an application does most: the *outbox transaction* (read a key, write it, send a
+message, defer an increment), reaping, get and scan. Numbers to compare versions and machines with
+come from the folder ``benchmarks`` of the source, which measures longer and more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import postroom
+import postroom.aio
+from postroom.server.commands.options import AsJson
+from postroom.server.commands.output import print_json
+
+ACCOUNTS = 1000
+VALUE = bytes(100)
+COUNTER = b"postroom-bench/counter"
+INBOX = b"postroom-bench/inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How often something was done, and in what time."""
+
+    measure: str
+    times: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Times a second."""
+        return self.times / self.seconds
+
+
+def bench(
+    path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A store to measure in.", show_default="a temporary one"),
+    ] = None,
+    transactions: Annotated[int, typer.Option(min=1, help="So many of each.")] = 5000,
+    in_flight: Annotated[int, typer.Option(min=1, help="So many at once.")] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the store for a few seconds. What it writes in a given store it removes again."""
+    if path is not None:
+        results = asyncio.run(_measure(path, transactions, in_flight))
+    else:
+        with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+            results = asyncio.run(_measure(Path(folder) / "store", transactions, in_flight))
+    if as_json:
+        for result in results:
+            print_json({"measure": result.measure, "per_second": round(result.rate)})
+    else:
+        Console().print(_table(results))
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table("measure", "times", "seconds", "per second")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for result in results:
+        table.add_row(
+            result.measure, f"{result.times:,}", f"{result.seconds:.2f}", f"{result.rate:,.0f}"
+        )
+    return table
+
+
+async def _measure(path: Path, transactions: int, in_flight: int) -> list[Result]:
+    async with await postroom.aio.open(str(path)) as db:
+        alone = max(1, transactions // 5)
+        try:
+            return [
+                await _timed("outbox transaction, 1 in flight", alone, 1, _outbox(db)),
+                await _timed(
+                    f"outbox transaction, {in_flight} in flight",
+                    transactions,
+                    in_flight,
+                    _outbox(db),
+                ),
+                await _timed_drain(db, transactions + alone),
+                await _timed_reaping(db),
+                await _timed("get", transactions, in_flight, _get(db)),
+                await _timed_scan(db),
+            ]
+        finally:
+            await _remove_traces(db)
+
+
+async def _timed(
+    measure: str, times: int, in_flight: int, act: Callable[[int], Awaitable[object]]
+) -> Result:
+    numbers = iter(range(times))
+    started = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(_lane(numbers, act))
+    return Result(measure, times, perf_counter() - started)
+
+
+async def _lane(numbers: Iterator[int], act: Callable[[int], Awaitable[object]]) -> None:
+    for number in numbers:  # shared by all lanes: each number is taken once
+        await act(number)
+
+
+def _account(number: int) -> bytes:
+    return b"postroom-bench/account/%06d" % (number % ACCOUNTS)
+
+
+def _outbox(db: postroom.aio.Database) -> Callable[[int], Awaitable[object]]:
+    async def act(number: int) -> None:
+        await db.run(_outbox_transaction, _account(number))
+
+    return act
+
+
+async def _outbox_transaction(tx: postroom.aio.Transaction, account: bytes) -> None:
+    await tx.get(account)
+    tx.put(account, VALUE)
+    tx.enqueue_message(INBOX, VALUE)
+    tx.enqueue_update(postroom.Increment(COUNTER, 1))
+
+
+def _get(db: postroom.aio.Database) -> Callable[[int], Awaitable[object]]:
+    async def act(number: int) -> None:
+        await db.get(_account(number))
+
+    return act
+
+
+async def _timed_drain(db: postroom.aio.Database, times: int) -> Result:
+    started = perf_counter()
+    await db.drain(timeout=600)
+    return Result("delivery and execution of what was left", times, perf_counter() - started)
+
+
+async def _timed_reaping(db: postroom.aio.Database) -> Result:
+    started, taken = perf_counter(), 0
+    while reaped := await db.run(_reap):
+        taken += reaped
+    return Result("messages reaped, 100 at a time", taken, perf_counter() - started)
+
+
+async def _reap(tx: postroom.aio.Transaction) -> int:
+    reaped = await tx.reap_queue(INBOX, 100)
+    if reaped:
+        tx.put(b"postroom-bench/board", reaped[-1].value)
+    return len(reaped)
+
+
+async def _timed_scan(db: postroom.aio.Database) -> Result:
+    started, pairs = perf_counter(), 0
+    async for _ in db.scan(*postroom.prefix(b"postroom-bench/account/")):
+        pairs += 1
+    return Result("pairs scanned", pairs, perf_counter() - started)
+
+
+async def _remove_traces(db: postroom.aio.Database) -> None:
+    await db.drain(timeout=600)
+    while await db.run(_reap):
+        pass
+    await db.delete_range(*postroom.prefix(b"postroom-bench/"))

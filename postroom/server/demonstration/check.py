@@ -1,0 +1,177 @@
+"""The comparison: does the store hold exactly what the departures say? To the last unit.
+
+What must be there is counted from the source alone, by other code than the job's. Each subject
+becomes two dictionaries, one of what must be there and one of everything that is: they are equal,
+or the finding lists where they differ. So a missing key, a key too many and a count that is off by
+one all show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import postroom
+import postroom.aio
+from postroom.server.demonstration.flights import Flight
+from postroom.server.demonstration.replay import decode, decode_board
+
+Values: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one subject compares.
+
+    Attributes:
+        subject: what was compared.
+        compared: how many values.
+        differences: a sentence for each value that is not what it must be.
+    """
+
+    subject: str
+    compared: int
+    differences: list[str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all is as it must be."""
+        return not self.differences
+
+
+@dataclass(slots=True)
+class Expected:
+    """What must be there after some departures."""
+
+    flights: Counter[str] = field(default_factory=Counter)
+    aircraft: dict[str, object] = field(default_factory=dict)
+    mail: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    carriers: Counter[str] = field(default_factory=Counter)
+    days: Counter[str] = field(default_factory=Counter)
+    accounts: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, flight: Flight) -> None:
+        """Count one departure."""
+        add_totals(self.flights, flight)
+        if not flight.cancelled:
+            self.aircraft[flight.tail] = [flight.number, flight.destination]
+        arrivals, cancelled, numbers = self.mail.get(flight.recipient, (0, 0, 0))
+        self.mail[flight.recipient] = (
+            arrivals + (not flight.cancelled),
+            cancelled + flight.cancelled,
+            numbers + flight.number,
+        )
+        self.carriers[flight.carrier] += 1
+        self.days[flight.day] += 1
+        self._add_to_accounts(flight)
+
+    def _add_to_accounts(self, flight: Flight) -> None:
+        parts = ["stats", flight.origin, flight.carrier, flight.day[5:7]]
+        for length in range(1, len(parts) + 1):
+            account = self.accounts.setdefault("/".join(parts[:length]), Counter())
+            account["cancelled"] += flight.cancelled
+            account["departures"] += not flight.cancelled
+            if not flight.cancelled:
+                account["delay_minutes"] += flight.delay_minutes
+                account["distance_miles"] += flight.distance_miles
+
+
+def add_totals(totals: Counter[str], flight: Flight) -> None:
+    """Add a departure to the totals by which the departures themselves are compared."""
+    totals["departures"] += 1
+    totals["sum of numbers"] += flight.number
+    totals["cancelled"] += flight.cancelled
+    totals["minutes late"] += flight.delay_minutes
+    totals["miles"] += flight.distance_miles
+    totals[f"in {flight.day[:7]}"] += 1
+
+
+def expect(flights: Iterable[Flight]) -> Expected:
+    """What must be there after ``flights``."""
+    expected = Expected()
+    for flight in flights:
+        expected.add(flight)
+    return expected
+
+
+async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Finding]:
+    """Compare the store with ``flights``, subject by subject."""
+    # In a thread: the store shares this loop, and the year takes two seconds to count.
+    expected = await asyncio.to_thread(expect, flights)
+    accounts = {key: without_zeros(sums) for key, sums in expected.accounts.items()}
+    return [
+        compare("departures", expected.flights, await _flights(db)),
+        compare("aircraft", expected.aircraft, await _aircraft(db)),
+        compare("messages per airport", expected.mail, await _boards(db)),
+        compare("departures per carrier", expected.carriers, await _counters(db, b"carrier/")),
+        compare("departures per day", expected.days, await _counters(db, b"day/")),
+        compare("accounting per prefix", accounts, await _accounts(db, accounts)),
+        compare("messages still waiting", {}, await _waiting(db)),
+        compare("updates and messages pending", {}, await _pending(db)),
+        compare("dead letters", {}, await _dead(db)),
+    ]
+
+
+def compare(subject: str, expected: Values, found: Values) -> Finding:
+    """Hold what is against what must be."""
+    differences = [
+        f"{name}: {found.get(name, 'nothing')} instead of {expected.get(name, 'nothing')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+    return Finding(subject, len(expected), differences)
+
+
+def without_zeros(sums: Mapping[str, int]) -> dict[str, int]:
+    """A sum of zero and no sum are the same."""
+    return {metric: value for metric, value in sums.items() if value}
+
+
+async def _flights(db: postroom.aio.Database) -> Values:
+    totals: Counter[str] = Counter()
+    async for _, value in db.scan(*postroom.prefix(b"flight/")):
+        add_totals(totals, Flight(*decode(value)))
+    return totals
+
+
+async def _aircraft(db: postroom.aio.Database) -> Values:
+    return {name: decode(value) for name, value in await _pairs(db, b"aircraft/")}
+
+
+async def _boards(db: postroom.aio.Database) -> Values:
+    boards = {name: decode_board(value) for name, value in await _pairs(db, b"board/")}
+    return {name: (it.arrivals, it.cancelled, it.numbers) for name, it in boards.items()}
+
+
+async def _counters(db: postroom.aio.Database, prefix: bytes) -> Values:
+    return {name: postroom.integer(value) for name, value in await _pairs(db, prefix)}
+
+
+async def _pairs(db: postroom.aio.Database, prefix: bytes) -> list[tuple[str, bytes]]:
+    """What follows ``prefix`` in each key that has it, and the key's value."""
+    span = postroom.prefix(prefix)
+    return [(key[len(prefix) :].decode(), value) async for key, value in db.scan(*span)]
+
+
+async def _accounts(db: postroom.aio.Database, expected: Iterable[str]) -> Values:
+    # Nothing can hide elsewhere: what was added anywhere was added to "stats" too.
+    found = {key: without_zeros(await db.accounting(key.encode())) for key in expected}
+    return {key: sums for key, sums in found.items() if sums}
+
+
+async def _waiting(db: postroom.aio.Database) -> Values:
+    waiting = await db.inboxes(limit=100)
+    return {repr(inbox.key): f"{inbox.messages} messages" for inbox in waiting}
+
+
+async def _pending(db: postroom.aio.Database) -> Values:
+    messages = (await db.status()).counters
+    pending = {"messages": messages.pending_messages, "updates": messages.pending_updates}
+    return without_zeros(pending)
+
+
+async def _dead(db: postroom.aio.Database) -> Values:
+    return {letter.id: letter.reason for letter in await db.dead_letters(limit=100)}

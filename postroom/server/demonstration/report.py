@@ -1,0 +1,102 @@
+"""What the tour shows: a progress bar while it runs, then two short tables.
+
+Where the output is no terminal, progress is a line for each tenth: a log stays short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from postroom.server.demonstration.check import Finding
+from postroom.server.demonstration.replay import Measures
+
+DIFFERENCES_SHOWN: Final = 3
+
+
+@contextmanager
+def progress(console: Console, done: int, total: int) -> Iterator[Callable[[], None]]:
+    """Shows how far the job is; what it gives is to be called for each departure."""
+    if not console.is_terminal:
+        yield _line_per_tenth(console, done, total)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *columns, console=console) as bar:
+        task = bar.add_task("departures", total=total, completed=done)
+        yield lambda: bar.advance(task)
+
+
+def _line_per_tenth(console: Console, done: int, total: int) -> Callable[[], None]:
+    def advance() -> None:
+        nonlocal done
+        before, done = done * 10 // total, done + 1
+        if done * 10 // total > before:
+            console.print(f"{done:,} of {total:,} departures", highlight=False)
+
+    return advance
+
+
+def show_measures(console: Console, measures: Measures, folder: Path) -> None:
+    """The short table: how much, how fast, how large."""
+    transactions = measures.departures + measures.boards
+    rows = {
+        "transactions": f"{transactions:,}",
+        "messages sent": f"{measures.messages_sent:,}",
+        "messages read": f"{measures.messages_read:,}",
+        "deferred updates": f"{measures.updates:,}",
+        "elapsed": f"{measures.seconds:,.1f} s",
+        "throughput": f"{transactions / measures.seconds:,.0f} transactions/s",
+        "commit p50, p95, p99": _percentiles(measures.commit_seconds.tolist()),
+        "on disk": f"{bytes_on_disk(folder) / 1e6:,.1f} MB",
+    }
+    table = Table(title="This run", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _percentiles(seconds: list[float]) -> str:
+    seconds.sort()
+    chosen = (seconds[int(len(seconds) * share)] * 1000 for share in (0.5, 0.95, 0.99) if seconds)
+    return ", ".join(f"{milliseconds:.1f}" for milliseconds in chosen) + " ms" if seconds else "-"
+
+
+def bytes_on_disk(folder: Path) -> int:
+    """The size of all files in the data folder, which may change meanwhile."""
+    total = 0
+    for file in folder.rglob("*"):
+        try:
+            total += file.stat().st_size
+        except FileNotFoundError:  # the storage engine has just replaced it
+            continue
+    return total
+
+
+def show_findings(console: Console, findings: list[Finding]) -> None:
+    """The verdict, subject by subject, and the first differences of each."""
+    table = Table("compared with the source", "values", "result", title_justify="left")
+    table.columns[1].justify = "right"
+    for finding in findings:
+        result = "[green]PASS[/]" if finding.passed else "[bold red]FAIL[/]"
+        table.add_row(finding.subject, f"{finding.compared:,}", result)
+    console.print(table)
+    for finding in findings:
+        for difference in finding.differences[:DIFFERENCES_SHOWN]:
+            console.print(f"{finding.subject}: {difference}", style="red", markup=False)
+        if (more := len(finding.differences) - DIFFERENCES_SHOWN) > 0:
+            console.print(f"{finding.subject}: {more:,} more differences", style="red")

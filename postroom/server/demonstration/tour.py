@@ -1,0 +1,86 @@
+"""``postroom demo``: prepares the store, replays what is missing, checks everything."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import compress
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+import postroom.aio
+from postroom.errors import Error
+from postroom.server.demonstration.check import check
+from postroom.server.demonstration.flights import count_flights, flights
+from postroom.server.demonstration.replay import numbers_done, replay
+from postroom.server.demonstration.report import progress, show_findings, show_measures
+
+MARK: Final = b"demo"
+"""The key that tells a store of the tour's from anybody else's, which it must not touch."""
+
+
+async def demonstrate(path: Path, flights_asked: int | None, fresh: bool) -> bool:
+    """Run the tour in the store at ``path``; returns whether the store ended exact.
+
+    Args:
+        path: the data folder; made if it is missing.
+        flights_asked: how many departures; ``None`` for the whole year. A store that has gone
+            further already is checked as far as it has gone.
+        fresh: whether to remove the store first.
+    """
+    console = Console()
+    available = count_flights()
+    if fresh:
+        await _remove(path)
+    async with await postroom.aio.open(str(path)) as db:
+        await _claim(db, path)
+        done = await _done(db, available)
+        wanted = min(flights_asked or available, available)
+        total = max(wanted, done.rfind(1))  # place 0 is never used: the last place is a number
+        await _replay_missing(console, db, path, done[: total + 1])
+        console.print("Comparing the store with the source ...")
+        findings = await check(db, flights(total))
+    show_findings(console, findings)
+    return all(finding.passed for finding in findings)
+
+
+async def _replay_missing(
+    console: Console, db: postroom.aio.Database, path: Path, done: bytearray
+) -> None:
+    """Replay the departures that ``done`` does not mark, and read what mail there is."""
+    total = len(done) - 1
+    already = sum(done)
+    if already:
+        what = "complete" if already == total else "going on"
+        console.print(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
+    missing = compress(flights(total), (not mark for mark in done[1:]))
+    with progress(console, already, total) as advance:
+        measures = await replay(db, missing, advance)
+    if measures.departures or measures.boards:
+        show_measures(console, measures, path)
+
+
+async def _done(db: postroom.aio.Database, available: int) -> bytearray:
+    """A mark for each departure that is in the store, at the place of its number."""
+    done = bytearray(available + 1)
+    async for number in numbers_done(db):
+        done[number] = 1
+    return done
+
+
+async def _claim(db: postroom.aio.Database, path: Path) -> None:
+    """Make sure that this store is the tour's, or is empty."""
+    if await db.get(MARK) is not None:
+        return
+    async for _ in db.scan(b"", None, limit=1):
+        raise Error(f"{str(path)!r} holds somebody's data: give the demonstration another --path")
+    await db.put(MARK, b'"made by postroom demo"')
+
+
+async def _remove(path: Path) -> None:
+    if not path.exists():
+        return
+    async with await postroom.aio.open(str(path)) as db:
+        await _claim(db, path)
+    shutil.rmtree(path)

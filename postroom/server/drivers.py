@@ -1,0 +1,419 @@
+"""Drivers: who calls a node's turns, and how callers wait for answers.
+
+``AsyncioDriver`` lives on the caller's event loop. A request wants a turn; the turn runs after
+everything that is ready on the loop, so all that was sent meanwhile shares one sync.
+
+``ThreadDriver`` serves many threads by *flat combining* (Hendler et al., SPAA 2010; LevelDB's writers do
+the same): the thread that finds nobody driving drives, for itself and for all who have queued
+up; when its own answer is there it hands over to one of those who wait. So a single thread never
+waits for another one, and sixteen share syncs. One background thread drives only what nobody waits for.
+
+::
+
+    threads ──submit──▶ [lock] queue ──prepare──▶ [no lock] write + sync ──▶ [lock] finish ──▶ answers
+                                                  others run and queue up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, Final, TypeVar
+
+from postroom.client.sender import DeadlineExceeded
+from postroom.errors import Error, Invalid
+from postroom.ranges.replica import Call
+from postroom.server.node import UPKEEP_SECONDS, Node
+
+T = TypeVar("T")
+
+_IDLE_SECONDS: Final = 3600.0
+
+
+def _closed() -> Invalid:
+    return Invalid("the database was closed; nothing was changed: open it again")
+
+
+class _AsyncioAnswer:
+    """The answer to one request, awaited once on the event loop."""
+
+    __slots__ = ("_call", "_driver", "_error", "_future", "_result", "_timeout_seconds", "done")
+
+    def __init__(self, driver: AsyncioDriver, timeout_seconds: float | None) -> None:
+        self._driver = driver
+        self._timeout_seconds = timeout_seconds
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[None] | None = None
+        self._call: Call | None = None
+        self.done = False
+
+    def send(self, request: Any) -> None:
+        self._call = call = Call(request, self.complete)
+        self._driver.node.submit(call)
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self.done = True
+        self._result = result
+        self._error = error
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            yield from self._wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _wait(self) -> Generator[Any, None, None]:
+        loop = self._driver.loop
+        self._future = future = loop.create_future()
+        timer = None
+        if self._timeout_seconds is not None:
+            timer = loop.call_later(self._timeout_seconds, self._expire)
+        try:
+            yield from future
+        except BaseException:
+            self._withdraw()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _expire(self) -> None:
+        if not self.done and self._withdraw():
+            self.complete(None, DeadlineExceeded())
+
+    def _withdraw(self) -> bool:
+        return self._call is not None and self._driver.node.replica.cancel(self._call)
+
+
+class AsyncioDriver:
+    """Drives a node on the running event loop; a ``Sender`` for the clients on it."""
+
+    def __init__(self, node: Node, randomness: random.Random) -> None:
+        self.node = node
+        self.random = randomness
+        self.loop = asyncio.get_running_loop()
+        self._turn_wanted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        node.on_wake = self._on_wake
+        self.now = node.clock.now
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.node.start()
+        self._turn()
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``."""
+        if self._closed:
+            raise _closed()
+        answer = _AsyncioAnswer(self, timeout_seconds)
+        answer.send(request)
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        """Let a time pass."""
+        await asyncio.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """The loop's own clock."""
+        return self.loop.time()
+
+    async def close(self) -> None:
+        """Finish what is under way; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        while self.node.wants_turn():
+            self.node.turn()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.node.close()
+
+    def _on_wake(self, urgent: bool) -> None:  # noqa: FBT001 - the node's callback
+        if urgent or self.node.hurries():
+            if not self._turn_wanted:
+                self._turn_wanted = True
+                self.loop.call_soon(self._turn)
+        else:
+            self._arm(self.loop.time() + UPKEEP_SECONDS)
+
+    def _turn(self) -> None:
+        self._turn_wanted = False
+        if self._closed:
+            return
+        self.node.turn()
+        deadline = self.node.next_deadline()
+        if deadline is not None:
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        timer = self._timer
+        if timer is not None and not timer.cancelled() and self.loop.time() < timer.when() <= deadline:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timer = self.loop.call_at(deadline, self._turn)
+
+
+class _ThreadAnswer:
+    """The answer to one request, waited for by one thread."""
+
+    __slots__ = ("_driver", "_error", "_result", "call", "done", "drive", "timeout_seconds", "woken")
+
+    def __init__(self, driver: ThreadDriver, timeout_seconds: float | None) -> None:
+        self._driver = driver
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.timeout_seconds = timeout_seconds
+        self.call: Call
+        self.done = False
+        self.drive = False
+        self.woken: threading.Lock | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Called under the driver's lock."""
+        self.done = True
+        self._result = result
+        self._error = error
+        if self.woken is not None:
+            self._driver.forget(self)
+            self.woken.release()
+
+    def wait(self) -> None:
+        """Block until it is there."""
+        self._driver.wait_for(self)
+
+    def __await__(self) -> Generator[_ThreadAnswer, None, Any]:
+        if not self.done:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Sleep:
+    """A pause of the calling thread, that closing the store ends."""
+
+    def __init__(self, stopped: threading.Event, seconds: float) -> None:
+        self._stopped = stopped
+        self._seconds = seconds
+
+    def wait(self) -> None:
+        self._stopped.wait(self._seconds)
+
+    def __await__(self) -> Generator[_Sleep, None, None]:
+        yield self
+
+
+class ThreadDriver:
+    """Drives a node for any number of threads; a ``BlockingSender`` for their clients."""
+
+    def __init__(self, node: Node, randomness: random.Random) -> None:
+        self.node = node
+        self.random = randomness
+        self._lock = threading.Lock()
+        self._driving = False
+        self._waiting: dict[_ThreadAnswer, None] = {}
+        self._closed = False
+        self._stopped = threading.Event()
+        self._attention = threading.Condition(self._lock)
+        self._deadline: float | None = None
+        node.on_wake = self._on_wake
+        self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        with self._lock:
+            self.node.start()
+        self._background.start()
+
+    # --- a sender
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``."""
+        answer = _ThreadAnswer(self, timeout_seconds)
+        answer.call = Call(request, answer.complete)
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            self.node.submit(answer.call)
+        return answer
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let a time pass."""
+        return _Sleep(self._stopped, seconds)
+
+    def now(self) -> int:
+        """A timestamp."""
+        with self._lock:
+            return self.node.clock.now()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        return self.node.monotonic()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` to its end, blocking whenever it waits."""
+        try:
+            waiting = coroutine.send(None)
+            while True:
+                try:
+                    waiting.wait()
+                except BaseException as error:  # noqa: BLE001 - an interrupt belongs into the coroutine
+                    waiting = coroutine.throw(error)
+                else:
+                    waiting = coroutine.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def close(self) -> None:
+        """Finish what is under way; idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._attention.notify()
+        self._stopped.set()
+        self._background.join()
+        self._drive_until_quiet()
+        with self._lock:
+            self.node.close()
+
+    # --- waiting and driving
+
+    def wait_for(self, answer: _ThreadAnswer) -> None:
+        """Block until ``answer`` is there, driving the node if nobody else does."""
+        deadline = None
+        if answer.timeout_seconds is not None:
+            deadline = self.monotonic() + answer.timeout_seconds
+        while self._sleep_or_drive(answer, deadline):
+            self._drive(answer)
+
+    def forget(self, answer: _ThreadAnswer) -> None:
+        """It needs no waking any more. Called under the lock."""
+        self._waiting.pop(answer, None)
+
+    def _sleep_or_drive(self, answer: _ThreadAnswer, deadline: float | None) -> bool:
+        """True: this thread must drive. False: the answer is there, or its time is over."""
+        with self._lock:
+            if answer.done:
+                return False
+            if not self._driving and self.node.wants_turn():
+                self._driving = True
+                return True
+            answer.drive = False
+            answer.woken = woken = threading.Lock()
+            woken.acquire()
+            self._waiting[answer] = None
+        try:
+            in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
+        except BaseException:
+            self._withdraw(answer, None)
+            raise
+        if not in_time:
+            self._withdraw(answer, DeadlineExceeded())
+        return answer.drive
+
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self.monotonic(), 0.0)
+
+    def _withdraw(self, answer: _ThreadAnswer, error: BaseException | None) -> None:
+        with self._lock:
+            answer.woken = None
+            self.forget(answer)
+            if answer.drive:
+                self._hand_over()
+            answer.drive = False
+            if not answer.done and self.node.replica.cancel(answer.call):
+                answer.complete(None, error)
+
+    def _drive(self, answer: _ThreadAnswer) -> None:
+        """Turns, until ``answer`` is there or nothing wants one; then somebody else's turn."""
+        answer.woken = None
+        while True:
+            error = self._turn()
+            with self._lock:
+                self.node.finish(error)
+                if answer.done or not self.node.wants_turn():
+                    self._hand_over()
+                    return
+
+    def _turn(self) -> Error | None:
+        with self._lock:
+            staged = self.node.prepare()
+        return self.node.write(staged)
+
+    def _hand_over(self) -> None:
+        """Called under the lock by who drove: who waits drives next, or nobody."""
+        if self.node.wants_turn() and self._waiting:
+            following = next(reversed(self._waiting))
+            del self._waiting[following]
+            following.drive = True
+            assert following.woken is not None
+            following.woken.release()
+            return
+        self._driving = False
+        if self.node.wants_turn():
+            self._attention.notify()
+
+    def _drive_until_quiet(self) -> None:
+        while True:
+            with self._lock:
+                if self._driving:
+                    pass
+                elif not self.node.wants_turn():
+                    return
+                else:
+                    self._driving = True
+                    break
+            self._stopped.wait(UPKEEP_SECONDS)
+        while self.node.wants_turn():
+            self.node.turn()
+        self._driving = False
+
+    # --- what nobody waits for
+
+    def _on_wake(self, urgent: bool) -> None:  # noqa: FBT001 - the node's callback
+        """Called under the lock."""
+        if urgent and not self.node.hurries():
+            return  # its sender will wait for it, and drive
+        due = self.monotonic() + (0.0 if self.node.hurries() else UPKEEP_SECONDS)
+        if self._deadline is None or due < self._deadline:
+            self._deadline = due
+            self._attention.notify()
+
+    def _upkeep(self) -> None:
+        """The background thread: turns for timers and services."""
+        while True:
+            with self._lock:
+                if not self._await_work():
+                    return
+                self._driving = True
+                self._deadline = None
+            error = self._turn()
+            with self._lock:
+                self.node.finish(error)
+                self._hand_over()
+
+    def _await_work(self) -> bool:
+        """Under the lock: wait until a turn is due that nobody drives; false when closed."""
+        while not self._closed:
+            due = self._next_due()
+            left = _IDLE_SECONDS if due is None else due - self.monotonic()
+            if left <= 0 and not self._driving:
+                return True
+            self._attention.wait(max(left, UPKEEP_SECONDS))
+        return False
+
+    def _next_due(self) -> float | None:
+        deadlines = (self._deadline, self.node.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)

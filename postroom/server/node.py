@@ -1,0 +1,300 @@
+"""A node: one engine, one clock, its replicas, and the turn that drives them all.
+
+::
+
+    prepare   services go on · requests are evaluated · proposals are staged        one at a time
+    write     everything staged, in one batch, with one sync                        no lock needed
+    finish    messages leave · callers get their answers · services go on           one at a time
+
+A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
+(:mod:`postroom.server.drivers`) calls it: on an event loop, from many threads, or in a simulation. It
+says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by when at the latest.
+
+This module is the only place that knows all parts; here they are put together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import Error, StoreCorrupted, Unavailable, VersionMismatch
+from postroom.kv import keys
+from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.engine import Engine, EngineFailed, WriteSet
+from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
+from postroom.messaging.services import dispatcher, executor
+from postroom.messaging.setup import Messaging
+from postroom.raft.consensus import Consensus
+from postroom.raft.transport import Transport
+from postroom.ranges import evaluators
+from postroom.ranges.evaluators import Reads
+from postroom.ranges.feed import ChangeFeed
+from postroom.ranges.garbage import Collector, GarbageLists
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.replica import Call, Replica
+from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions import Committer
+from postroom.server.tasks import Pending, Signal, Tasks
+
+FORMAT_VERSION: Final = 1
+RANGE_ID: Final = 1
+UPKEEP_SECONDS: Final = 0.001
+"""How long upkeep waits for a client's request to share a write with."""
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be set when a node starts. ``sync``: whether writes are synced before they count."""
+
+    node_id: int = 1
+    members: tuple[int, ...] = (1,)
+    sync: bool = True
+    sync_interval_seconds: float | None = None
+    gc_ttl_seconds: float = GC_TTL_SECONDS
+    gc_interval_seconds: float = 5.0
+    poll_seconds: float = 5.0
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES
+
+
+class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Who this store is, and how it is written."""
+
+    format_version: int
+    cluster_id: bytes
+    node_id: int
+
+
+_STORE_KEY: Final = keys.store_key("store")
+_CEILING_KEY: Final = keys.store_key("clock ceiling")
+
+
+class Node:
+    """See the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        randomness: random.Random,
+        transport: Transport,
+        options: NodeOptions,
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.failed: Error | None = None
+        self.on_wake: Callable[[bool], None] = lambda _: None
+        self.monotonic = clock.monotonic
+        self.store = _open_store(engine, randomness, options)
+        ceiling = int.from_bytes(engine.get(_CEILING_KEY) or b"", "big")
+        self.clock = HybridLogicalClock(clock.wall_milliseconds, ceiling, self._store_ceiling)
+        self.tasks = Tasks(clock.monotonic, lambda: self.wake(urgent=False))
+        self.consensus = Consensus(
+            engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
+            random=randomness,
+        )  # fmt: skip
+        self._unsynced_since: float | None = None
+        self._storing_ceiling: int | None = None
+        self.replica = self._create_replica()
+
+    # --- putting together
+
+    def _create_replica(self) -> Replica:
+        registry, locks, protections = Registry(), LockTable(), Protections()
+        now = self.clock.now
+        replica = Replica(RANGE_ID, self.options.node_id, self.engine, self.clock, registry, self)
+        evaluators.register(registry)
+        reads = Reads(now, locks, protections)
+        reads.register(registry)
+        registry.commands[CommitTransaction] = Committer(registry.writes)
+        ChangeFeed(lambda: replica.last_commit, protections).register(registry)
+        deliveries, executions = Signal(self.tasks), Signal(self.tasks)
+        messaging = Messaging(RANGE_ID, now, reads.check_age, replica.wake, deliveries, executions)
+        messaging.register(registry)
+        GarbageLists(RANGE_ID, protections).register(registry)
+        replica.group = self.consensus.create(RANGE_ID, self.options.members, replica)
+        self._services = self._create_services(deliveries, executions)
+        return replica
+
+    def _create_services(
+        self, deliveries: Signal, executions: Signal
+    ) -> list[Coroutine[Any, Any, None]]:
+        now, poll = self.clock.now, self.options.poll_seconds
+        collector = Collector(
+            self.upkeep, self.tasks.sleep, now,
+            self.options.gc_ttl_seconds, self.options.gc_interval_seconds,
+        )  # fmt: skip
+        return [
+            dispatcher(self.upkeep, deliveries, now, poll).run(),
+            executor(self.upkeep, executions, now, poll).run(),
+            collector.run(),
+        ]
+
+    # --- what drivers call
+
+    def start(self) -> None:
+        """The first turns: a group of one elects itself and takes the lease; services begin."""
+        error = self.write(self.consensus.stage())
+        self.finish(error)
+        self.turn()
+        for service in self._services:
+            self.tasks.spawn(service)
+
+    def submit(self, call: Call) -> None:
+        """Take a request; ``call.done`` is called once, perhaps before this returns."""
+        if self.failed is not None:
+            call.done(None, self.failed)
+        else:
+            self.replica.submit(call)
+
+    def upkeep(self, request: Any) -> Pending:
+        """A request of a service: evaluated with the next turn, which is not hurried for it."""
+        pending = Pending()
+        self.submit(Call(request, pending.complete, urgent=False))
+        return pending
+
+    def wake(self, *, urgent: bool) -> None:
+        """A turn is wanted: now, or within ``UPKEEP_SECONDS``."""
+        self.on_wake(urgent)
+
+    def hurries(self) -> bool:
+        """Whether somebody waits for what upkeep will bring: it must not wait for company then."""
+        return bool(self.replica.waiting_for)
+
+    def wants_turn(self) -> bool:
+        """Whether requests wait to be evaluated."""
+        return self.failed is None and self.replica.wants_turn()
+
+    def prepare(self) -> WriteSet:
+        """The first part of a turn: everything up to what must be written."""
+        if self.failed is not None:
+            return {}
+        self.tasks.run()
+        self._mind_the_room()
+        self.replica.evaluate()
+        staged = self.consensus.stage()
+        if staged:
+            self._stage_ceiling(staged)
+        return staged
+
+    def write(self, staged: WriteSet) -> Error | None:
+        """The second part: makes it durable. May run without the lock; returns what went wrong."""
+        sync = self.options.sync or self._sync_is_due()
+        if not staged and not sync:
+            return None
+        if not staged and self._unsynced_since is None:
+            return None
+        try:
+            self.engine.write(staged, sync=sync)
+        except EngineFailed as failure:
+            return Unavailable(
+                f"the store has stopped because a write failed ({failure}); nothing more is "
+                "written: make sure that the device has room and works, then open it again",
+                retry_after=5.0,
+            )
+        if sync:
+            self._unsynced_since = None
+        elif self._unsynced_since is None:
+            self._unsynced_since = self.monotonic()
+        return None
+
+    def finish(self, error: Error | None) -> None:
+        """The last part: what was prepared is durable, or the node has failed."""
+        if error is not None:
+            self._fail(error)
+            return
+        if self._storing_ceiling is not None:
+            self.clock.ceiling_stored(self._storing_ceiling)
+            self._storing_ceiling = None
+        self.consensus.release()
+        self.tasks.run()
+
+    def turn(self) -> None:
+        """All of it, for drivers without threads."""
+        self.finish(self.write(self.prepare()))
+
+    def next_deadline(self) -> float | None:
+        """When a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
+        deadlines = [self.tasks.next_deadline(), self.consensus.next_deadline(), self._sync_due()]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def close(self) -> None:
+        """Let go of everything. What has not been answered by now gets an error."""
+        self.tasks.stop()
+        for service in self._services:
+            service.close()
+        if self.failed is None:
+            self.engine.write({_CEILING_KEY: keys.u64(self.clock.last())}, sync=True)
+        self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
+        self.engine.close()
+
+    # --- failing, filling up
+
+    def _fail(self, error: Error) -> None:
+        self.failed = error
+        self.consensus.fail(error)
+        self.replica.fail_all(error)
+        self.tasks.stop()
+
+    def _mind_the_room(self) -> None:
+        """Refuse writes in time: a device that fills up in the middle of one stops the store."""
+        free, reserve = self.engine.free_bytes(), self.options.disk_reserve_bytes
+        self.replica.refusal = None
+        if free < reserve:
+            self.replica.refusal = Unavailable(
+                f"only {free} bytes are free where the store lies, {reserve} are kept in reserve; "
+                "nothing was changed: free some space, then try again",
+                retry_after=1.0,
+            )
+
+    # --- the clock's ceiling, and syncing at intervals
+
+    def _store_ceiling(self, ceiling: int) -> None:
+        self.engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+
+    def _stage_ceiling(self, staged: WriteSet) -> None:
+        ceiling = self.clock.wanted_ceiling()
+        if ceiling is not None:
+            staged[_CEILING_KEY] = keys.u64(ceiling)
+            self._storing_ceiling = ceiling
+
+    def _sync_due(self) -> float | None:
+        interval = self.options.sync_interval_seconds
+        if interval is None or self._unsynced_since is None:
+            return None
+        return self._unsynced_since + interval
+
+    def _sync_is_due(self) -> bool:
+        due = self._sync_due()
+        return due is not None and self.monotonic() >= due
+
+
+def _open_store(engine: Engine, randomness: random.Random, options: NodeOptions) -> StoreRecord:
+    stored = engine.get(_STORE_KEY)
+    if stored is None:
+        _check_empty(engine)
+        record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), options.node_id)
+        engine.write({_STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
+        return record
+    version, *_ = msgspec.msgpack.decode(stored, type=list[Any])
+    if version != FORMAT_VERSION:
+        raise VersionMismatch(
+            f"the store is written in format {version}, this version of Postroom knows "
+            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
+        )
+    return msgspec.msgpack.decode(stored, type=StoreRecord)
+
+
+def _check_empty(engine: Engine) -> None:
+    for key, _ in engine.iterate(b"", b"\xff"):
+        raise StoreCorrupted(
+            f"the folder holds a database (its first key is {key!r}) that is not a Postroom store; "
+            "nothing was changed: give another folder"
+        )
+
+
+__all__ = ["SYNC_INTERVAL_SECONDS", "Node", "NodeOptions", "StoreRecord"]

@@ -1,0 +1,147 @@
+"""Cooperative tasks: the services of a node, run by whoever drives its turns.
+
+Services (dispatcher, executor, garbage collector) are coroutines. They are stepped inside the node's
+turns, one at a time, in the order in which they became ready: under asyncio, by threads, or in a
+simulation, always alike. No service ever sees another thread.
+
+::
+
+    coroutine ── awaits ──▶ Pending ── completed ──▶ ready ── run_ready() ──▶ coroutine goes on
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class Pending:
+    """Something to wait for: completed once, with a result or an error."""
+
+    __slots__ = ("callback", "done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.callback: Callable[[], None] | None = None
+
+    def complete(self, result: Any, error: BaseException | None = None) -> None:
+        """It has happened. Later completions are ignored."""
+        if self.done:
+            return
+        self.done = True
+        self.result = result
+        self.error = error
+        if self.callback is not None:
+            self.callback()
+
+    def __await__(self) -> Generator[Pending, None, Any]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Signal:
+    """Set by one side, waited for by the other; forgets how often it was set."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._set = False
+        self._waiting: Pending | None = None
+
+    def set(self) -> None:
+        """There may be something to do."""
+        self._set = True
+        if self._waiting is not None:
+            self._waiting.complete(None)
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Until it is set, or for a time; then it is not set any more."""
+        if not self._set:
+            self._waiting = pending = Pending()
+            self._tasks.at(timeout_seconds, pending)
+            await pending
+            self._waiting = None
+        self._set = False
+
+
+class Tasks:
+    """The tasks of one node.
+
+    Args:
+        monotonic: seconds since some moment.
+        wake: called when a task has become ready outside ``run``.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], wake: Callable[[], None]) -> None:
+        self._monotonic = monotonic
+        self._wake = wake
+        self._ready: deque[Coroutine[Any, Any, None]] = deque()
+        self._timers: list[tuple[float, int, Pending]] = []
+        self._numbers = itertools.count()
+        self._stopped = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start a task with the next turn."""
+        self._ready.append(coroutine)
+        self._wake()
+
+    def at(self, seconds: float, pending: Pending) -> None:
+        """Complete ``pending`` after a time, unless it is by then."""
+        due = self._monotonic() + seconds
+        heapq.heappush(self._timers, (due, next(self._numbers), pending))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let a time pass."""
+        pending = Pending()
+        self.at(seconds, pending)
+        await pending
+
+    def run(self) -> None:
+        """Complete timers that are due, and step every task that is ready."""
+        timers = self._timers
+        if timers:
+            now = self._monotonic()
+            while timers and (timers[0][2].done or timers[0][0] <= now):
+                heapq.heappop(timers)[2].complete(None)
+        while self._ready and not self._stopped:
+            self._step(self._ready.popleft())
+
+    def next_deadline(self) -> float | None:
+        """When ``run`` has something to do at the latest, on the monotonic clock."""
+        while self._timers and self._timers[0][2].done:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def stop(self) -> None:
+        """No task is stepped any more."""
+        self._stopped = True
+        self._timers.clear()
+        for coroutine in self._ready:
+            coroutine.close()
+        self._ready.clear()
+
+    def _step(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            pending: Pending = coroutine.send(None)
+        except StopIteration:
+            return
+        except Exception:
+            # A service that fails for a reason it does not know stays stopped, for all to see.
+            _log.critical("a service of the node has stopped", exc_info=True)
+            return
+        pending.callback = lambda: self._resume(coroutine)
+
+    def _resume(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if not self._stopped:
+            self._ready.append(coroutine)
+            self._wake()

@@ -1,0 +1,280 @@
+"""A cluster in one thread: members on disks in memory, a network in memory, a clock that is set.
+
+Nothing here sleeps or reads a real clock. A member may crash, losing what was not synced, and start
+again on its disk; it may also be told to send before it syncs, to show what that would cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.raft.consensus import Consensus
+from postroom.raft.group import Group
+from postroom.raft.memory_transport import Faults, MemoryNetwork
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from postroom.raft.snapshot import Snapshot
+
+GROUP_ID = 7
+APPLIED = b"\x03applied"
+HISTORY = b"\x04"
+
+logging.getLogger("postroom.raft").setLevel(logging.CRITICAL + 1)
+
+
+class HistoryMachine:
+    """Keeps every command applied, by index: the state is the history itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.contexts: list[object] = []
+        self.applied_now: list[int] = []
+        self.fails_on: bytes | None = None
+
+    def applied_index(self) -> int:
+        stored = self.engine.get(APPLIED)
+        return 0 if stored is None else int.from_bytes(stored, "big")
+
+    def noop(self, index: int, term: int, staged: WriteSet) -> None:
+        staged[APPLIED] = index.to_bytes(8, "big")
+        self.applied_now.append(index)
+
+    def apply(
+        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+    ) -> None:
+        if isinstance(context, Proposed) and not command:
+            command = context.command
+        staged[HISTORY + index.to_bytes(8, "big")] = command
+        if command == self.fails_on:
+            raise ArithmeticError("a command that cannot be applied")
+        self.noop(index, term, staged)
+        if context is not None:
+            self.contexts.append(context)
+
+    def history(self) -> dict[int, bytes]:
+        stored = self.engine.iterate(HISTORY, HISTORY + b"\xff" * 9)
+        return {int.from_bytes(key[1:], "big"): value for key, value in stored}
+
+    def open_snapshot(self) -> Snapshot:
+        return Snapshot(self.applied_index(), self._chunks(dict(self.history())))
+
+    def snapshot_sink(self) -> HistorySink:
+        return HistorySink(self)
+
+    @staticmethod
+    def _chunks(history: dict[int, bytes]) -> Iterator[bytes]:
+        for item in history.items():
+            yield msgspec.msgpack.encode(item)
+
+
+class HistorySink:
+    def __init__(self, machine: HistoryMachine) -> None:
+        self._machine = machine
+        self._arrived: dict[int, bytes] = {}
+        self._index = 0
+
+    def begin(self, index: int, term: int) -> None:
+        self._index = index
+
+    def chunk(self, data: bytes) -> None:
+        if data:
+            index, command = msgspec.msgpack.decode(data, type=tuple[int, bytes])
+            self._arrived[index] = command
+
+    def finish(self, staged: WriteSet) -> None:
+        for index in self._machine.history():
+            staged[HISTORY + index.to_bytes(8, "big")] = None
+        for index, command in self._arrived.items():
+            staged[HISTORY + index.to_bytes(8, "big")] = command
+        staged[APPLIED] = self._index.to_bytes(8, "big")
+
+    def abort(self) -> None:
+        self._arrived = {}
+
+
+@dataclass
+class Proposed:
+    """A command and how it ended, if it has."""
+
+    command: bytes
+    node: int
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        assert len(self.outcomes) <= 1, f"{self.command!r} ended {len(self.outcomes)} times"
+        return self.outcomes[0] if self.outcomes else None
+
+
+class Member:
+    """One node with one group."""
+
+    def __init__(self, cluster: Cluster, node: int, disk: MemoryDisk | None = None) -> None:
+        self.node = node
+        self.disk = MemoryDisk() if disk is None else disk
+        self.engine = MemoryEngine(self.disk)
+        self.machine = HistoryMachine(self.engine)
+        self.consensus = Consensus(
+            self.engine,
+            cluster.network.attach(node),
+            node_id=node,
+            monotonic=cluster.monotonic,
+            random=cluster.random,
+            options=cluster.options,
+        )
+        self.group: Group = self.consensus.create(GROUP_ID, cluster.first_members, self.machine)
+
+    @property
+    def role_and_term(self) -> tuple[bool, int]:
+        return self.group.is_leader, self.group.term
+
+    def turn(self) -> None:
+        writes = self.consensus.stage()
+        if writes:
+            self.engine.write(writes, sync=True)
+        self.consensus.release()
+
+
+class Cluster:
+    """Some members, a network, and a clock."""
+
+    def __init__(
+        self,
+        size: int,
+        seed: int = 1,
+        options: RaftOptions | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.now = 0.0
+        self.random = random.Random(seed)
+        self.options = RaftOptions() if options is None else options
+        self.first_members = tuple(range(1, size + 1))
+        self.network = MemoryNetwork(self.random, self.monotonic, faults)
+        self.proposed: list[Proposed] = []
+        self.leaders: dict[int, int] = {}
+        self.members: dict[int, Member] = {}
+        self.down: dict[int, MemoryDisk] = {}
+        self.members = {node: Member(self, node) for node in self.first_members}
+
+    def monotonic(self) -> float:
+        return self.now
+
+    # Time.
+
+    def step(self) -> None:
+        """Let everybody who has something to do at this moment do it, then let time pass."""
+        for member in list(self.members.values()):
+            member.turn()
+            self.observe(member)
+        waits = [self.network.next_arrival()]
+        waits += [member.consensus.next_deadline() for member in self.members.values()]
+        due = min((at for at in waits if at is not None), default=self.now + 0.01)
+        self.now = max(due, self.now + 1e-6)
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.step()
+
+    def run_until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        until = self.now + seconds
+        while not condition():
+            assert self.now < until, "it did not happen in time"
+            self.step()
+
+    # People.
+
+    def observe(self, member: Member) -> None:
+        """Election safety (section 5.2): at most one leader a term, ever."""
+        leads, term = member.role_and_term
+        if leads:
+            assert self.leaders.setdefault(term, member.node) == member.node, f"two lead term {term}"
+
+    @property
+    def leader(self) -> Member | None:
+        """The leader of the highest term, if it is up."""
+        leading = [each for each in self.members.values() if each.group.is_leader]
+        return max(leading, key=lambda each: each.group.term, default=None)
+
+    def elect(self) -> Member:
+        self.run_until(lambda: self.leader is not None)
+        leader = self.leader
+        assert leader is not None
+        return leader
+
+    def followers(self) -> list[Member]:
+        return [each for each in self.members.values() if each is not self.leader]
+
+    def propose(self, member: Member, command: bytes | None = None) -> Proposed:
+        text = f"command {len(self.proposed)}".encode() if command is None else command
+        proposed = Proposed(text, member.node)
+        self.proposed.append(proposed)
+        member.group.propose(text, proposed, proposed.outcomes.append)
+        return proposed
+
+    def replicate(self, count: int = 1) -> list[Proposed]:
+        """Have ``count`` commands applied by the leader."""
+        proposed = [self.propose(self.elect()) for _ in range(count)]
+        self.run_until(lambda: all(each.outcomes for each in proposed))
+        return proposed
+
+    def settle(self) -> None:
+        """Wait until everybody who is up has applied the same."""
+
+        def level() -> bool:
+            applied = {each.group.applied_index for each in self.members.values()}
+            leader = self.leader
+            return leader is not None and applied == {leader.group.last_index}
+
+        self.run_until(level)
+
+    # Crashes.
+
+    def crash(self, node: int, *, power: bool = True) -> None:
+        member = self.members.pop(node)
+        self.network.detach(node)
+        member.disk.crash(self.random if power else None)
+        self.down[node] = member.disk
+
+    def start(self, node: int) -> Member:
+        self.members[node] = Member(self, node, self.down.pop(node))
+        return self.members[node]
+
+    # What must always hold.
+
+    def check_state_machine_safety(self) -> None:
+        """Section 5.4.3: no two members applied different entries at one index."""
+        seen: dict[int, bytes] = {}
+        for member in self.members.values():
+            for index, command in member.machine.history().items():
+                assert seen.setdefault(index, command) == command, f"members differ at {index}"
+
+    def check_log_matching(self) -> None:
+        """Section 5.3: logs with an entry of equal index and term are equal up to it."""
+        logs = [each.group.core.journal for each in self.members.values()]
+        for one in logs:
+            for other in logs:
+                last = min(one.last_index, other.last_index)
+                first = max(one.base_index, other.base_index)
+                agreed = False
+                for index in range(last, first, -1):
+                    mine, theirs = one.entries(index, index), other.entries(index, index)
+                    agreed = agreed or one.term_at(index) == other.term_at(index)
+                    assert not agreed or mine == theirs, f"logs differ at {index}"
+
+    def check_outcomes(self) -> None:
+        """What was told is true, and everything was told."""
+        histories = [set(each.machine.history().values()) for each in self.members.values()]
+        for proposed in self.proposed:
+            applied = [proposed.command in history for history in histories]
+            if proposed.outcome is Outcome.APPLIED:
+                assert all(applied), f"{proposed.command!r} was acknowledged and is lost"
+            elif proposed.outcome is Outcome.SUPERSEDED:
+                assert not any(applied), f"{proposed.command!r} was called off and is there"

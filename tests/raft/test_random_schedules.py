@@ -1,0 +1,140 @@
+"""Random schedules of crashes, partitions, losses and proposals: what must always hold, holds.
+
+A failing seed repeats with ``pytest "tests/raft/test_random_schedules.py::test_safety[SEED]"``.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from postroom.raft.memory_transport import Faults
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from tests.raft.cluster import Cluster, Member
+
+ACTIONS = 60
+
+
+class Schedule:
+    """A cluster, and somebody who torments it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        size = self.random.choice([1, 2, 3, 3, 3, 5])
+        options = RaftOptions(
+            log_entries_max=self.random.choice([3, 8, 4096]),
+            append_bytes_max=self.random.choice([1, 100, 1 << 20]),
+            append_messages_in_flight_max=self.random.choice([1, 2, 8]),
+        )
+        self.cluster = Cluster(size, seed, options, self._faults())
+        self.actions = [self.propose] * 12 + [self.wait] * 8 + [
+            self.depose,
+            self.crash,
+            self.start,
+            self.start,
+            self.partition,
+            self.cluster.network.heal,
+            self.worsen,
+        ]  # fmt: skip
+
+    def run(self) -> None:
+        for _ in range(ACTIONS):
+            self.random.choice(self.actions)()
+            self.cluster.check_state_machine_safety()
+            self.cluster.check_log_matching()
+        self.recover()
+
+    def recover(self) -> None:
+        """With a sound network and everybody up, everything ends, and well."""
+        cluster = self.cluster
+        cluster.network.heal()
+        cluster.network.faults = Faults()
+        for node in list(cluster.down):
+            cluster.start(node)
+        assert cluster.replicate()[0].outcome in set(Outcome)
+        cluster.settle()
+        cluster.run_until(lambda: all(each.outcomes for each in self.told()))
+        histories = [each.machine.history() for each in cluster.members.values()]
+        assert all(history == histories[0] for history in histories)
+        cluster.check_state_machine_safety()
+        cluster.check_outcomes()
+
+    def told(self) -> list:
+        """The proposals of members that did not crash since: the others have nobody to tell."""
+        return [each for each in self.cluster.proposed if each.command not in self.orphaned]
+
+    # What can happen.
+
+    orphaned: frozenset[bytes] = frozenset()
+
+    def propose(self) -> None:
+        member = self._somebody()
+        for _ in range(self.random.randint(1, 4)):
+            if member is not None:
+                self.cluster.propose(member)
+
+    def wait(self) -> None:
+        self.cluster.run(self.random.choice([0.002, 0.02, 0.3, 1.5]))
+
+    def crash(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            lost = [p.command for p in self.cluster.proposed if p.node == member.node]
+            self.orphaned = self.orphaned | set(lost)
+            self.cluster.crash(member.node, power=self.random.random() < 0.7)
+
+    def start(self) -> None:
+        if self.cluster.down:
+            self.cluster.start(self.random.choice(sorted(self.cluster.down)))
+
+    def partition(self) -> None:
+        nodes = list(self.cluster.first_members)
+        self.random.shuffle(nodes)
+        cut = self.random.randint(0, len(nodes))
+        self.cluster.network.partition(nodes[:cut], nodes[cut:])
+
+    def depose(self) -> None:
+        """Cut the leader off and propose to it: what it appends may be overwritten."""
+        leader = self.cluster.leader
+        if leader is not None:
+            self.cluster.network.partition(
+                [leader.node], [each for each in self.cluster.members if each != leader.node]
+            )
+            for _ in range(self.random.randint(1, 4)):
+                self.cluster.propose(leader)
+            self.cluster.run(self.random.choice([0.01, 0.4, 1.5]))
+            self.propose()
+
+    def worsen(self) -> None:
+        self.cluster.network.faults = self._faults()
+
+    def _faults(self) -> Faults:
+        choose = self.random.choice
+        return Faults(choose([0, 0.1, 0.3]), choose([0, 0.2]), 0.001, choose([0.001, 0.05, 0.4]))
+
+    def _somebody(self) -> Member | None:
+        """Mostly one that leads or thinks so: the others merely refuse."""
+        leaders = [each for each in self.cluster.members.values() if each.group.is_leader]
+        if leaders and self.random.random() < 0.8:
+            return self.random.choice(leaders)
+        return self._anybody()
+
+    def _anybody(self) -> Member | None:
+        members = [each for _, each in sorted(self.cluster.members.items())]
+        return self.random.choice(members) if members else None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_safety(seed: int) -> None:
+    Schedule(seed).run()
+
+
+def test_a_schedule_repeats_from_its_seed() -> None:
+    def trace() -> list:
+        schedule = Schedule(4)
+        schedule.run()
+        return [(each.command, each.outcomes) for each in schedule.cluster.proposed]
+
+    assert trace() == trace()
