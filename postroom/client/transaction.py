@@ -131,7 +131,7 @@ class Transaction:
         Raises:
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
-        self._check_open()
+        self._check_alive()
         arguments.key(key)
         written = self._writes.get(key, _UNWRITTEN)
         if written is _UNWRITTEN:
@@ -143,7 +143,7 @@ class Transaction:
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""
-        self._check_open()
+        self._check_alive()
         wanted = [arguments.key(key) for key in keys]
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
         found = dict(self._writes)
@@ -161,7 +161,7 @@ class Transaction:
         Raises:
             TransactionConflict: another transaction kept it locked for too long, or changed it.
         """
-        self._check_open()
+        self._check_alive()
         arguments.key(key)
         self._locked = True
         request = GetForUpdate(key, self._read_timestamp, self._id)
@@ -188,7 +188,7 @@ class Transaction:
     async def _raw_scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
-        self._check_open()
+        self._check_alive()
         arguments.span(start, end)
         left = -1 if limit is None else arguments.count(limit, "limit", 0)
         own = sorted(self._own(start, end), reverse=reverse)
@@ -262,7 +262,7 @@ class Transaction:
 
     async def _stored(self, key: bytes) -> bytes | None:
         """What ``get`` reads, before it is unpacked."""
-        self._check_open()
+        self._check_alive()
         arguments.key(key)
         if key in self._writes:
             return self._writes[key]
@@ -340,7 +340,7 @@ class Transaction:
             max_bytes: how many bytes of them at most (but one message at least).
             wait: seconds to wait for the first one to arrive.
         """
-        self._check_open()
+        self._check_alive()
         most = arguments.count(max_results, "max_results")
         size = 1 << 62 if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         request = ReapQueue(arguments.key(key), most, size, self._id, wait=bool(wait))
@@ -364,7 +364,7 @@ class Transaction:
             CommitUnknown: the outcome is not known; ``commit`` again tells it.
             TransactionExpired, TransactionTooLarge, Unavailable: nothing happened.
         """
-        self._check_open()
+        self._check_alive()
         writes = self._requests()
         if not writes:
             await self._close("committed")
@@ -383,7 +383,7 @@ class Transaction:
 
     async def rollback(self) -> None:
         """Forgets everything. What it had locked or reaped is free again."""
-        self._check_open(expired_too=False)
+        self._check_open()
         await self._close("rolled back")
 
     def _requests(self) -> list[Any]:
@@ -416,13 +416,18 @@ class Transaction:
         remaining = max(self._expires - self._sender.monotonic(), 0.0)
         return remaining if not wait else min(wait, remaining)
 
-    def _check_open(self, *, expired_too: bool = True) -> None:
+    def _check_open(self) -> None:
+        """Before what only gathers: an expired transaction hears of it at the next read or commit."""
         if self._closed:
             raise TransactionClosed(
                 f"the transaction was {self._closed} already; nothing was changed by this call: "
                 "begin a new one"
             )
-        if expired_too and self._sender.monotonic() > self._expires:
+
+    def _check_alive(self) -> None:
+        """Before what asks the store."""
+        self._check_open()
+        if self._sender.monotonic() > self._expires:
             raise TransactionExpired(
                 f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
                 "begin a new one, or give begin() a longer timeout (60 s at most)"

@@ -3,7 +3,7 @@
 :class:`FolderLock` is one process's hold on a folder; :func:`prepare` makes the folder or refuses
 it; :func:`explain` turns what LevelDB and the operating system say into errors that tell a user
 what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
-``LOCK``, ``LOG``) and ours, ``owner``.
+``LOCK``, ``LOG``) and ours: ``owner``, and ``*.torn`` (:mod:`postroom.kv.torn_log`).
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ def prepare(folder: Path, *, create: bool) -> None:
         raise errors.StoreCorrupted(
             f"There is no store in {folder}. Check the path, or open it so that it is created."
         )
+
+
+def newest_log(folder: Path) -> Path | None:
+    """The log that LevelDB wrote last, or is writing."""
+    return max(folder.glob("*.log"), key=lambda log: int(log.stem), default=None)
 
 
 def sync_folder(folder: Path) -> None:

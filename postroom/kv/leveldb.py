@@ -7,8 +7,9 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
 
 * **Damage.** Without ``paranoid_checks`` a flipped bit in the log silently drops up to 32 KiB of
   write sets from its middle. With it, opening fails, and so it is on. A log that ends in the
-  middle of a record (a crash) opens either way and loses that record only. Blocks of table files
-  are verified as they are read: damage there is found by the first read that touches it. plyvel's
+  middle of a record (a crash) opens either way and loses that record only; if it ends in pages
+  that were never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table
+  files are verified as they are read: the first read that touches damage raises. plyvel's
   ``Iterator`` ends early, without an error, where a damaged block is the last one, and backwards
   it omits a lone key that equals the lower bound; ``RawIterator`` does neither, so it is used.
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
@@ -21,8 +22,7 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
   ``compact`` writes both ends of the span anew, so that there is something to merge it with.
 * **A failed write** may leave half a record in the log, behind which nothing must be written.
 
-Left out: repair, and telling a torn last write from damage where a device wrote its pages out of
-order (both are refused as damage; nothing that was acknowledged gets lost by that).
+Left out: repair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,16 @@ from typing import Any, Final
 import plyvel
 
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.folder import FolderLock, damaged, explain, prepare, reason, sync_folder
+from postroom.kv.folder import (
+    FolderLock,
+    damaged,
+    explain,
+    newest_log,
+    prepare,
+    reason,
+    sync_folder,
+)
+from postroom.kv.torn_log import cut_torn_end
 
 WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
 """Memtable, and so log, at most: what opening after a crash reads again. Two may be in memory."""
@@ -46,7 +55,11 @@ CACHE_BYTES: Final = 16 * 1024 * 1024
 """Blocks of table files, unpacked."""
 
 OPEN_FILES_MAX: Final = 64
-"""Table files (2 MiB each) that are mapped into memory at a time count as the process's memory."""
+"""Table files (2 MiB each) that are open at a time, and mapped into the process's memory.
+
+Measured on 1.1 GB in 900,000 pairs: with 64 a scan takes the process to 170 MiB, and a read at a
+random key 150 µs; with 1000, 420 MiB (40 of them not just mapped files) and 12 µs.
+"""
 
 BLOOM_BITS_PER_KEY: Final = 10
 
@@ -96,8 +109,7 @@ class CurrentLog:
 
     def find(self) -> bool:
         """Look for the newest log of the folder. Returns whether it is another one."""
-        logs = self._folder.glob("*.log")
-        before, self._path = self._path, max(logs, key=lambda log: int(log.stem), default=None)
+        before, self._path = self._path, newest_log(self._folder)
         self._bytes = self._size()
         return self._path != before
 
@@ -173,6 +185,7 @@ class LevelDBEngine(_LevelDBReader):
         create: bool = True,
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        open_files_max: int = OPEN_FILES_MAX,
     ) -> LevelDBEngine:
         """Open the folder ``path``; with ``create``, make it if there is none.
 
@@ -186,7 +199,16 @@ class LevelDBEngine(_LevelDBReader):
         prepare(folder, create=create)
         lock = FolderLock(folder)
         try:
-            db = _open_database(folder, write_buffer_bytes, cache_bytes)
+            db = _open_database(
+                folder,
+                write_buffer_size=write_buffer_bytes,
+                lru_cache_size=cache_bytes,
+                max_open_files=open_files_max,
+            )
+            sync_folder(folder)
+        except OSError as error:
+            lock.release()
+            raise explain(error, folder) from error
         except BaseException:
             lock.release()
             raise
@@ -298,19 +320,26 @@ class LevelDBEngine(_LevelDBReader):
             raise EngineFailed(self._failure) from error
 
 
-def _open_database(folder: Path, write_buffer_bytes: int, cache_bytes: int) -> Any:
+def _open_database(folder: Path, **options: int) -> Any:
     try:
-        return plyvel.DB(
-            os.fsencode(folder),
-            create_if_missing=True,
-            paranoid_checks=True,
-            write_buffer_size=write_buffer_bytes,
-            lru_cache_size=cache_bytes,
-            max_open_files=OPEN_FILES_MAX,
-            bloom_filter_bits=BLOOM_BITS_PER_KEY,
-        )
+        return _try_to_open(folder, **options)
+    except plyvel.CorruptionError as error:
+        log = newest_log(folder)
+        if log is None or not cut_torn_end(log):
+            raise explain(error, folder) from error
     except plyvel.Error as error:
         raise explain(error, folder) from error
+    return _open_database(folder, **options)
+
+
+def _try_to_open(folder: Path, **options: int) -> Any:
+    return plyvel.DB(
+        os.fsencode(folder),
+        create_if_missing=True,
+        paranoid_checks=True,
+        bloom_filter_bits=BLOOM_BITS_PER_KEY,
+        **options,
+    )
 
 
 def _forward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -3,7 +3,8 @@
 Every proposal that moves a message changes the counters of its range in the same raw write set, so the
 equation holds in every state that anybody can see. *pending* is counted by itself, not derived, so
 that the equation can fail: it is checked before each proposal leaves, and a proposal that would
-break it never does. When an outbox turns out empty, pending must say so too.
+break it never does. *pending* also tells the services whether an outbox holds anything, so they would
+miss what it does not count; an outbox that is empty although it says otherwise is reported.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
-from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.registry import Registry
+from postroom.kv.engine import Reader
 from postroom.messaging.requests import ReadCounters
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.registry import Registry
 
 COUNTERS_RECORD: Final = "messages"
 
@@ -59,26 +61,27 @@ _decoder = msgspec.msgpack.Decoder(Counters)
 
 
 class Conservation:
-    """Keeps the counters of one range."""
+    """Keeps the counters of one range; the leaseholder remembers them as applied."""
 
     def __init__(self, range_id: int) -> None:
         self._record = keys.record_key(range_id, COUNTERS_RECORD)
+        self.applied = Counters()
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
         registry.finishers.append(self.finish)
-        registry.reads[ReadCounters] = lambda view, _: self.read(view)
+        registry.reads[ReadCounters] = lambda _, __: self.applied
+        registry.on_lease.append(self._restart)
 
-    def read(self, stored: View | Evaluation) -> Counters:
-        """The counters now."""
+    def _restart(self, stored: Reader) -> None:
         record = stored.get(self._record)
-        return Counters() if record is None else _decoder.decode(record)
+        self.applied = Counters() if record is None else _decoder.decode(record)
 
     def finish(self, ctx: Evaluation) -> None:
         """The proposal's tally joins the record."""
         if not ctx.tally:
             return
-        before = self.read(ctx)
+        before = self.applied
         counted = {name: getattr(before, name) + more for name, more in ctx.tally.items()}
         after = msgspec.structs.replace(before, **counted)
         if not after.conserved():
@@ -87,12 +90,7 @@ class Conservation:
                 "the proposal was stopped and nothing was changed: please report this"
             )
         ctx.staged[self._record] = msgspec.msgpack.encode(after)
+        ctx.after.append(lambda: self._apply(after))
 
-    def check_empty(self, ctx: Evaluation, name: str) -> None:
-        """No entry is left in an outbox, so none may be counted as pending."""
-        pending = getattr(self.read(ctx), name) + ctx.tally.get(name, 0)
-        if pending:
-            raise StoreCorrupted(
-                f"an outbox is empty, but its counter says that {pending} messages are pending; "
-                "nothing was changed: please report this"
-            )
+    def _apply(self, counters: Counters) -> None:
+        self.applied = counters

@@ -8,12 +8,11 @@ so takes the place that its commit had.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
+from functools import partial
 
 import msgspec
 
 from postroom.kv import keys
-from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import Deliverable, Delivered, DeliverDue, Moved
@@ -33,14 +32,12 @@ class Delivery:
         range_id: int,
         outbox: Outbox,
         inboxes: Inboxes,
-        conservation: Conservation,
         wake: Callable[[list[object]], None],
     ) -> None:
         self._sender = keys.u64(range_id)
         self._outbox = outbox
         self._inboxes = inboxes
-        self._conservation = conservation
-        self._wake = wake
+        self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
@@ -49,17 +46,13 @@ class Delivery:
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
         """``DeliverDue``."""
         outbox = self._outbox
-        due = list(islice(outbox.due(ctx, ctx.timestamp), request.messages_max))
-        last = due[-1][0] if due else None
+        due, next_due = outbox.take_due(ctx, request.messages_max)
         if due:
             self._inboxes.deliver(ctx, self._arrivals(ctx, due))
             outbox.advance(ctx, due[-1][0])
             ctx.count("delivered", len(due))
             ctx.count("pending_messages", -len(due))
-        next_due = outbox.next_due(ctx, last)
-        if not due and not next_due:
-            self._conservation.check_empty(ctx, "pending_messages")
-        ctx.after.append(lambda: self._wake([QUIET]))
+        ctx.after.append(self._quiet)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
     def _arrivals(

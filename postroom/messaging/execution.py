@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 
 import msgspec
 
 from postroom.errors import Error
-from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
@@ -87,15 +86,13 @@ class Execution:
         self,
         outbox: Outbox,
         dead_letters: DeadLetters,
-        conservation: Conservation,
         writes: dict[type, WriteEvaluator],
         wake: Callable[[list[object]], None],
-    ) -> None:  # noqa: PLR0913 - its collaborators
+    ) -> None:
         self._outbox = outbox
         self._dead_letters = dead_letters
-        self._conservation = conservation
         self._writes = writes
-        self._wake = wake
+        self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
@@ -104,15 +101,11 @@ class Execution:
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
         """``ExecuteDue``."""
         outbox = self._outbox
-        due = list(islice(outbox.due(ctx, ctx.timestamp), request.messages_max))
-        last = due[-1][0] if due else None
-        next_due = outbox.next_due(ctx, last)
+        due, next_due = outbox.take_due(ctx, request.messages_max)
         if due:
             self._carry_out(ctx, due)
             outbox.advance(ctx, due[-1][0])
-        elif not next_due:
-            self._conservation.check_empty(ctx, "pending_updates")
-        ctx.after.append(lambda: self._wake([QUIET]))
+        ctx.after.append(self._quiet)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
     def _carry_out(self, ctx: Evaluation, due: list[tuple[bytes, bytes]]) -> None:

@@ -50,18 +50,15 @@ class Inboxes:
     """The inboxes of one range.
 
     Args:
-        now: the node's clock.
         check_age: refuses a timestamp that is collected or still to come.
         wake: answers what waits for tokens.
     """
 
     def __init__(
         self,
-        now: Callable[[], int],
-        check_age: Callable[[int], None],
+        check_age: Callable[[View, int], None],
         wake: Callable[[list[object]], None],
     ) -> None:
-        self._now = now
         self._check_age = check_age
         self._wake = wake
         self._claims = Claims()
@@ -111,7 +108,7 @@ class Inboxes:
     def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
         mail = _read_mail(view, request.key)
-        now = self._now()
+        now = view.now
         taken, more = [], False
         if mail is not None:
             free = self._claims.free(request.key, mail.oldest, now)
@@ -185,7 +182,7 @@ class Inboxes:
             entries = view.iterate(prefix + mail.oldest, upper)
             waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
             return Reaped(*_fill(waiting, request.messages_max, 1 << 62))
-        self._check_age(request.timestamp)
+        self._check_age(view, request.timestamp)
         at = request.timestamp
         waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in view.iterate(prefix, upper))
         merged = heapq.merge(waiting, sorted(_reaped_since(view, request.key, at)))

@@ -17,13 +17,15 @@ memory: nothing is waiting below it, and reading starts there. It is found anew 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
+from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.messaging.counters import Conservation
 from postroom.messaging.requests import (
     AwaitQuiet,
     Deliverable,
@@ -39,10 +41,28 @@ DUE_BYTES: Final = 8
 _encode = msgspec.msgpack.encode
 
 
-class Outbox:
-    """One of the two: entries in order, from the head cursor on."""
+class Due(NamedTuple):
+    """Entries (key, stored) that are due, and when the next one after them will be (0: none)."""
 
-    def __init__(self, range_id: int, kind: bytes) -> None:
+    entries: list[tuple[bytes, bytes]]
+    next_due: int
+
+
+class Outbox:
+    """One of the two: entries in order, from the head cursor on.
+
+    Args:
+        range_id: whose.
+        kind: which of the two.
+        pending: the counter of its entries.
+        conservation: the range's counters.
+    """
+
+    def __init__(
+        self, range_id: int, kind: bytes, pending: str, conservation: Conservation
+    ) -> None:
+        self._pending = pending
+        self._conservation = conservation
         self.prefix = keys.outbox_prefix(range_id, kind)
         self._end = keys.after_prefix(self.prefix)
         self._head = self.prefix
@@ -69,16 +89,37 @@ class Outbox:
         """An old entry, due now, under its old timestamp and position."""
         ctx.writes[self.prefix + ctx.stamp + id_] = entry
 
-    def due(self, reader: Evaluation | View, now: int) -> Iterator[tuple[bytes, bytes]]:
-        """The entries that are due, in order."""
-        return reader.iterate(self._head, self.prefix + keys.u64(now + 1))
+    def take_due(self, ctx: Evaluation, entries_max: int) -> Due:
+        """The first entries that are due, and when the next one will be.
 
-    def next_due(self, ctx: Evaluation, after: bytes | None) -> int:
-        """When the first entry after the one at ``after`` is due; 0 if there is none."""
-        lower = self._head if after is None else after + b"\x00"
+        Entries that this very proposal adds are among them. If none was pending before it, only those
+        can be, and the engine is not asked.
+        """
+        stored = getattr(self._conservation.applied, self._pending)
+        pending = stored + ctx.tally.get(self._pending, 0)
+        if not pending:
+            return Due([], 0)
+        upper = self.prefix + keys.u64(ctx.timestamp + 1)
+        found = ctx.iterate(self._head, upper) if stored else ctx.iterate_staged(self._head, upper)
+        entries = list(islice(found, entries_max))
+        return Due(entries, self._next_due(ctx, entries) if len(entries) < pending else 0)
+
+    def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
+        """When the first entry after those ``taken`` is due."""
+        lower = taken[-1][0] + b"\x00" if taken else self._head
         for key, _ in ctx.iterate(lower, self._end):
             return int.from_bytes(self.due_of(key), "big")
-        return 0
+        raise StoreCorrupted(
+            f"the counter {self._pending} says that an outbox holds entries, but it is empty; "
+            "nothing was changed: please report this"
+        )
+
+    def is_quiet(self, view: View) -> bool:
+        """Whether no entry is due."""
+        if not getattr(self._conservation.applied, self._pending):
+            return True
+        due = view.iterate(self._head, self.prefix + keys.u64(view.now + 1))
+        return next(iter(due), None) is None
 
     def due_of(self, key: bytes) -> bytes:
         """The part of an entry's key that says when it is due."""
@@ -100,10 +141,9 @@ class Outbox:
 class Outboxes:
     """Both, and what fills them."""
 
-    def __init__(self, range_id: int, now: Callable[[], int]) -> None:
-        self._now = now
-        self.deliverable = Outbox(range_id, keys.DELIVERABLE)
-        self.executable = Outbox(range_id, keys.EXECUTABLE)
+    def __init__(self, range_id: int, conservation: Conservation) -> None:
+        self.deliverable = Outbox(range_id, keys.DELIVERABLE, "pending_messages", conservation)
+        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", conservation)
 
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
@@ -130,7 +170,5 @@ class Outboxes:
 
     def await_quiet(self, view: View, _: AwaitQuiet) -> None:
         """``AwaitQuiet``."""
-        for outbox in (self.deliverable, self.executable):
-            now = self._now()
-            if next(iter(outbox.due(view, now)), None) is not None:
-                raise MustWait(QUIET)
+        if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
+            raise MustWait(QUIET)

@@ -15,7 +15,7 @@ from postroom.messaging.execution import Execution
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.services import Signal
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.registry import Registry
 
 
@@ -24,7 +24,6 @@ class Messaging:
 
     Args:
         range_id: whose.
-        now: the node's clock.
         check_age: refuses timestamps that cannot be read at.
         wake: answers requests that wait for tokens.
         deliveries, executions: set when a commit has added to the outbox.
@@ -33,8 +32,7 @@ class Messaging:
     def __init__(
         self,
         range_id: int,
-        now: Callable[[], int],
-        check_age: Callable[[int], None],
+        check_age: Callable[[View, int], None],
         wake: Callable[[list[object]], None],
         deliveries: Signal,
         executions: Signal,
@@ -42,8 +40,8 @@ class Messaging:
         self._deliveries = deliveries
         self._executions = executions
         self.conservation = Conservation(range_id)
-        self.outboxes = Outboxes(range_id, now)
-        self.inboxes = Inboxes(now, check_age, wake)
+        self.outboxes = Outboxes(range_id, self.conservation)
+        self.inboxes = Inboxes(check_age, wake)
         self.dead_letters = DeadLetters(range_id, self.outboxes)
         self._range_id = range_id
         self._wake = wake
@@ -54,11 +52,11 @@ class Messaging:
         for part in (outboxes, self.inboxes, self.dead_letters, conservation):
             part.register(registry)
         delivery = Delivery(
-            self._range_id, outboxes.deliverable, self.inboxes, conservation, self._wake
+            self._range_id, outboxes.deliverable, self.inboxes, self._wake
         )
         delivery.register(registry)
         execution = Execution(
-            outboxes.executable, self.dead_letters, conservation, registry.writes, self._wake
+            outboxes.executable, self.dead_letters, registry.writes, self._wake
         )
         execution.register(registry)
         registry.finishers.append(self._signal)

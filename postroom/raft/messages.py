@@ -90,8 +90,12 @@ class Appended(_Message, tag=6, frozen=True):
 
 
 class Chunk(_Message, tag=7, frozen=True):
-    """InstallSnapshot (paper, figure 13): chunk ``ordinal`` of the state after an entry."""
+    """InstallSnapshot (paper, figure 13): chunk ``ordinal`` of the state after an entry.
 
+    ``transfer`` counts the leader's transfers, so that none is mixed up with an earlier one.
+    """
+
+    transfer: Count
     index: Count
     index_term: Count
     members: Members
@@ -101,9 +105,9 @@ class Chunk(_Message, tag=7, frozen=True):
 
 
 class ChunkTaken(_Message, tag=8, frozen=True):
-    """The follower has the chunks of the snapshot at ``index`` before ``next_ordinal``."""
+    """The follower has the chunks of that transfer before ``next_ordinal``."""
 
-    index: Count
+    transfer: Count
     next_ordinal: Count
 
 

@@ -30,6 +30,7 @@ from postroom.raft.syncobj_core import LEADER, Core
 class _Outgoing:
     """A transfer under way; the chunk after ``data`` is read ahead, to know which is the last."""
 
+    number: int
     snapshot: Snapshot
     term: int
     members: Members
@@ -47,6 +48,7 @@ class SnapshotSender:
         self._core = core
         self._state_machine = state_machine
         self._transfers: dict[Node, _Outgoing] = {}
+        self._opened = 0
 
     def feed(self, peer: Node, *, again: bool) -> None:
         """Send ``peer`` the chunk it lacks, unless that is under way and not to be repeated."""
@@ -61,7 +63,7 @@ class SnapshotSender:
         """A follower has all chunks before the one it names."""
         peer = self._core.peer(sender)
         transfer = None if peer is None else self._transfers.get(peer)
-        if peer is None or transfer is None or message.index != transfer.snapshot.index:
+        if peer is None or transfer is None or message.transfer != transfer.number:
             return
         self._core.answered_at[peer] = self._core.now
         if message.next_ordinal == transfer.ordinal + 1 and transfer.following is not None:
@@ -87,7 +89,9 @@ class SnapshotSender:
         assert term is not None, f"the state ends at {snapshot.index}, before the log begins"
         data = next(snapshot.chunks, b"")
         following = next(snapshot.chunks, None)
-        return _Outgoing(snapshot, term, log.members_at(snapshot.index), data, following)
+        self._opened += 1
+        members = log.members_at(snapshot.index)
+        return _Outgoing(self._opened, snapshot, term, members, data, following)
 
     @staticmethod
     def _step(transfer: _Outgoing, data: bytes) -> None:
@@ -99,6 +103,7 @@ class SnapshotSender:
     def _chunk(self, transfer: _Outgoing) -> Chunk:
         return Chunk(
             self._core.term,
+            transfer.number,
             transfer.snapshot.index,
             transfer.term,
             transfer.members,
@@ -120,7 +125,7 @@ class SnapshotReceiver:
         self._elections = elections
         self._state_machine = state_machine
         self._sink: SnapshotSink | None = None
-        self._arriving: tuple[NodeId, int, int] | None = None
+        self._arriving = (0, 0)
         self._next_ordinal = 0
         self.installed_index = 0
         """Proposals up to here whose entries were not seen have an unknown outcome."""
@@ -135,17 +140,19 @@ class SnapshotReceiver:
             self.abort()
             core.commit_index = max(core.commit_index, message.index)
             core.send(leader, Appended(core.term, success=True, index=message.index))
-        elif self._take(leader, message):
+        elif self._take(message):
             self._install(message, staged)
             core.send(leader, Appended(core.term, success=True, index=message.index))
         else:
-            core.send(leader, ChunkTaken(core.term, message.index, self._next_ordinal))
+            wanted = self._next_ordinal if self._arriving == _transfer(message) else 0
+            core.send(leader, ChunkTaken(core.term, message.transfer, wanted))
 
     def abort(self) -> None:
         """Forget a snapshot that came in part."""
         if self._sink is not None:
             self._sink.abort()
-        self._sink = self._arriving = None
+        self._sink = None
+        self._arriving = (0, 0)
         self._next_ordinal = 0
 
     def _has(self, message: Chunk) -> bool:
@@ -155,10 +162,10 @@ class SnapshotReceiver:
             return True
         return core.journal.term_at(message.index) == message.index_term
 
-    def _take(self, leader: NodeId, message: Chunk) -> bool:
+    def _take(self, message: Chunk) -> bool:
         """Take a chunk if it is the next one; whether the snapshot is complete."""
-        arriving = (leader, message.term, message.index)
-        if message.ordinal == 0 and (self._sink is None or arriving != self._arriving):
+        arriving = _transfer(message)
+        if message.ordinal == 0 and arriving > self._arriving:
             self.abort()
             self._sink = self._state_machine.snapshot_sink()
             self._sink.begin(message.index, message.index_term)
@@ -179,3 +186,8 @@ class SnapshotReceiver:
         core.journal.restart(message.index, message.index_term, message.members)
         core.commit_index = core.applied_index = self.installed_index = message.index
         core.adopt_members()
+
+
+def _transfer(message: Chunk) -> tuple[int, int]:
+    """Which transfer: later ones are larger, as a term has one leader, which counts."""
+    return message.term, message.transfer

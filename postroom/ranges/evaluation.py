@@ -44,13 +44,19 @@ _UNKNOWN: Final[Any] = object()
 
 
 class View:
-    """The applied state as reads see it, but for what the proposal under way writes."""
+    """The applied state as reads see it, but for what the proposal under way writes.
 
-    __slots__ = ("_reader", "in_flight")
+    Attributes:
+        in_flight: the raw writes of the proposal under way.
+        now: the timestamp at which the request under evaluation arrived; reads newest at it.
+    """
+
+    __slots__ = ("_reader", "in_flight", "now")
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self.in_flight: Mapping[bytes, bytes | None] = {}
+        self.now = 0
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of an engine key."""
@@ -167,11 +173,21 @@ class Evaluation:
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """The pairs in a span, likewise. The writes in it are those of this moment."""
-        overlay = {k: v for k, v in self.staged.items() if lower <= k < upper}
-        for written in (self._earlier, self.writes):
-            overlay.update((k, v) for k, v in written.items() if lower <= k < upper)
+        overlay = self._overlay(lower, upper)
         stored = self._reader.iterate(lower, upper, reverse=reverse)
         return _merged(stored, overlay, reverse=reverse) if overlay else stored
+
+    def iterate_staged(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span that this proposal writes, and no others."""
+        overlay = self._overlay(lower, upper)
+        return iter(sorted((k, v) for k, v in overlay.items() if v is not None))
+
+    def _overlay(self, lower: bytes, upper: bytes) -> WriteSet:
+        overlay = {k: v for k, v in self.staged.items() if lower <= k < upper}
+        for written in (self._earlier, self.writes):
+            if written:
+                overlay.update((k, v) for k, v in written.items() if lower <= k < upper)
+        return overlay
 
     # --- writing
 

@@ -7,7 +7,6 @@ failures raise the errors of :mod:`postroom.errors` and leave no trace.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -182,12 +181,9 @@ def read_metrics(stored: bytes | None) -> dict[str, int]:
 
 
 class Reads:
-    """The reads of one replica: they need its clock, its locks and its protections."""
+    """The reads of one replica: they need its locks and its protections."""
 
-    def __init__(
-        self, now: Callable[[], int], locks: LockTable, protections: Protections
-    ) -> None:
-        self._now = now
+    def __init__(self, locks: LockTable, protections: Protections) -> None:
         self._locks = locks
         self._protections = protections
 
@@ -213,13 +209,13 @@ class Reads:
         """``Get``."""
         at = request.timestamp
         if not at:
-            return Value(versions.read(view, request.key), self._now())
-        self.check_age(at)
+            return Value(versions.read(view, request.key), view.now)
+        self.check_age(view, at)
         return Value(versions.read_at(view, request.key, at.to_bytes(8, "big")), at)
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
         """``GetForUpdate``."""
-        now = self._now()
+        now = view.now
         expires = now + from_seconds(TRANSACTION_SECONDS_MAX)
         head = view.get(keys.head_key(request.key))
         if not self._locks.acquire(request.key, request.transaction_id, now, expires):
@@ -234,7 +230,7 @@ class Reads:
 
     def get_many(self, view: View, request: GetMany) -> Values:
         """``GetMany``."""
-        at = self._moment(request.timestamp)
+        at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         return Values([versions.read_at(view, key, stamp) for key in request.keys], at)
 
@@ -247,7 +243,7 @@ class Reads:
         return self._page(view, request, reverse=True)
 
     def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
-        at = self._moment(request.timestamp)
+        at = self._moment(view, request.timestamp)
         page = versions.scan(
             view,
             request.start,
@@ -264,9 +260,9 @@ class Reads:
         prefix = request.prefix.rstrip(_SEPARATOR)
         return read_metrics(view.get(keys.accounting_key(prefix)))
 
-    def protect(self, _: View, request: Protect) -> int:
+    def protect(self, view: View, request: Protect) -> int:
         """``Protect``: answers the timestamp that is protected."""
-        at = self._moment(request.timestamp)
+        at = self._moment(view, request.timestamp)
         self._protections.add(at)
         return at
 
@@ -274,20 +270,20 @@ class Reads:
         """``Unprotect``."""
         self._protections.remove(request.timestamp)
 
-    def _moment(self, timestamp: int) -> int:
+    def _moment(self, view: View, timestamp: int) -> int:
         if not timestamp:
-            return self._now()
-        self.check_age(timestamp)
+            return view.now
+        self.check_age(view, timestamp)
         return timestamp
 
-    def check_age(self, at: int) -> None:
+    def check_age(self, view: View, at: int) -> None:
         """Refuses what is collected; a moment ahead becomes the past before it is read."""
         if at < self._protections.collected:
             raise SnapshotTooOld(
                 f"versions before {self._protections.collected} have been garbage collected, "
                 f"{at} is older: read at a later timestamp, or open with a longer gc_ttl"
             )
-        if at > self._now():
+        if at > view.now:
             raise ValueError(f"the timestamp {at} lies in the future: use one that now() returned")
 
 

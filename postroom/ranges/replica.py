@@ -17,6 +17,7 @@ Invariants:
 * An answer leaves only after the proposal that it speaks of is applied and durable, errors included:
   an error may tell of a write that another request of the same proposal made.
 * The applied index is written with the state that it describes.
+* ``_serves_from`` is not 0 only while the lease is this node's, and memory has been begun afresh.
 * A command evaluated under one lease has no effect under another one.
 
 Left out here: several ranges (intents, splits), reads on followers.
@@ -47,25 +48,30 @@ APPLIED_RECORD: Final = "applied"
 LEASE_RECORD: Final = "lease"
 _REQUESTS_PER_PROPOSAL_MAX: Final = 2000
 
-Done = Callable[[Any, BaseException | None], None]
-
 
 class Call:
     """A request on its way, and whom to tell.
 
     Attributes:
+        request: what is asked.
+        complete: told the answer or the error, once; drivers have subclasses with a method instead.
         urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait a
             moment for company, and is evaluated after everything else.
+        token: what it waits for, if it is parked.
+        cancelled: nobody wants the answer any more.
     """
 
-    __slots__ = ("cancelled", "done", "request", "token", "urgent")
+    __slots__ = ("cancelled", "request", "token", "urgent")
 
-    def __init__(self, request: Any, done: Done, *, urgent: bool = True) -> None:
+    def __init__(self, request: Any, *, urgent: bool = True) -> None:
         self.request = request
-        self.done = done
         self.urgent = urgent
         self.token: object = None
         self.cancelled = False
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """The answer, or why there is none."""
+        raise NotImplementedError
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
@@ -123,6 +129,8 @@ class Replica:
         self.range_id = range_id
         self.node_id = node_id
         self.registry = registry
+        self._reads = registry.reads
+        self.failed: Error | None = None
         self._stored = stored
         self._clock = clock
         self._host = host
@@ -145,14 +153,16 @@ class Replica:
     # --- what others ask
 
     def submit(self, call: Call) -> None:
-        """Take a request. ``call.done`` is called once, perhaps before this returns."""
+        """Take a request. ``call.complete`` is called once, perhaps before this returns."""
         request = call.request
-        evaluator = self.registry.reads.get(type(request))
-        if evaluator is not None:
+        evaluator = self._reads.get(type(request))
+        if self.failed is not None:
+            call.complete(None, self.failed)
+        elif evaluator is not None:
             self._read(call, evaluator)
         elif type(request) is ReleaseLocks:
             self.release_locks(request.transaction_id)
-            call.done(None, None)
+            call.complete(None, None)
         else:
             (self._queue if call.urgent else self._upkeep).append(call)
             self._host.wake(urgent=call.urgent)
@@ -187,26 +197,26 @@ class Replica:
     # --- reads
 
     def _read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
-        if not self._may_serve():
+        view = self._view
+        view.now = now = self._clock.now()
+        if not (self._serves_from and self.lease.expiration > now):
             self._without_lease.append(call)
             self._host.wake(urgent=True)
             return
-        call.token = None
         try:
-            answer = evaluator(self._view, call.request)
+            answer = evaluator(view, call.request)
         except Blocked:
             self._blocked.append(call)
         except MustWait as wait:
             call.token = wait.token
             self._parked.setdefault(wait.token, []).append(call)
         except Exception as error:  # noqa: BLE001 - goes to the caller, whoever that is
-            call.done(None, error)
+            call.complete(None, error)
         else:
-            call.done(answer, None)
+            call.complete(answer, None)
 
     def _may_serve(self) -> bool:
-        lease = self.lease
-        return self._serves_from != 0 and lease.held_by(self.node_id, self._clock.now())
+        return self._serves_from != 0 and self.lease.expiration > self._clock.now()
 
     # --- a turn: evaluate what waits
 
@@ -319,15 +329,15 @@ class Replica:
         for call, answer, error in proposal.results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
-            call.done(answer, error)
+            call.complete(answer, error)
 
     def _fail(self, proposal: Proposal, outcome: Outcome) -> None:
         unknown = outcome is Outcome.UNKNOWN
         for call, _, error in proposal.results:
             if error is not None or not unknown:
-                call.done(None, Unavailable("the range changed its leader; nothing was changed"))
+                call.complete(None, Unavailable("the range changed its leader; nothing was changed"))
             else:
-                call.done(None, CommitUnknown(
+                call.complete(None, CommitUnknown(
                     "the write was under way when the store stopped; it may or may not be there: "
                     "commit again with the same transaction id, or read what it wrote"
                 ))  # fmt: skip
@@ -335,19 +345,21 @@ class Replica:
     def _turn_away(self) -> None:
         error = Unavailable("this range has no leader here now; nothing was changed: try again")
         for call in (*_taken(self._queue), *_taken(self._upkeep), *_taken(self._without_lease)):
-            call.done(None, error)
+            call.complete(None, error)
 
     def fail_all(self, error: Error) -> None:
-        """Answer everything that waits with ``error``: the node stops."""
+        """Answer everything that waits, or will come, with ``error``: the node stops."""
+        self.failed = error
         parked = [call for waiting in self._parked.values() for call in waiting]
         self._parked = {}
         for calls in (self._queue, self._upkeep, self._without_lease, self._blocked):
             parked += _taken(calls)
         for call in parked:
-            call.done(None, error)
+            call.complete(None, error)
 
     def _submit_again(self, calls: list[Call]) -> None:
         for call in calls:
+            call.token = None
             if not call.cancelled:
                 self.submit(call)
 

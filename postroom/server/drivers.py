@@ -36,23 +36,22 @@ def _closed() -> Invalid:
     return Invalid("the database was closed; nothing was changed: open it again")
 
 
-class _AsyncioAnswer:
-    """The answer to one request, awaited once on the event loop."""
+class _AsyncioAnswer(Call):
+    """A request and its answer, awaited once on the event loop."""
 
-    __slots__ = ("_call", "_driver", "_error", "_future", "_result", "_timeout_seconds", "done")
+    __slots__ = ("_driver", "_error", "_future", "_result", "_timeout_seconds", "done")
 
-    def __init__(self, driver: AsyncioDriver, timeout_seconds: float | None) -> None:
+    def __init__(self, driver: AsyncioDriver, request: Any, timeout_seconds: float | None) -> None:
+        self.request = request
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self.done = False
         self._driver = driver
         self._timeout_seconds = timeout_seconds
         self._result: Any = None
         self._error: BaseException | None = None
         self._future: asyncio.Future[None] | None = None
-        self._call: Call | None = None
-        self.done = False
-
-    def send(self, request: Any) -> None:
-        self._call = call = Call(request, self.complete)
-        self._driver.node.submit(call)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         self.done = True
@@ -89,7 +88,7 @@ class _AsyncioAnswer:
             self.complete(None, DeadlineExceeded())
 
     def _withdraw(self) -> bool:
-        return self._call is not None and self._driver.node.replica.cancel(self._call)
+        return self._driver.node.replica.cancel(self)
 
 
 class AsyncioDriver:
@@ -103,7 +102,9 @@ class AsyncioDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         node.on_wake = self._on_wake
+        self._submit = node.replica.submit
         self.now = node.clock.now
+        self.monotonic = node.monotonic
 
     def start(self) -> None:
         """Begin to serve."""
@@ -114,17 +115,13 @@ class AsyncioDriver:
         """The answer to ``request``."""
         if self._closed:
             raise _closed()
-        answer = _AsyncioAnswer(self, timeout_seconds)
-        answer.send(request)
+        answer = _AsyncioAnswer(self, request, timeout_seconds)
+        self._submit(answer)
         return answer
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
         await asyncio.sleep(seconds)
-
-    def monotonic(self) -> float:
-        """The loop's own clock."""
-        return self.loop.time()
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -163,17 +160,17 @@ class AsyncioDriver:
         self._timer = self.loop.call_at(deadline, self._turn)
 
 
-class _ThreadAnswer:
-    """The answer to one request, waited for by one thread."""
+class _ThreadAnswer(Call):
+    """A request and its answer, waited for by one thread."""
 
-    __slots__ = ("_driver", "_error", "_result", "call", "done", "drive", "timeout_seconds", "woken")
+    __slots__ = ("_driver", "_error", "_result", "done", "drive", "timeout_seconds", "woken")
 
-    def __init__(self, driver: ThreadDriver, timeout_seconds: float | None) -> None:
+    def __init__(self, driver: ThreadDriver, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request)
         self._driver = driver
         self._result: Any = None
         self._error: BaseException | None = None
         self.timeout_seconds = timeout_seconds
-        self.call: Call
         self.done = False
         self.drive = False
         self.woken: threading.Lock | None = None
@@ -226,7 +223,10 @@ class ThreadDriver:
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
+        self._asleep_until = 0.0
         node.on_wake = self._on_wake
+        self.monotonic = node.monotonic
+        self._submit = node.replica.submit
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
 
     def start(self) -> None:
@@ -239,12 +239,11 @@ class ThreadDriver:
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
-        answer = _ThreadAnswer(self, timeout_seconds)
-        answer.call = Call(request, answer.complete)
+        answer = _ThreadAnswer(self, request, timeout_seconds)
         with self._lock:
             if self._closed:
                 raise _closed()
-            self.node.submit(answer.call)
+            self._submit(answer)
         return answer
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -255,10 +254,6 @@ class ThreadDriver:
         """A timestamp."""
         with self._lock:
             return self.node.clock.now()
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-        return self.node.monotonic()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` to its end, blocking whenever it waits."""
@@ -333,7 +328,7 @@ class ThreadDriver:
             if answer.drive:
                 self._hand_over()
             answer.drive = False
-            if not answer.done and self.node.replica.cancel(answer.call):
+            if not answer.done and self.node.replica.cancel(answer):
                 answer.complete(None, error)
 
     def _drive(self, answer: _ThreadAnswer) -> None:
@@ -349,6 +344,7 @@ class ThreadDriver:
 
     def _turn(self) -> Error | None:
         with self._lock:
+            self._deadline = None
             staged = self.node.prepare()
         return self.node.write(staged)
 
@@ -362,8 +358,6 @@ class ThreadDriver:
             following.woken.release()
             return
         self._driving = False
-        if self.node.wants_turn():
-            self._attention.notify()
 
     def _drive_until_quiet(self) -> None:
         while True:
@@ -389,7 +383,8 @@ class ThreadDriver:
         due = self.monotonic() + (0.0 if self.node.hurries() else UPKEEP_SECONDS)
         if self._deadline is None or due < self._deadline:
             self._deadline = due
-            self._attention.notify()
+            if due < self._asleep_until:
+                self._attention.notify()
 
     def _upkeep(self) -> None:
         """The background thread: turns for timers and services."""
@@ -398,7 +393,6 @@ class ThreadDriver:
                 if not self._await_work():
                     return
                 self._driving = True
-                self._deadline = None
             error = self._turn()
             with self._lock:
                 self.node.finish(error)
@@ -411,7 +405,10 @@ class ThreadDriver:
             left = _IDLE_SECONDS if due is None else due - self.monotonic()
             if left <= 0 and not self._driving:
                 return True
-            self._attention.wait(max(left, UPKEEP_SECONDS))
+            pause = max(left, UPKEEP_SECONDS)
+            self._asleep_until = self.monotonic() + pause
+            self._attention.wait(pause)
+            self._asleep_until = 0.0
         return False
 
     def _next_due(self) -> float | None:

@@ -48,6 +48,10 @@ UPKEEP_SECONDS: Final = 0.001
 """How long upkeep waits for a client's request to share a write with."""
 
 
+ROOM_CHECK_SECONDS: Final = 0.05
+"""How often the device's free room is looked at: far less than the reserve is written meanwhile."""
+
+
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What can be set when a node starts. ``sync``: whether writes are synced before they count."""
 
@@ -71,6 +75,19 @@ class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
 
 _STORE_KEY: Final = keys.store_key("store")
 _CEILING_KEY: Final = keys.store_key("clock ceiling")
+
+
+class _Upkeep(Call):
+    """A request of a service, which waits for it as a task does."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request, urgent=False)
+        self.pending = Pending()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self.pending.complete(result, error)
 
 
 class Node:
@@ -99,21 +116,22 @@ class Node:
         )  # fmt: skip
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
+        self._look_for_room_at = clock.monotonic()
         self.replica = self._create_replica()
 
     # --- putting together
 
     def _create_replica(self) -> Replica:
         registry, locks, protections = Registry(), LockTable(), Protections()
-        now = self.clock.now
         replica = Replica(RANGE_ID, self.options.node_id, self.engine, self.clock, registry, self)
         evaluators.register(registry)
-        reads = Reads(now, locks, protections)
+        reads = Reads(locks, protections)
         reads.register(registry)
         registry.commands[CommitTransaction] = Committer(registry.writes)
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
-        messaging = Messaging(RANGE_ID, now, reads.check_age, replica.wake, deliveries, executions)
+        messaging = Messaging(
+            RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica)
@@ -145,17 +163,14 @@ class Node:
             self.tasks.spawn(service)
 
     def submit(self, call: Call) -> None:
-        """Take a request; ``call.done`` is called once, perhaps before this returns."""
-        if self.failed is not None:
-            call.done(None, self.failed)
-        else:
-            self.replica.submit(call)
+        """Take a request; ``call.complete`` is called once, perhaps before this returns."""
+        self.replica.submit(call)
 
     def upkeep(self, request: Any) -> Pending:
         """A request of a service: evaluated with the next turn, which is not hurried for it."""
-        pending = Pending()
-        self.submit(Call(request, pending.complete, urgent=False))
-        return pending
+        call = _Upkeep(request)
+        self.replica.submit(call)
+        return call.pending
 
     def wake(self, *, urgent: bool) -> None:
         """A turn is wanted: now, or within ``UPKEEP_SECONDS``."""
@@ -242,6 +257,10 @@ class Node:
 
     def _mind_the_room(self) -> None:
         """Refuse writes in time: a device that fills up in the middle of one stops the store."""
+        now = self.monotonic()
+        if now < self._look_for_room_at:
+            return
+        self._look_for_room_at = now + ROOM_CHECK_SECONDS
         free, reserve = self.engine.free_bytes(), self.options.disk_reserve_bytes
         self.replica.refusal = None
         if free < reserve:

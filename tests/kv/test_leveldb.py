@@ -206,6 +206,59 @@ def test_zeros_after_the_end_of_the_log_are_no_damage(crashed: Path) -> None:
     assert count(crashed) == 300
 
 
+@pytest.fixture
+def cut_short(tmp_path: Path) -> tuple[Path, int]:
+    """A folder that crashed in the write of a record over many blocks, and where that begins."""
+    engine = LevelDBEngine.open(tmp_path / "live")
+    engine.write({b"%03d" % number: os.urandom(1000) for number in range(50)}, sync=True)
+    engine.write({b"x": os.urandom(1000)}, sync=True)
+    begin = newest_log(tmp_path / "live").stat().st_size
+    engine.write({b"y%03d" % number: os.urandom(1000) for number in range(200)}, sync=False)
+    shutil.copytree(tmp_path / "live", tmp_path / "cut")
+    engine.close()
+    return tmp_path / "cut", begin
+
+
+def zero(file: Path, start: int, stop: int | None = None) -> None:
+    data = bytearray(file.read_bytes())
+    data[start:stop] = bytes(len(data[start:stop]))
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("pages", [(0, 99), (1, 2), (3, 4), (10, 99), (25, 30)])
+def test_a_last_write_with_pages_missing_is_cut_off(
+    cut_short: tuple[Path, int], pages: tuple[int, int]
+) -> None:
+    folder, begin = cut_short
+    log = newest_log(folder)
+    first_page = begin - begin % 4096
+    torn = log.read_bytes()[begin:]
+    start, stop = (first_page + 4096 * page for page in pages)
+    zero(log, max(begin, start), stop)
+    zeroed = log.read_bytes()[begin:]
+    assert torn != zeroed
+    assert count(folder) == 51
+    kept = list(folder.glob("*.torn"))
+    assert [file.read_bytes() for file in kept] in ([zeroed], [])
+    assert count(folder) == 51
+
+
+def test_a_synced_write_with_pages_missing_is_damage(crashed: Path) -> None:
+    log = newest_log(crashed)
+    zero(log, 4096 * 20, 4096 * 22)
+    with pytest.raises(StoreCorrupted, match="is damaged"):
+        LevelDBEngine.open(crashed)
+    assert not list(crashed.glob("*.torn"))
+
+
+@pytest.mark.parametrize("at", [0, 10, 5000, 100_000])
+def test_a_flipped_bit_in_the_last_write_is_damage(cut_short: tuple[Path, int], at: int) -> None:
+    folder, begin = cut_short
+    flip(newest_log(folder), begin + at)
+    with pytest.raises(StoreCorrupted, match="is damaged"):
+        LevelDBEngine.open(folder)
+
+
 def test_damage_within_the_log_is_refused(crashed: Path) -> None:
     log = newest_log(crashed)
     flip(log, log.stat().st_size // 2)

@@ -148,7 +148,15 @@ def test_running_out_of_space() -> None:
 def test_the_map_agrees_with_a_dictionary(changes: list[dict[int, bytes | None]], cut: int) -> None:
     model: dict[bytes, bytes] = {b"%05d" % number: b"v" for number in range(3 * CHUNK_KEYS_MAX)}
     map_ = SortedMap().updated(dict(model))
-    for change in [*changes, dict.fromkeys(range(cut, 4 * CHUNK_KEYS_MAX + 1), None)]:
+    end = 4 * CHUNK_KEYS_MAX + 1
+    emptying: list[dict[int, bytes | None]] = [
+        dict.fromkeys(range(cut), None),
+        {0: b"first"},
+        dict.fromkeys(range(cut, end), None),
+        {0: None, end: b"last"},
+        {1: b"only"},
+    ]
+    for change in [*changes, *emptying]:
         writes: WriteSet = {b"%05d" % number: value for number, value in change.items()}
         before, previous = dict(model), map_
         map_ = map_.updated(writes)

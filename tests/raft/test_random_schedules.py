@@ -32,6 +32,8 @@ class Schedule:
         self.actions = [self.propose] * 12 + [self.wait] * 8 + [
             self.depose,
             self.crash,
+            self.crash_in_the_middle,
+            self.start,
             self.start,
             self.start,
             self.partition,
@@ -81,9 +83,17 @@ class Schedule:
     def crash(self) -> None:
         member = self._anybody()
         if member is not None:
-            lost = [p.command for p in self.cluster.proposed if p.node == member.node]
-            self.orphaned = self.orphaned | set(lost)
-            self.cluster.crash(member.node, power=self.random.random() < 0.7)
+            self._crash(member, power=self.random.random() < 0.7)
+
+    def crash_in_the_middle(self) -> None:
+        """The power goes after the write was staged, or written, or synced, but not released."""
+        member = self._somebody()
+        if member is not None:
+            writes = member.consensus.stage()
+            progress = self.random.randint(0, 2)
+            if progress:
+                member.engine.write(writes, sync=progress == 2)
+            self._crash(member, power=True)
 
     def start(self) -> None:
         if self.cluster.down:
@@ -113,6 +123,11 @@ class Schedule:
     def _faults(self) -> Faults:
         choose = self.random.choice
         return Faults(choose([0, 0.1, 0.3]), choose([0, 0.2]), 0.001, choose([0.001, 0.05, 0.4]))
+
+    def _crash(self, member: Member, *, power: bool) -> None:
+        lost = [each.command for each in self.cluster.proposed if each.node == member.node]
+        self.orphaned = self.orphaned | set(lost)
+        self.cluster.crash(member.node, power=power)
 
     def _somebody(self) -> Member | None:
         """Mostly one that leads or thinks so: the others merely refuse."""

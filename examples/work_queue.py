@@ -1,0 +1,56 @@
+"""Competing consumers: four workers share one inbox, and no job is done twice.
+
+``reap_queue`` gives each worker messages that nobody else holds. They are gone when the worker's
+transaction commits, together with its result; if the worker fails, they are free again.
+
+Run it: python examples/work_queue.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import postroom
+import postroom.aio
+
+JOBS = b"jobs/square"
+COUNT = 200
+WAIT_SECONDS = 1.0
+
+
+async def square_some(tx: postroom.aio.Transaction) -> int:
+    """Take up to ten jobs, store their results, and return how many there were."""
+    jobs = await tx.reap_queue(JOBS, 10, wait=WAIT_SECONDS)
+    for job in jobs:
+        number = int(job.value)
+        tx.put(b"square/%d" % number, b"%d" % number**2)
+    if jobs:
+        await tx.increment(b"done", len(jobs))
+    return len(jobs)
+
+
+async def work(db: postroom.aio.Database) -> int:
+    """One worker; it goes home when there has been nothing to do for a second."""
+    done = 0
+    while taken := await db.run(square_some):
+        done += taken
+    return done
+
+
+async def main() -> None:
+    async with await postroom.aio.open(":memory:") as db:
+        workers = [asyncio.create_task(work(db)) for _ in range(4)]  # they wait for mail
+        for number in range(COUNT):
+            async with db.begin() as tx:
+                tx.enqueue_message(JOBS, b"%d" % number)
+        done = await asyncio.gather(*workers)
+
+        print(f"four workers did {done} jobs")
+        results = [int(value) async for _, value in db.scan(*postroom.prefix(b"square/"))]
+        assert sum(done) == COUNT
+        assert postroom.integer(await db.get(b"done")) == COUNT
+        assert sorted(results) == [number**2 for number in range(COUNT)]
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,119 @@
+"""One real member among puppets: the test says what the others say, and reads what it answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryEngine
+from postroom.raft.consensus import Consensus
+from postroom.raft.messages import (
+    Append,
+    Appended,
+    Message,
+    PreVote,
+    PreVoted,
+    Vote,
+    Voted,
+    decode_frame,
+    encode_frame,
+)
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from tests.raft.cluster import GROUP_ID, HistoryMachine
+
+NOOP_PAYLOAD = b"\x01"
+
+
+def command(text: bytes) -> bytes:
+    """The payload of an entry with a command."""
+    return b"\x00" + text
+
+
+class Puppets:
+    """Member 1 of the members given is real."""
+
+    def __init__(
+        self,
+        members: tuple[int, ...] = (1, 2, 3),
+        engine: MemoryEngine | None = None,
+        options: RaftOptions | None = None,
+    ) -> None:
+        self.now = 100.0
+        self.engine = MemoryEngine() if engine is None else engine
+        self.inbound: list[tuple[int, bytes]] = []
+        self.outbound: list[tuple[int, Message]] = []
+        self.machine = HistoryMachine(self.engine)
+        self.consensus = Consensus(
+            self.engine,
+            self,
+            node_id=1,
+            monotonic=lambda: self.now,
+            random=random.Random(1),
+            options=options,
+        )
+        self.group = self.consensus.create(GROUP_ID, members, self.machine)
+        self.core = self.group.core
+        self.journal = self.core.journal
+        self.outcomes: list[Outcome] = []
+        self.turn()
+
+    # The transport of the real member.
+
+    def send(self, to: int, frame: bytes) -> None:
+        self.outbound += [(to, message) for _, message in decode_frame(frame, 1)]
+
+    def receive(self) -> Iterable[tuple[int, bytes]]:
+        inbound, self.inbound = self.inbound, []
+        return inbound
+
+    def connected(self, node: int) -> bool:
+        return True
+
+    # What a test does.
+
+    def stage(self, *said: tuple[int, Message]) -> WriteSet:
+        self.inbound += [(sender, encode_frame([(GROUP_ID, what)])) for sender, what in said]
+        return self.consensus.stage()
+
+    def turn(self, *said: tuple[int, Message]) -> list[tuple[int, Message]]:
+        """What the member says when told what is ``said``."""
+        self.engine.write(self.stage(*said), sync=True)
+        self.consensus.release()
+        outbound, self.outbound = self.outbound, []
+        return outbound
+
+    def ask(self, sender: int, message: Message) -> list[Message]:
+        """What the member answers to ``sender`` alone."""
+        return [answer for to, answer in self.turn((sender, message)) if to == sender]
+
+    def wait(self, seconds: float) -> list[tuple[int, Message]]:
+        self.now += seconds
+        return self.turn()
+
+    def propose(self, text: bytes, context: object = None) -> None:
+        self.group.propose(text, context, self.outcomes.append)
+
+    def append(
+        self, term: int, prev: tuple[int, int], *entries: tuple[int, bytes], commit: int = 0
+    ) -> Append:
+        return Append(term, prev[0], prev[1], commit, 0, entries)
+
+    def lead(self) -> int:
+        """Make the real member lead; the term."""
+        polls = [what for _, what in self.wait(1.1) if isinstance(what, PreVote)]
+        asked = self.turn((2, PreVoted(polls[0].term, granted=True)))
+        votes = [what for _, what in asked if isinstance(what, Vote)]
+        self.turn((2, Voted(votes[0].term, granted=True)))
+        assert self.group.is_leader
+        return self.group.term
+
+    def acknowledge(self, node: int = 2) -> list[tuple[int, Message]]:
+        """``node`` has all that the real member has."""
+        return self.turn((node, Appended(self.group.term, True, self.group.last_index)))
+
+    def log(self) -> list[tuple[int, int]]:
+        """Index and term of each entry."""
+        entries = self.journal.entries(0, self.journal.last_index)
+        return [(index, term) for _, index, term in entries]

@@ -1,0 +1,238 @@
+"""How entries travel: sentences of the paper (sections 5.3 and 5.4), and what pysyncobj gets wrong."""
+
+from __future__ import annotations
+
+from postroom.raft.messages import Append, Appended, PreVoted, Voted
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from tests.raft.cluster import Cluster
+from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+
+A, B, C = (1, command(b"a")), (1, command(b"b")), (1, command(b"c"))
+
+
+def test_a_follower_without_the_previous_entry_refuses() -> None:
+    """Figure 2: "Reply false if log doesn't contain an entry at prevLogIndex"."""
+    puppets = Puppets()
+    assert puppets.ask(2, puppets.append(1, (5, 1), A)) == [Appended(1, False, 0)]
+    assert puppets.log() == []
+
+
+def test_a_conflicting_entry_is_removed_with_all_that_follow() -> None:
+    """Figure 2: "delete the existing entry and all that follow it"."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
+    assert puppets.ask(3, puppets.append(2, (1, 1), (2, b"\0z"))) == [Appended(2, True, 2)]
+    assert puppets.log() == [(1, 1), (2, 2)]
+
+
+def test_a_repeated_append_truncates_nothing() -> None:
+    """Figure 2 removes only what conflicts; pysyncobj cuts after prevLogIdx on every append."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
+    assert puppets.ask(2, puppets.append(1, (0, 0), A)) == [Appended(1, True, 1)]
+    assert puppets.log() == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_delayed_heartbeat_truncates_nothing() -> None:
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B, C, commit=2)))
+    assert puppets.ask(2, puppets.append(1, (1, 1))) == [Appended(1, True, 2)]
+    assert puppets.log() == [(1, 1), (2, 1), (3, 1)]
+    assert puppets.group.applied_index == 2
+
+
+def test_a_follower_commits_no_further_than_the_message_agrees() -> None:
+    """Figure 2: "min(leaderCommit, index of last new entry)"; pysyncobj takes its own last index."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
+    assert puppets.ask(3, puppets.append(2, (1, 1), commit=3)) == [Appended(2, True, 1)]
+    assert puppets.group.applied_index == 1
+
+
+def test_committed_entries_are_never_cut() -> None:
+    """Section 5.4.3; an append from before them is answered with what is committed."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B, commit=2)))
+    odd = puppets.append(2, (0, 0), (2, b"\0odd"), (2, b"\0odd"), (2, b"\0new"))
+    assert puppets.ask(3, odd) == [Appended(2, True, 3)]
+    assert puppets.log() == [(1, 1), (2, 1), (3, 2)]
+
+
+def test_a_refusal_skips_the_whole_conflicting_term() -> None:
+    """Section 5.3: "one AppendEntries RPC will be required for each term"; pysyncobj: each entry."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
+    assert puppets.ask(3, puppets.append(4, (4, 3))) == [Appended(4, False, 1)]
+
+
+def test_a_leader_appends_an_entry_of_its_own_first() -> None:
+    """Section 8: "each leader commit a blank no-op entry into the log at the start of its term"."""
+    puppets = Puppets()
+    term = puppets.lead()
+    assert puppets.log() == [(1, term)]
+
+
+def test_a_leader_sends_what_it_was_given_and_commits_by_majority() -> None:
+    """Section 5.3: "A log entry is committed once ... replicated it on a majority"."""
+    puppets = Puppets((1, 2, 3, 4, 5))
+    puppets.wait(1.1)
+    puppets.turn((2, PreVoted(1, True)), (3, PreVoted(1, True)))
+    puppets.turn((2, Voted(1, True)), (3, Voted(1, True)))
+    puppets.acknowledge(2)
+    assert puppets.group.applied_index == 0
+    puppets.acknowledge(3)
+    assert puppets.group.applied_index == 1
+    puppets.propose(b"x")
+    sent = [(to, what.entries) for to, what in puppets.turn() if isinstance(what, Append)]
+    assert sent == [(2, ((1, b"\0x"),)), (3, ((1, b"\0x"),))]
+    puppets.turn((2, Appended(1, True, 2)))
+    assert puppets.outcomes == []
+    puppets.turn((4, Appended(1, True, 2)))
+    assert puppets.outcomes == [Outcome.APPLIED]
+
+
+def test_an_answer_of_an_earlier_term_is_not_counted() -> None:
+    """pysyncobj's next_node_idx has no term, and counts for entries that were replaced since."""
+    puppets = Puppets()
+    old = puppets.lead()
+    puppets.propose(b"x")
+    puppets.turn()
+    puppets.turn((3, puppets.append(old + 1, (0, 0), (old + 1, NOOP_PAYLOAD))))
+    puppets.now += 1.2
+    new = puppets.lead()
+    assert new > old
+    puppets.turn((2, Appended(old, True, 2)))
+    assert puppets.group.core.commit_index == 0
+    puppets.turn((2, Appended(new, True, 2)))
+    assert puppets.group.core.commit_index == 2
+
+
+def test_answers_of_strangers_are_not_counted() -> None:
+    puppets = Puppets()
+    term = puppets.lead()
+    puppets.turn((9, Appended(term, True, 1)))
+    assert puppets.group.core.commit_index == 0
+
+
+def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
+    """Section 5.4.2 and figure 8."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), A, B)))
+    term = puppets.lead()
+    assert puppets.log() == [(1, 1), (2, 1), (3, term)]
+    puppets.turn((2, Appended(term, True, 2)), (3, Appended(term, True, 2)))
+    assert puppets.group.core.commit_index == 0
+    puppets.turn((2, Appended(term, True, 3)))
+    assert puppets.group.core.commit_index == 3
+
+
+def test_the_leader_brings_a_follower_to_its_own_log() -> None:
+    """Section 5.3: "the leader handles inconsistencies by forcing the followers' logs"."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.settle()
+    others = [each.node for each in cluster.followers()]
+    cluster.network.partition([leader.node], others)
+    lost = [cluster.propose(leader) for _ in range(3)]
+    cluster.run_until(lambda: not leader.group.is_leader)
+    cluster.elect()
+    cluster.replicate(2)
+    cluster.network.heal()
+    cluster.settle()
+    cluster.check_log_matching()
+    cluster.check_state_machine_safety()
+    assert {each.outcome for each in lost} <= {Outcome.SUPERSEDED, Outcome.UNKNOWN}
+    assert all(each.command not in leader.machine.history().values() for each in lost)
+
+
+def test_acknowledgements_under_way_do_not_send_entries_again() -> None:
+    """pysyncobj moves nextIndex back at each success, and repeats what is under way."""
+    puppets = Puppets()
+    term = puppets.lead()
+    puppets.acknowledge(2)
+    puppets.propose(b"x")
+    puppets.turn()
+    puppets.propose(b"y")
+    puppets.turn()
+    sent = puppets.turn((2, Appended(term, True, 2)))
+    assert [what for to, what in sent if to == 2] == []
+
+
+def test_a_lost_append_is_sent_again() -> None:
+    """Section 5.3: "the leader retries AppendEntries RPCs indefinitely"."""
+    puppets = Puppets()
+    term = puppets.lead()
+    puppets.acknowledge(2)
+    puppets.propose(b"x")
+    puppets.turn()
+    heartbeat = next(what for to, what in puppets.wait(0.11) if to == 2)
+    assert heartbeat == Append(term, 2, term, 1, 0, ())
+    again = puppets.turn((2, Appended(term, False, 1)))
+    assert [what.entries for to, what in again if to == 2] == [((term, b"\0x"),)]  # type: ignore[union-attr]
+
+
+def test_a_late_refusal_takes_back_nothing() -> None:
+    puppets = Puppets()
+    term = puppets.lead()
+    puppets.acknowledge(2)
+    puppets.turn((2, Appended(term, False, 0)))
+    peer = puppets.core.peer(2)
+    assert (puppets.core.match_index[peer], puppets.core.next_index[peer]) == (1, 2)
+
+
+def test_messages_are_no_larger_than_allowed_and_not_too_many() -> None:
+    options = RaftOptions(append_bytes_max=10, append_messages_in_flight_max=2)
+    puppets = Puppets(options=options)
+    puppets.lead()
+    puppets.acknowledge(2)
+    for _ in range(10):
+        puppets.propose(b"12345678")
+    sent = [what for to, what in puppets.turn() if to == 2 and isinstance(what, Append)]
+    assert [len(what.entries) for what in sent] == [2, 2]
+
+
+def test_entries_that_every_member_has_are_dropped() -> None:
+    cluster = Cluster(3)
+    cluster.replicate(20)
+    cluster.settle()
+    cluster.run(1.0)
+    assert [len(each.group.core.journal) for each in cluster.members.values()] == [0, 0, 0]
+
+
+def test_entries_are_kept_for_a_member_that_is_briefly_behind() -> None:
+    puppets = Puppets()
+    term = puppets.lead()
+    for text in (b"x", b"y"):
+        puppets.propose(text)
+    puppets.acknowledge(2)
+    puppets.turn((3, Appended(term, True, 1)))
+    assert puppets.journal.base_index == 1
+    assert len(puppets.journal) == 2
+
+
+def test_a_restarted_member_applies_nothing_twice() -> None:
+    """pysyncobj applies the whole log again; here the applied index is written with the state."""
+    cluster = Cluster(3)
+    cluster.replicate(5)
+    cluster.settle()
+    node = cluster.followers()[0].node
+    cluster.crash(node)
+    cluster.replicate(3)
+    member = cluster.start(node)
+    cluster.settle()
+    assert member.machine.applied_now[0] == 7
+    assert len(member.machine.history()) == 8
+
+
+def test_all_members_lose_power_at_once() -> None:
+    cluster = Cluster(3)
+    told = cluster.replicate(10)
+    for node in (1, 2, 3):
+        cluster.crash(node)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.replicate(1)
+    cluster.settle()
+    cluster.check_outcomes()
+    assert all(each.outcome is Outcome.APPLIED for each in told)

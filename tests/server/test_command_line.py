@@ -1,0 +1,271 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import postroom
+from postroom.server import command_line
+from postroom.server.commands.application import app
+
+COMMANDS = {
+    "demo", "status", "get", "put", "delete", "scan", "send", "peek", "reap", "inboxes",
+    "dead-letters", "bench",
+}  # fmt: skip
+
+
+class Shell:
+    """Runs commands on one store, in this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._runner = CliRunner()
+
+    def __call__(self, command: str, *arguments: str) -> Result:
+        return self._runner.invoke(app, [command, "--path", str(self.path), *arguments])
+
+    def lines(self, command: str, *arguments: str) -> list[str]:
+        result = self(command, *arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    def records(self, command: str, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines(command, "--json", *arguments)]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "store")
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """A real process, as a user's shell starts it."""
+    command = [sys.executable, "-m", "postroom.server.command_line", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **{**pipes, **options})
+
+
+def failed_with(result: Result, code: int, *words: str) -> bool:
+    """Whether a command failed so: one line on standard error, nothing else anywhere."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return all(word in result.stderr for word in words)
+
+
+def test_help_lists_the_commands() -> None:
+    listed = {command.name for command in app.registered_commands}
+    assert listed == COMMANDS
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    assert all(command in shown.output for command in COMMANDS)
+
+
+def test_values(shell: Shell) -> None:
+    assert shell.lines("put", "colour", "grün") == []
+    assert shell.lines("get", "colour") == ["grün"]
+    assert shell.records("get", "colour") == [{"key": "colour", "value": "grün"}]
+    assert shell.lines("delete", "colour") == []
+    assert failed_with(shell("get", "colour"), 1, "colour", "no key")
+
+
+def test_hexadecimal(shell: Shell) -> None:
+    shell.lines("put", "--hex", "00ff", "c3bc0a")
+    assert shell.lines("get", "--hex", "00ff") == ["c3bc0a"]
+    with postroom.open(str(shell.path)) as db:
+        assert db.get(b"\x00\xff") == b"\xc3\xbc\n"
+    assert shell("put", "--hex", "xy", "00").exit_code == 2
+
+
+def test_a_record_is_one_line_whatever_it_holds(shell: Shell) -> None:
+    with postroom.open(str(shell.path)) as db:
+        db.put(b"k\xff", b"a\tb\nc\x1b\xfe")
+    assert shell.lines("scan") == ["k\\xff\ta\\tb\\nc\\x1b\\xfe"]
+
+
+def test_scan(shell: Shell) -> None:
+    for key in ("a/1", "a/2", "b/1", "b/2"):
+        shell.lines("put", key, "x")
+    assert shell.lines("scan") == ["a/1\tx", "a/2\tx", "b/1\tx", "b/2\tx"]
+    assert shell.lines("scan", "a/2", "b/2") == ["a/2\tx", "b/1\tx"]
+    assert shell.lines("scan", "--prefix", "b", "--reverse") == ["b/2\tx", "b/1\tx"]
+    assert shell.records("scan", "b", "--limit", "1") == [{"key": "b/1", "value": "x"}]
+    assert shell("scan", "a", "--prefix", "b").exit_code == 2
+
+
+def test_messages(shell: Shell) -> None:
+    shell.lines("send", "inbox", "one", "--header", "from=test")
+    shell.lines("send", "inbox", "two")
+    assert shell.lines("peek", "inbox") == ["one", "two"]
+    first, second = shell.records("peek", "inbox")
+    assert (first["value"], first["headers"], second["headers"]) == ("one", {"from": "test"}, {})
+    assert first["sent_at"] < first["delivered_at"]
+
+    (inbox,) = shell.records("inboxes")
+    assert (inbox["key"], inbox["messages"], inbox["oldest"]) == ("inbox", 2, first["sent_at"])
+    assert shell.lines("reap", "inbox", "--max", "1") == ["one"]
+    assert shell.lines("reap", "inbox") == ["two"]
+    assert shell.lines("reap", "inbox") == []
+    assert shell.lines("inboxes") == []
+
+
+def test_inboxes_of_a_prefix(shell: Shell) -> None:
+    shell.lines("send", "a/1", "x")
+    shell.lines("send", "b/1", "x")
+    assert [record["key"] for record in shell.records("inboxes", "--prefix", "b")] == ["b/1"]
+
+
+def test_a_later_message_is_not_there_yet(shell: Shell) -> None:
+    shell.lines("send", "inbox", "later", "--after", "3600")
+    assert shell.lines("peek", "inbox") == []
+    (status,) = shell.records("status")
+    assert status["counters"]["pending_messages"] == 1
+
+
+def bury_two_letters(path: Path) -> None:
+    with postroom.open(str(path)) as db:
+        db.put(b"count", b"no integer")
+        for _ in range(2):
+            with db.begin() as tx:
+                tx.put(b"source", b"")
+                tx.enqueue_update(postroom.Increment(b"count", 1))
+            db.drain()
+
+
+def test_dead_letters(shell: Shell) -> None:
+    bury_two_letters(shell.path)
+    first, second = shell.records("dead-letters")
+    assert "WrongType" in first["reason"]
+    assert first["source_key"] == "source"
+
+    shell.lines("dead-letters", "--discard", first["id"])
+    shell.lines("delete", "count")
+    assert [record["id"] for record in shell.records("dead-letters")] == [second["id"]]
+    shell.lines("dead-letters", "--replay", "all")
+    assert shell.lines("dead-letters") == []
+    assert shell.lines("get", "--hex", "count") == ["0000000000000001"]
+    assert failed_with(shell("dead-letters", "--discard", "00"), 1, "no dead letter")
+
+
+def test_status(shell: Shell) -> None:
+    shell.lines("send", "inbox", "x")
+    (record,) = shell.records("status")
+    assert record["path"] == str(shell.path)
+    assert record["counters"]["delivered"] == 1
+    assert any("delivered" in line for line in shell.lines("status"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["get", "k"], ["delete", "k"], ["scan"], ["peek", "k"], ["reap", "k"], ["inboxes"],
+     ["dead-letters"], ["status"]],
+)  # fmt: skip
+def test_a_mistyped_path_makes_no_store(shell: Shell, command: list[str]) -> None:
+    assert failed_with(shell(*command), 1, "no store", str(shell.path))
+    assert not shell.path.exists()
+
+
+def test_wrong_usage(shell: Shell) -> None:
+    assert CliRunner().invoke(app, ["get", "key"]).exit_code == 2
+    assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2
+    assert shell("send", "k", "v", "--header", "nothing").exit_code == 2
+    assert shell("scan", "--limit", "0").exit_code == 2
+
+
+def test_a_store_in_use_is_named_in_one_line(shell: Shell) -> None:
+    with postroom.open(str(shell.path)):
+        assert failed_with(shell("get", "k"), 1, str(shell.path))
+
+
+def test_a_key_that_is_too_large(shell: Shell) -> None:
+    assert failed_with(shell("put", "k" * 9000, "v"), 1, "postroom:", "kkk")
+
+
+def test_bench_leaves_nothing_behind(shell: Shell) -> None:
+    shell.lines("put", "mine", "x")
+    rates = shell.records("bench", "--transactions", "50", "--in-flight", "4")
+    assert len(rates) == 6
+    assert all(rate["per_second"] > 0 for rate in rates)
+    assert shell.lines("scan") == ["mine\tx"]
+    assert shell.lines("inboxes") == []
+
+
+@pytest.fixture
+def many(shell: Shell) -> Iterator[Path]:
+    """A store whose scan is larger than the buffer of a pipe."""
+    with postroom.open(str(shell.path)) as db, db.begin() as tx:
+        for number in range(2000):
+            tx.put(b"%06d" % number, bytes(100))
+    yield shell.path
+
+
+def test_a_reader_that_leaves_early_causes_no_noise(many: Path) -> None:
+    process = start("scan", "--path", str(many))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert process.stdout.readline().startswith("000000\t")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=30) == 1
+
+
+def test_reaped_messages_that_nobody_could_read_stay(shell: Shell) -> None:
+    shell.lines("send", "inbox", "precious")
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = start("reap", "inbox", "--path", str(shell.path), stdout=write_end)
+    os.close(write_end)
+    _, noise = process.communicate(timeout=30)
+    assert (process.returncode, noise) == (1, "")
+    assert shell.lines("peek", "inbox") == ["precious"]
+
+
+def test_control_c(shell: Shell) -> None:
+    shell.lines("put", "k", "v")
+    shell.lines("send", "other", "x")
+    process = start("demo", "--path", str(shell.path.with_name("demo")))
+    assert process.stdout is not None
+    process.stdout.readline()  # the first tenth of its work is done
+    process.send_signal(signal.SIGINT)
+    _, noise = process.communicate(timeout=30)
+    assert (process.returncode, noise) == (130, "")
+
+
+def test_control_c_while_waiting_for_mail(shell: Shell) -> None:
+    shell.lines("put", "k", "v")
+    process = start("reap", "k", "--wait", "50", "--path", str(shell.path))
+    while not _holds(process, shell.path):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, noise = process.communicate(timeout=30)
+    assert (process.returncode, noise) == (130, "")
+
+
+def _holds(process: subprocess.Popen[str], path: Path) -> bool:
+    """Whether the process has got as far as having the store open."""
+    try:
+        postroom.open(str(path)).close()
+    except postroom.StoreLocked:
+        return True
+    return False
+
+
+def test_without_its_libraries_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit) as stop:
+        command_line.main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count('pip install "postroom[cli]"\n') == 1

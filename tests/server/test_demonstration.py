@@ -1,0 +1,206 @@
+"""The guided tour ends exact, also when it is killed; and its check notices whatever is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import postroom
+import postroom.aio
+from postroom.errors import Error
+from postroom.server.demonstration.check import Finding, check
+from postroom.server.demonstration.flights import Flight, count_flights, flights
+from postroom.server.demonstration.replay import depart, flight_key, replay
+from postroom.server.demonstration.tour import demonstrate
+
+Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
+
+
+def failures(findings: list[Finding]) -> set[str]:
+    return {finding.subject for finding in findings if not finding.passed}
+
+
+def nothing() -> None:
+    """What a job without a progress bar calls."""
+
+
+async def replayed(db: postroom.aio.Database, count: int) -> None:
+    await replay(db, flights(count), nothing)
+
+
+def test_the_source_is_what_the_documentation_says() -> None:
+    facts: Counter[str] = Counter()
+    for flight in flights():
+        facts["all"] += 1
+        facts["cancelled"] += flight.cancelled
+        facts["without tail number"] += not flight.tail
+        facts["flown without tail number"] += not flight.tail and not flight.cancelled
+    assert facts["all"] == count_flights() == 336_776
+    assert facts["cancelled"] == 8255
+    assert facts["without tail number"] == 2512
+    assert facts["flown without tail number"] == 0
+
+
+def test_the_first_departure() -> None:
+    assert next(flights()) == Flight(
+        1, "2013-01-01", "UA", "1545", "N14228", "EWR", "IAH", "819", False, 2, 1400
+    ) or next(flights()).arrival == "819"
+
+
+def test_it_ends_exact_and_says_so_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    assert asyncio.run(demonstrate(store, 400, fresh=False))
+    first = capsys.readouterr().out
+    assert first.count("PASS") == 9
+    assert "commit p50" in first
+
+    assert asyncio.run(demonstrate(store, 300, fresh=False))  # it has gone further already
+    second = capsys.readouterr().out
+    assert "400 of 400 departures: complete" in second
+    assert second.count("PASS") == 9
+
+    assert asyncio.run(demonstrate(store, 50, fresh=True))
+    assert "50 of 50" in capsys.readouterr().out
+
+
+def test_it_goes_on_from_a_part(tmp_path: Path) -> None:
+    assert asyncio.run(demonstrate(tmp_path / "store", 100, fresh=False))
+    assert asyncio.run(demonstrate(tmp_path / "store", 250, fresh=False))
+
+
+@pytest.mark.parametrize("tenths", [1, 5, 9, 10])
+def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: int) -> None:
+    command = [sys.executable, "-u", "-m", "postroom.server.command_line", "demo"]
+    command += ["--path", str(tmp_path / "store"), "--flights", "3000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(tenths):
+            assert "of 3,000 departures" in process.stdout.readline()
+        process.kill()
+    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "of 3,000 departures: " in again.stdout.splitlines()[0]
+    assert again.stdout.count("PASS") == 9
+
+
+def test_a_departure_happens_once() -> None:
+    async def twice() -> list[bool]:
+        async with await postroom.aio.open(":memory:") as db:
+            flight = next(flights())
+            return [await db.run(depart, flight) for _ in range(2)]
+
+    assert asyncio.run(twice()) == [True, False]
+
+
+async def _send(db: postroom.aio.Database, key: bytes, *, later: float | None = None) -> None:
+    async with db.begin() as tx:
+        tx.enqueue_message(key, b"[]", deliver_at=later)
+    await db.drain()
+
+
+async def _defer(db: postroom.aio.Database, update: postroom.Increment | postroom.Accounting) -> None:
+    async with db.begin() as tx:
+        tx.enqueue_update(update)
+    await db.drain()
+
+
+async def _read_twice(db: postroom.aio.Database) -> None:
+    """As if a clerk had read a message, forgotten it, and read another one twice."""
+    key = b"board/MIA"
+    board = postroom_board(await db.get(key))
+    board[2] += 1
+    await db.put(key, encoded(board))
+
+
+def postroom_board(stored: bytes) -> list[int]:
+    from postroom.server.demonstration.replay import decode
+
+    return decode(stored)
+
+
+def encoded(board: list[int]) -> bytes:
+    from postroom.server.demonstration.replay import encode
+
+    return encode(board)
+
+
+TAMPERED: dict[str, tuple[Tamper, set[str]]] = {
+    "nothing": (lambda db: asyncio.sleep(0), set()),
+    "a departure is lost": (lambda db: db.delete(flight_key(7)), {"departures"}),
+    "a departure too many": (
+        lambda db: db.put(
+            flight_key(99), b'[99,"2013-01-01","UA","1","N1","EWR","IAH","1",false,0,0]'
+        ),
+        {"departures"},
+    ),
+    "an aircraft is elsewhere": (
+        lambda db: db.put(b"aircraft/N14228", b'[1,"XXX"]'),
+        {"aircraft"},
+    ),
+    "a carrier is off by one": (
+        lambda db: db.increment(b"carrier/UA", 1),
+        {"departures per carrier"},
+    ),
+    "a day too many": (lambda db: db.increment(b"day/2014-01-01"), {"departures per day"}),
+    "a board is lost": (lambda db: db.delete(b"board/IAH"), {"messages per airport"}),
+    "one lost, one twice": (_read_twice, {"messages per airport"}),
+    "mail is left": (lambda db: _send(db, b"airport/IAH"), {"messages still waiting"}),
+    "mail is scheduled": (
+        lambda db: _send(db, b"airport/IAH", later=3600.0),
+        {"updates and messages pending"},
+    ),
+    "an account is off by one": (
+        lambda db: _defer(db, postroom.Accounting(b"stats/EWR/UA/01", {"departures": 1})),
+        {"accounting per prefix"},
+    ),
+    "an account too many": (
+        lambda db: _defer(db, postroom.Accounting(b"stats/XXX", {"cancelled": 1})),
+        {"accounting per prefix"},
+    ),
+    "an update died": (
+        lambda db: _defer(db, postroom.Increment(b"aircraft/N14228", 1)),
+        {"dead letters"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_the_check_notices(name: str) -> None:
+    tamper, expected = TAMPERED[name]
+
+    async def tampered() -> list[Finding]:
+        async with await postroom.aio.open(":memory:") as db:
+            await replayed(db, 60)
+            await tamper(db)
+            return await check(db, flights(60))
+
+    assert failures(asyncio.run(tampered())) == expected
+
+
+def test_a_failed_check_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    assert asyncio.run(demonstrate(store, 60, fresh=False))
+    with postroom.open(str(store)) as db:
+        db.increment(b"carrier/UA", 1)
+    capsys.readouterr()
+    assert not asyncio.run(demonstrate(store, 60, fresh=False))
+    output = capsys.readouterr().out
+    assert output.count("FAIL") == 1
+    assert "departures per carrier: UA" in output
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_it_leaves_the_stores_of_others_alone(tmp_path: Path, fresh: bool) -> None:
+    store = tmp_path / "store"
+    with postroom.open(str(store)) as db:
+        db.put(b"mine", b"x")
+    with pytest.raises(Error, match="somebody's data"):
+        asyncio.run(demonstrate(store, 10, fresh=fresh))
+    with postroom.open(str(store)) as db:
+        assert list(db.scan(b"", None)) == [(b"mine", b"x")]
