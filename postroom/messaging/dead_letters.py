@@ -59,11 +59,9 @@ class DeadLetters:
         replayed = 0
         for id_, record in self._take(ctx, request.ids):
             if record.update is not None:
-                self._outboxes.executable.put_back(ctx, id_, _encode(record.update))
-                ctx.count("pending_updates")
-            else:
-                self._outboxes.deliverable.put_back(ctx, id_, _encode(record.message))
-                ctx.count("pending_messages")
+                self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
+            elif record.message is not None:
+                self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
             ctx.count("dead", -1)
             replayed += 1
         return replayed

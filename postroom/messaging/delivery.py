@@ -1,4 +1,4 @@
-"""``DeliverDue``: moves due messages from the outbox to inboxes of the same range, in one write.
+"""Delivery: from the outbox, or straight from a commit, into inboxes of the same range, in one write.
 
 Messages of one sender range to one key are taken in order of their commits and enter the inbox under
 their ids, so they never overtake each other. A message that was scheduled for later keeps its id and
@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 
 from postroom.kv import keys
-from postroom.messaging.inbox import Inboxes
-from postroom.messaging.outbox import Outbox
+from postroom.messaging.inbox import Arrivals, Inboxes
+from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Deliverable, Delivered, DeliverDue, Moved
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
@@ -25,7 +25,7 @@ _entries = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Delivery:
-    """Evaluates ``DeliverDue``."""
+    """Takes messages up as they are committed, and evaluates ``DeliverDue``."""
 
     def __init__(
         self,
@@ -42,31 +42,49 @@ class Delivery:
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
         registry.commands[DeliverDue] = self.deliver_due
+        registry.companions.append(self.deliver_sent)
+
+    def deliver_sent(self, ctx: Evaluation) -> None:
+        """What this proposal sends: delivered along with it, or stored for later."""
+        parcels: list[Parcel] = ctx.sent
+        if not parcels:
+            return
+        ctx.sent = []
+        arrivals: Arrivals = {}
+        at_once, now, sender = self._outbox.is_empty(ctx), ctx.timestamp, self._sender
+        for due, id_, request, transaction_id, source in parcels:
+            if at_once and due <= now:
+                message = _encode(Delivered(now, request.value, request.headers))
+                arrived = (id_[:8] + sender + id_[8:], message)
+                if request.key in arrivals:
+                    arrivals[request.key].append(arrived)
+                else:
+                    arrivals[request.key] = [arrived]
+            else:
+                entry = Deliverable(
+                    request.key, request.value, request.headers, transaction_id, source
+                )
+                self._outbox.store(ctx, due, id_, entry)
+        self._deliver(ctx, arrivals)
 
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
         """``DeliverDue``."""
-        outbox = self._outbox
+        outbox, now, sender = self._outbox, ctx.timestamp, self._sender
         due, next_due = outbox.take_due(ctx, request.messages_max)
-        if due:
-            self._inboxes.deliver(ctx, self._arrivals(ctx, due))
-            outbox.advance(ctx, due[-1][0])
-            ctx.count("delivered", len(due))
-            ctx.count("pending_messages", -len(due))
-        ctx.after.append(self._quiet)
-        return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
-
-    def _arrivals(
-        self, ctx: Evaluation, due: list[tuple[bytes, bytes]]
-    ) -> dict[bytes, list[tuple[bytes, bytes]]]:
-        """By recipient: the ids and the stored form of what arrives."""
-        arrivals: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        id_from = len(self._outbox.prefix) + 8
-        sender, now = self._sender, ctx.timestamp
+        arrivals: Arrivals = {}
         for key, stored in due:
             entry = _entries.decode(stored)
             message = _encode(Delivered(now, entry.value, entry.headers))
-            id_ = key[id_from : id_from + 8] + sender + key[id_from + 8 :]
-            arrivals.setdefault(entry.key, []).append((id_, message))
+            id_ = outbox.id_of(key)
+            arrivals.setdefault(entry.key, []).append((id_[:8] + sender + id_[8:], message))
             ctx.erase(key)
-            ctx.grow(len(message) + 64)
-        return arrivals
+        if due:
+            self._deliver(ctx, arrivals)
+            outbox.advance(ctx, due[-1][0])
+            ctx.count(outbox.pending, -len(due))
+        ctx.after.append(self._quiet)
+        return Moved(len(due), 0 < next_due <= now, next_due)
+
+    def _deliver(self, ctx: Evaluation, arrivals: Arrivals) -> None:
+        if arrivals:
+            ctx.count("delivered", self._inboxes.deliver(ctx, arrivals))

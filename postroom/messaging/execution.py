@@ -1,4 +1,4 @@
-"""``ExecuteDue``: carries out due updates, adding up those that commute.
+"""Execution: carries out deferred updates, adding up those that commute.
 
 Ten thousand increments of one counter become one write: increments of a key are summed while nothing
 else touches the key, and so are the metrics of ``Accounting``. The order of requests to one key is
@@ -11,76 +11,103 @@ parts are tried one by one, so that only those die that must.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 from postroom.errors import Error
 from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.outbox import Outbox
+from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import add_metrics, prefixes
 from postroom.ranges.registry import Registry, WriteEvaluator
-from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put, UpdateRequest
+from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
 
 _entries = msgspec.msgpack.Decoder(Executable)
 
 
-@dataclass(slots=True)
-class _Step:
-    """Outbox entries (key, entry) that are carried out together, and what they come to."""
+class Part(NamedTuple):
+    """One update: where it is stored (``b""``: nowhere), and what there is to say of it."""
 
+    stored_at: bytes
+    id: bytes
     request: UpdateRequest
-    entries: list[tuple[bytes, Executable]] = field(default_factory=list)
+    transaction_id: bytes
+    source: bytes
 
 
-class _AddingUp:
-    """Turns entries, in order, into steps; increments of a key gather until something else comes."""
+class Step(NamedTuple):
+    """Parts that are carried out together, and the request that they come to."""
+
+    request: Any
+    parts: list[Part]
+
+
+class Totals(NamedTuple):
+    """Metrics of prefixes, summed over the parts."""
+
+    metrics: dict[bytes, dict[str, int]]
+    parts: list[Part]
+
+
+class AddingUp:
+    """Turns updates, in order, into steps; increments of a key gather until something else comes."""
 
     def __init__(self) -> None:
-        self.steps: list[_Step] = []
-        self._sums: dict[bytes, tuple[int, list[tuple[bytes, Executable]]]] = {}
-        self._deltas: dict[bytes, Counter[str]] = {}
-        self._accounted: list[tuple[bytes, Executable]] = []
+        self.steps: list[Step] = []
+        self.totals = Totals({}, [])
+        self._sums: dict[bytes, int] = {}
+        self._parts: dict[bytes, list[Part]] = {}
 
-    def add(self, key: bytes, entry: Executable) -> None:
-        """One more entry."""
-        match entry.request:
-            case Increment(key=target, by=by):
-                total, parts = self._sums.get(target, (0, []))
-                parts.append((key, entry))
-                self._sums[target] = (total + by, parts)
-            case Accounting(key=target, deltas=deltas):
-                self._accounted.append((key, entry))
-                for prefix in prefixes(target):
-                    self._deltas.setdefault(prefix, Counter()).update(deltas)
-            case Put(key=target) | Delete(key=target):
-                self._flush(target)
-                self.steps.append(_Step(entry.request, [(key, entry)]))
-            case DeleteRange(start=start, end=end):
-                for target in [k for k in self._sums if k >= start and (end is None or k < end)]:
-                    self._flush(target)
-                self.steps.append(_Step(entry.request, [(key, entry)]))
+    def add(self, part: Part) -> None:
+        """One more update."""
+        request = part.request
+        if type(request) is Increment:
+            key = request.key
+            if key in self._sums:
+                self._sums[key] += request.by
+                self._parts[key].append(part)
+            else:
+                self._sums[key] = request.by
+                self._parts[key] = [part]
+        elif type(request) is Accounting:
+            self._account(request, part)
+        else:
+            self._other(request, part)
 
-    def _flush(self, target: bytes) -> None:
-        if target in self._sums:
-            total, parts = self._sums.pop(target)
-            self.steps.append(_Step(Increment(target, total), parts))
+    def finish(self) -> None:
+        """No more come: what has gathered becomes steps."""
+        for key in list(self._sums):
+            self._flush(key)
 
-    def finish(self) -> tuple[list[_Step], dict[bytes, Counter[str]], list[tuple[bytes, Executable]]]:
-        """The steps, and the metrics of all prefixes with the entries that they come from."""
-        for target in list(self._sums):
-            self._flush(target)
-        return self.steps, self._deltas, self._accounted
+    def _account(self, request: Accounting, part: Part) -> None:
+        self.totals.parts.append(part)
+        for prefix in prefixes(request.key):
+            sums = self.totals.metrics.setdefault(prefix, {})
+            for metric, delta in request.deltas.items():
+                sums[metric] = sums.get(metric, 0) + delta
+
+    def _other(self, request: Any, part: Part) -> None:
+        """Does not commute with the increments of the keys that it touches: they come first."""
+        if type(request) is DeleteRange:
+            start, end = request.start, request.end
+            for key in [k for k in self._sums if k >= start and (end is None or k < end)]:
+                self._flush(key)
+        else:
+            self._flush(request.key)
+        self.steps.append(Step(request, [part]))
+
+    def _flush(self, key: bytes) -> None:
+        if key in self._sums:
+            self.steps.append(Step(Increment(key, self._sums.pop(key)), self._parts.pop(key)))
 
 
 class Execution:
-    """Evaluates ``ExecuteDue`` with the range's own evaluators."""
+    """Takes updates up as they are committed, and evaluates ``ExecuteDue``."""
 
     def __init__(
         self,
@@ -97,69 +124,84 @@ class Execution:
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
         registry.commands[ExecuteDue] = self.execute_due
+        registry.companions.append(self.execute_deferred)
+
+    def execute_deferred(self, ctx: Evaluation) -> None:
+        """What this proposal defers: carried out along with it, or stored for later."""
+        parcels: list[Parcel] = ctx.deferred
+        if not parcels:
+            return
+        ctx.deferred = []
+        adding = AddingUp()
+        at_once, now = self._outbox.is_empty(ctx), ctx.timestamp
+        for due, id_, request, transaction_id, source in parcels:
+            if at_once and due <= now:
+                adding.add(Part(b"", id_, request, transaction_id, source))
+            else:
+                self._outbox.store(ctx, due, id_, Executable(request, transaction_id, source))
+        self._carry_out(ctx, adding)
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
         """``ExecuteDue``."""
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
+        adding = AddingUp()
+        for key, stored in due:
+            entry = _entries.decode(stored)
+            id_ = outbox.id_of(key)
+            adding.add(Part(key, id_, entry.request, entry.transaction_id, entry.source))
         if due:
-            self._carry_out(ctx, due)
+            self._carry_out(ctx, adding)
             outbox.advance(ctx, due[-1][0])
         ctx.after.append(self._quiet)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
-    def _carry_out(self, ctx: Evaluation, due: list[tuple[bytes, bytes]]) -> None:
-        adding = _AddingUp()
-        decode, add = _entries.decode, adding.add
-        for key, stored in due:
-            add(key, decode(stored))
-        steps, deltas, accounted = adding.finish()
-        for step in steps:
+    def _carry_out(self, ctx: Evaluation, adding: AddingUp) -> None:
+        adding.finish()
+        for step in adding.steps:
             self._try_step(ctx, step)
-        if accounted:
-            self._account(ctx, deltas, accounted)
+        if adding.totals.parts:
+            self._try_totals(ctx, adding.totals)
 
-    def _try_step(self, ctx: Evaluation, step: _Step) -> None:
+    def _try_step(self, ctx: Evaluation, step: Step) -> None:
         ctx.begin_step()
         try:
             self._writes[type(step.request)](ctx, step.request)
         except Error as error:
             ctx.undo_step()
-            self._failed(ctx, step.entries, error)
+            self._failed(ctx, step.parts, error)
         else:
-            self._done(ctx, step.entries)
+            self._done(ctx, step.parts)
 
-    def _account(
-        self,
-        ctx: Evaluation,
-        deltas: dict[bytes, Counter[str]],
-        entries: list[tuple[bytes, Executable]],
-    ) -> None:
+    def _try_totals(self, ctx: Evaluation, totals: Totals) -> None:
         ctx.begin_step()
         try:
-            for prefix, metrics in deltas.items():
-                add_metrics(ctx, prefix, metrics)
+            for prefix, sums in totals.metrics.items():
+                add_metrics(ctx, prefix, sums)
         except Error as error:
             ctx.undo_step()
-            self._failed(ctx, entries, error)
+            self._failed(ctx, totals.parts, error)
         else:
-            self._done(ctx, entries)
+            self._done(ctx, totals.parts)
 
-    def _failed(
-        self, ctx: Evaluation, entries: list[tuple[bytes, Executable]], error: Error
-    ) -> None:
-        """One entry dies; several are tried one by one."""
-        if len(entries) > 1:
-            for key, entry in entries:
-                self._try_step(ctx, _Step(entry.request, [(key, entry)]))
+    def _failed(self, ctx: Evaluation, parts: list[Part], error: Error) -> None:
+        """A single update dies; of several, each is tried by itself."""
+        if len(parts) > 1:
+            for part in parts:
+                self._try_step(ctx, Step(part.request, [part]))
             return
-        ((key, entry),) = entries
-        self._dead_letters.bury(ctx, self._outbox.id_of(key), entry, f"{type(error).__name__}: {error}")
-        ctx.erase(key)
-        ctx.count("pending_updates", -1)
+        (part,) = parts
+        entry = Executable(part.request, part.transaction_id, part.source)
+        self._dead_letters.bury(ctx, part.id, entry, f"{type(error).__name__}: {error}")
+        self._forget(ctx, part)
 
-    def _done(self, ctx: Evaluation, entries: list[tuple[bytes, Executable]]) -> None:
-        for key, _ in entries:
-            ctx.erase(key)
-        ctx.count("executed", len(entries))
-        ctx.count("pending_updates", -len(entries))
+    def _done(self, ctx: Evaluation, parts: list[Part]) -> None:
+        for part in parts:
+            if part.stored_at:
+                self._forget(ctx, part)
+        ctx.count("executed", len(parts))
+
+    def _forget(self, ctx: Evaluation, part: Part) -> None:
+        if part.stored_at:
+            ctx.erase(part.stored_at)
+            ctx.count(self._outbox.pending, -1)

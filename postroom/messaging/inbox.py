@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,6 +40,9 @@ from postroom.messaging.requests import (
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
+
+Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
+"""By recipient: the ids and the stored form of messages that reach it."""
 
 _encode = msgspec.msgpack.encode
 _mail = msgspec.msgpack.Decoder(Mail)
@@ -79,15 +83,17 @@ class Inboxes:
 
     # --- delivering
 
-    def deliver(self, ctx: Evaluation, arrivals: dict[bytes, list[tuple[bytes, bytes]]]) -> None:
-        """Puts (id, stored message) pairs, in order of their ids, into the inboxes of keys."""
-        writes = ctx.writes
+    def deliver(self, ctx: Evaluation, arrivals: Arrivals) -> int:
+        """Puts messages into the inboxes of their recipients; answers how many there were."""
+        writes, delivered = ctx.writes, 0
         for key, messages in arrivals.items():
             prefix = keys.inbox_prefix(key)
             for id_, stored in messages:
                 writes[prefix + id_] = stored
+            delivered += len(messages)
             self._announce(ctx, key, len(messages), min(messages)[0])
         ctx.after.append(lambda: self._arrived(arrivals))
+        return delivered
 
     def _announce(self, ctx: Evaluation, key: bytes, messages: int, oldest: bytes) -> None:
         index = keys.mail_key(key)
@@ -98,7 +104,7 @@ class Inboxes:
             oldest = min(oldest, before.oldest)
         ctx.writes[index] = _encode(Mail(messages, oldest))
 
-    def _arrived(self, arrivals: dict[bytes, list[tuple[bytes, bytes]]]) -> None:
+    def _arrived(self, arrivals: Arrivals) -> None:
         for key, messages in arrivals.items():
             self._claims.arrived(key, min(messages)[0])
         self._wake([Arrival(key) for key in arrivals])

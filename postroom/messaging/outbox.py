@@ -2,14 +2,17 @@
 
 ::
 
-    commit ── EnqueueMessage ──▶ deliverable ── DeliverDue ──▶ inbox of the recipient
-           └─ EnqueueUpdate ───▶ executable ─── ExecuteDue ──▶ the update itself
+    commit ── EnqueueMessage ──▶ deliverable ── delivery ───▶ inbox of the recipient
+           └─ EnqueueUpdate ───▶ executable ─── execution ──▶ the update itself
                                       └─ can never succeed ──▶ dead letters
 
 Entries are ordered by when they are due, then by commit timestamp and position; due is the commit
 timestamp itself unless the sender said later. Moving an entry on and deleting it is one raw write set,
 so it happens once, whatever fails: whoever believes to be the dispatcher after having lost the
 lease proposes something that is never applied.
+
+An entry that is due at once, for the same range, need not be stored at all: unless older ones wait,
+delivery and execution take it up in the very proposal that commits it (``postpone`` stores the rest).
 
 Deleting from the head of an LSM queue leaves tombstones. Each outbox therefore keeps a *head cursor* in
 memory: nothing is waiting below it, and reading starts there. It is found anew with a new lease.
@@ -18,7 +21,7 @@ memory: nothing is waiting below it, and reading starts there. It is found anew 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,6 +41,10 @@ from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
 
 DUE_BYTES: Final = 8
+Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
+"""What a transaction hands over: due (0: at once), id (commit timestamp and position), the request,
+and the transaction's id and source."""
+
 _encode = msgspec.msgpack.encode
 
 
@@ -61,74 +68,62 @@ class Outbox:
     def __init__(
         self, range_id: int, kind: bytes, pending: str, conservation: Conservation
     ) -> None:
-        self._pending = pending
+        self.pending = pending
         self._conservation = conservation
-        self.prefix = keys.outbox_prefix(range_id, kind)
-        self._end = keys.after_prefix(self.prefix)
-        self._head = self.prefix
+        self._prefix = keys.outbox_prefix(range_id, kind)
+        self._end = keys.after_prefix(self._prefix)
+        self._head = self._prefix
 
     def restart(self, _: Reader) -> None:
         """With a new lease: the cursor is not known."""
-        self._head = self.prefix
+        self._head = self._prefix
 
-    def add(self, ctx: Evaluation, due: int, entry: bytes) -> None:
+    def is_empty(self, ctx: Evaluation) -> bool:
+        """Whether nothing waits here, so that what comes now overtakes nothing."""
+        return not self._waiting(ctx)
+
+    def _waiting(self, ctx: Evaluation) -> int:
+        stored: int = getattr(self._conservation.applied, self.pending)
+        return stored + ctx.tally.get(self.pending, 0)
+
+    def store(self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable) -> None:
         """A new entry, due not before its own commit."""
-        stamp = ctx.stamp
-        key = b"".join(
-            (
-                self.prefix,
-                stamp if due <= ctx.timestamp else due.to_bytes(8, "big"),
-                stamp,
-                ctx.next_ordinal(),
-            )
-        )
-        ctx.writes[key] = entry
-        ctx.grow(len(key) + len(entry))
-
-    def put_back(self, ctx: Evaluation, id_: bytes, entry: bytes) -> None:
-        """An old entry, due now, under its old timestamp and position."""
-        ctx.writes[self.prefix + ctx.stamp + id_] = entry
+        when = max(id_[:8], due.to_bytes(8, "big"))
+        key = self._prefix + when + id_
+        ctx.writes[key] = stored = _encode(entry)
+        ctx.count(self.pending)
+        ctx.grow(len(key) + len(stored))
 
     def take_due(self, ctx: Evaluation, entries_max: int) -> Due:
-        """The first entries that are due, and when the next one will be.
-
-        Entries that this very proposal adds are among them. If none was pending before it, only those
-        can be, and the engine is not asked.
-        """
-        stored = getattr(self._conservation.applied, self._pending)
-        pending = stored + ctx.tally.get(self._pending, 0)
-        if not pending:
+        """The first entries that are due, and when the next one will be."""
+        waiting = self._waiting(ctx)
+        if not waiting:
             return Due([], 0)
-        upper = self.prefix + keys.u64(ctx.timestamp + 1)
-        found = ctx.iterate(self._head, upper) if stored else ctx.iterate_staged(self._head, upper)
-        entries = list(islice(found, entries_max))
-        return Due(entries, self._next_due(ctx, entries) if len(entries) < pending else 0)
+        due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
+        entries = list(islice(due, entries_max))
+        return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
         """When the first entry after those ``taken`` is due."""
         lower = taken[-1][0] + b"\x00" if taken else self._head
         for key, _ in ctx.iterate(lower, self._end):
-            return int.from_bytes(self.due_of(key), "big")
+            start = len(self._prefix)
+            return int.from_bytes(key[start : start + DUE_BYTES], "big")
         raise StoreCorrupted(
-            f"the counter {self._pending} says that an outbox holds entries, but it is empty; "
+            f"the counter {self.pending} says that an outbox holds entries, but it is empty; "
             "nothing was changed: please report this"
         )
 
     def is_quiet(self, view: View) -> bool:
         """Whether no entry is due."""
-        if not getattr(self._conservation.applied, self._pending):
+        if not getattr(self._conservation.applied, self.pending):
             return True
-        due = view.iterate(self._head, self.prefix + keys.u64(view.now + 1))
+        due = view.iterate(self._head, self._prefix + keys.u64(view.now + 1))
         return next(iter(due), None) is None
 
-    def due_of(self, key: bytes) -> bytes:
-        """The part of an entry's key that says when it is due."""
-        start = len(self.prefix)
-        return key[start : start + DUE_BYTES]
-
     def id_of(self, key: bytes) -> bytes:
-        """The part that says where it comes from: commit timestamp and position."""
-        return key[len(self.prefix) + DUE_BYTES :]
+        """The part of an entry's key that says where it comes from: commit timestamp and position."""
+        return key[len(self._prefix) + DUE_BYTES :]
 
     def advance(self, ctx: Evaluation, last: bytes) -> None:
         """Once the proposal is applied, everything up to ``last`` is done with."""
@@ -147,28 +142,28 @@ class Outboxes:
 
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
-        registry.writes[EnqueueMessage] = self.enqueue_message
-        registry.writes[EnqueueUpdate] = self.enqueue_update
+        registry.writes[EnqueueMessage] = enqueue_message
+        registry.writes[EnqueueUpdate] = enqueue_update
         registry.reads[AwaitQuiet] = self.await_quiet
         registry.on_lease += (self.deliverable.restart, self.executable.restart)
-
-    def enqueue_message(self, ctx: Evaluation, request: EnqueueMessage) -> None:
-        """``EnqueueMessage``."""
-        entry = Deliverable(
-            request.key, request.value, request.headers, ctx.transaction_id, ctx.source
-        )
-        self.deliverable.add(ctx, request.due, _encode(entry))
-        ctx.count("enqueued")
-        ctx.count("pending_messages")
-
-    def enqueue_update(self, ctx: Evaluation, request: EnqueueUpdate) -> None:
-        """``EnqueueUpdate``."""
-        entry = Executable(request.request, ctx.transaction_id, ctx.source)
-        self.executable.add(ctx, request.due, _encode(entry))
-        ctx.count("enqueued")
-        ctx.count("pending_updates")
 
     def await_quiet(self, view: View, _: AwaitQuiet) -> None:
         """``AwaitQuiet``."""
         if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
             raise MustWait(QUIET)
+
+
+def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:
+    """``EnqueueMessage``: the delivery decides where the message goes from here."""
+    id_ = ctx.stamp + ctx.next_ordinal()
+    ctx.sent.append((request.due, id_, request, ctx.transaction_id, ctx.source))
+    ctx.count("enqueued")
+    ctx.grow(len(request.value) + len(request.key))
+
+
+def enqueue_update(ctx: Evaluation, request: EnqueueUpdate) -> None:
+    """``EnqueueUpdate``: the execution decides where the update goes from here."""
+    id_ = ctx.stamp + ctx.next_ordinal()
+    ctx.deferred.append((request.due, id_, request.request, ctx.transaction_id, ctx.source))
+    ctx.count("enqueued")
+    ctx.grow(64)

@@ -17,8 +17,8 @@ from postroom.errors import CommitUnknown, Retryable, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.requests import DeliverDue, ExecuteDue, Moved
 
-DELIVERIES_PER_REQUEST_MAX: Final = 512
-EXECUTIONS_PER_REQUEST_MAX: Final = 4096
+DELIVER_DUE: Final = DeliverDue(512)
+EXECUTE_DUE: Final = ExecuteDue(4096)
 POLL_SECONDS: Final = 5.0
 
 
@@ -85,10 +85,10 @@ class Mover:
 def dispatcher(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
                poll_seconds: float = POLL_SECONDS) -> Mover:
     """The service that delivers."""
-    return Mover(DeliverDue(DELIVERIES_PER_REQUEST_MAX), send, signal, now, poll_seconds)
+    return Mover(DELIVER_DUE, send, signal, now, poll_seconds)
 
 
 def executor(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
              poll_seconds: float = POLL_SECONDS) -> Mover:
     """The service that executes."""
-    return Mover(ExecuteDue(EXECUTIONS_PER_REQUEST_MAX), send, signal, now, poll_seconds)
+    return Mover(EXECUTE_DUE, send, signal, now, poll_seconds)

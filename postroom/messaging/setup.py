@@ -2,6 +2,10 @@
 
 A range does not know messaging: it gets evaluators and finishers, and two services run beside it on
 its leaseholder.
+
+What a proposal sends within its own range is delivered and executed in the same proposal, after the
+requests: it costs no write of its own and is there at once. The services see to the rest: what is
+scheduled for later, what was too much for one proposal, what a crash has left.
 """
 
 from __future__ import annotations
@@ -51,19 +55,15 @@ class Messaging:
         outboxes, conservation = self.outboxes, self.conservation
         for part in (outboxes, self.inboxes, self.dead_letters, conservation):
             part.register(registry)
-        delivery = Delivery(
-            self._range_id, outboxes.deliverable, self.inboxes, self._wake
-        )
-        delivery.register(registry)
-        execution = Execution(
+        Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
+        Execution(
             outboxes.executable, self.dead_letters, registry.writes, self._wake
-        )
-        execution.register(registry)
+        ).register(registry)
         registry.finishers.append(self._signal)
 
     def _signal(self, ctx: Evaluation) -> None:
-        """Once a proposal that leaves something pending is applied, the services hear of it."""
-        if "pending_messages" in ctx.tally:
+        """Of what the proposal leaves pending, the services hear once it is applied."""
+        if ctx.tally.get("pending_messages", 0) > 0:
             ctx.after.append(self._deliveries.set)
-        if "pending_updates" in ctx.tally:
+        if ctx.tally.get("pending_updates", 0) > 0:
             ctx.after.append(self._executions.set)

@@ -19,10 +19,9 @@ Invariants:
 
 * Indices are contiguous; terms never fall along the log.
 * The log is never cut at or below the commit index, nor dropped beyond the applied index.
-* The stored hard state names the base whenever an entry is stored. With none stored, the applied
-  position is the base: a group of one drops each entry in the turn that applies it, and need not
-  write a hard state for that. Such entries are of the term in the hard state, because entering a
-  term writes it, base included.
+* The stored hard state names the base, unless no entry is stored and the base is of the current
+  term. Then the base is the applied index: a group of one drops each entry in the turn that
+  applies it, and need not write a hard state for that.
 """
 
 from __future__ import annotations
@@ -69,6 +68,16 @@ _decode_members = msgspec.msgpack.Decoder(tuple[NodeId, ...]).decode
 def membership_payload(members: tuple[NodeId, ...]) -> bytes:
     """The payload of an entry that makes ``members`` the group."""
     return MEMBERSHIP + _encode(members)
+
+
+def is_payload(payload: bytes) -> bool:
+    """Whether ``payload`` can stand in a log."""
+    if payload[:1] != MEMBERSHIP:
+        return payload[:1] in (COMMAND, NOOP)
+    try:
+        return len(_decode_members(payload[1:])) > 0
+    except (ValueError, msgspec.DecodeError):
+        return False
 
 
 class Journal:
@@ -161,17 +170,19 @@ class Journal:
 
     def end(self) -> None:
         """The turn's changes are complete: stage the hard state if it matters and changed."""
-        moved = len(self._entries) > 1 and self._hard_base_index != self._entries[0][1]
-        if self._hard_state_changed or moved:
+        _, base_index, base_term = self._entries[0]
+        moved = base_index != self._hard_base_index
+        matters = len(self._entries) > 1 or base_term != self.term
+        if self._hard_state_changed or (moved and matters):
             self._hard_state_changed = False
-            self._hard_base_index = self._entries[0][1]
+            self._hard_base_index = base_index
             self.writes[self._hard_key] = _encode(
                 HardState(
                     FORMAT_VERSION,
                     self.term,
                     self.vote,
-                    self.base_index,
-                    self._entries[0][2],
+                    base_index,
+                    base_term,
                     self._members[0][1],
                 )
             )
@@ -288,7 +299,7 @@ class Journal:
             return
         try:
             hard = _decode_hard_state(stored)
-        except msgspec.DecodeError as error:
+        except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"the hard state is unreadable ({error})") from error
         if hard.version != FORMAT_VERSION:
             raise VersionMismatch(
@@ -330,7 +341,7 @@ class Journal:
             raise self._corrupted(
                 f"it ends at entry {self.last_index} but the state includes entry {applied_index}"
             )
-        # Entries that a group of one passed over are of the term that the hard state names.
+        # The base moved on without a hard state: it is of the current term, see the invariants.
         self._entries = [(b"", applied_index, self.term)]
 
     def _corrupted(self, what: str) -> StoreCorrupted:

@@ -23,6 +23,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from postroom.raft.journal import is_payload
 from postroom.raft.state_machine import NodeId
 
 logger = logging.getLogger(__name__)
@@ -131,10 +132,27 @@ def decode_frame(frame: bytes, sender: NodeId) -> list[Envelope]:
         return []
     try:
         version, envelopes = _decoder.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
         logger.warning("dropped a malformed frame from %s: %s", sender, error)
         return []
     if version != WIRE_VERSION:
         logger.warning("dropped a frame of unknown version %d from %s", version, sender)
         return []
+    if not all(_is_sound(message) for _, message in envelopes):
+        logger.warning("dropped a malformed frame from %s: entries contradict each other", sender)
+        return []
     return envelopes
+
+
+def _is_sound(message: Message) -> bool:
+    """What types cannot say: terms rise along a log and to the sender's; payloads are readable."""
+    if isinstance(message, Chunk):
+        return message.index_term <= message.term and len(message.members) > 0
+    if not isinstance(message, Append):
+        return True
+    term = message.prev_term
+    for entry_term, payload in message.entries:
+        if entry_term < term or not is_payload(payload):
+            return False
+        term = entry_term
+    return term <= message.term

@@ -84,12 +84,14 @@ class Evaluation:
         writes: raw writes of the request under evaluation; evaluators write here.
         tally: named numbers that the finishers turn into records (counters).
         staged: raw writes of the requests accepted so far.
+        sent: the messages, and ``deferred``: the updates in the outboxes of the transactions accepted so
+            far, for the companions to take up.
         after: what to do on the leaseholder once the proposal is applied.
     """
 
     __slots__ = (
-        "_cache", "_earlier", "_erased", "_garbage_mark", "_step_marks", "_reader", "_after_mark", "_request_tally",
-        "after", "bytes", "garbage", "last_commit", "ordinal", "range_id", "source", "staged",
+        "_cache", "_deferred_mark", "_earlier", "_erased", "_garbage_mark", "_sent_mark", "_step_marks", "_reader", "_after_mark", "_request_tally",
+        "after", "bytes", "deferred", "garbage", "last_commit", "ordinal", "range_id", "sent", "source", "staged",
         "stamp", "tally", "timestamp", "transaction_id", "writes",
     )  # fmt: skip
 
@@ -102,6 +104,8 @@ class Evaluation:
         self.writes: WriteSet = {}
         self.garbage: list[bytes] = []
         self.tally: dict[str, int] = {}
+        self.sent: list[Any] = []
+        self.deferred: list[Any] = []
         self.after: list[Callable[[], None]] = []
         self.bytes = 0
         self.begin(0)
@@ -121,6 +125,8 @@ class Evaluation:
         self._erased: list[bytes] = []
         self._garbage_mark = len(self.garbage)
         self._after_mark = len(self.after)
+        self._sent_mark = len(self.sent)
+        self._deferred_mark = len(self.deferred)
 
     def accept(self) -> None:
         """The request's writes join the proposal."""
@@ -139,6 +145,8 @@ class Evaluation:
         """The request failed: nothing of it remains."""
         del self.garbage[self._garbage_mark :]
         del self.after[self._after_mark :]
+        del self.sent[self._sent_mark :]
+        del self.deferred[self._deferred_mark :]
 
     def begin_step(self) -> None:
         """A part of the request that may fail by itself begins."""
@@ -176,11 +184,6 @@ class Evaluation:
         overlay = self._overlay(lower, upper)
         stored = self._reader.iterate(lower, upper, reverse=reverse)
         return _merged(stored, overlay, reverse=reverse) if overlay else stored
-
-    def iterate_staged(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span that this proposal writes, and no others."""
-        overlay = self._overlay(lower, upper)
-        return iter(sorted((k, v) for k, v in overlay.items() if v is not None))
 
     def _overlay(self, lower: bytes, upper: bytes) -> WriteSet:
         overlay = {k: v for k, v in self.staged.items() if lower <= k < upper}

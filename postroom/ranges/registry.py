@@ -26,6 +26,8 @@ class Registry:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
         commands: evaluated into a proposal of their own accord.
         writes: evaluated inside a transaction.
+        companions: evaluated after the requests of a proposal, each like one more request, when those
+            have tallied anything: what can be done along with them (delivering what they send).
         finishers: called once a proposal holds all its requests, to write records that sum up.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
@@ -35,6 +37,7 @@ class Registry:
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
     commands: dict[type, WriteEvaluator] = field(default_factory=dict)
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
+    companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)

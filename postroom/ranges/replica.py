@@ -242,8 +242,12 @@ class Replica:
         ctx = Evaluation(self._stored, self.range_id, self.last_commit)
         results: list[Result] = []
         self._evaluate_calls(ctx, self._queue, results)
-        # Upkeep comes last, so that messages are delivered in the very proposal that sends them.
         self._evaluate_calls(ctx, self._upkeep, results)
+        if ctx.tally:
+            for companion in self.registry.companions:
+                ctx.begin(self._clock.now())
+                companion(ctx)
+                ctx.accept()
         command = Command(self.lease.sequence, ctx.staged)
         return ctx, Proposal(command, results, ctx.after, ctx.last_commit)
 

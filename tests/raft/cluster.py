@@ -195,7 +195,9 @@ class Cluster:
         """Election safety (section 5.2): at most one leader a term, ever."""
         leads, term = member.role_and_term
         if leads:
-            assert self.leaders.setdefault(term, member.node) == member.node, f"two lead term {term}"
+            assert self.leaders.setdefault(term, member.node) == member.node, (
+                f"two lead term {term}"
+            )
 
     @property
     def leader(self) -> Member | None:

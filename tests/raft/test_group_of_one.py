@@ -90,8 +90,9 @@ def test_many_groups_wake_only_for_themselves() -> None:
     for group in groups:
         original = group.stage
         group.stage = (  # type: ignore[method-assign]
-            lambda now, original=original, group=group: turns.append(group.group_id)
-            or original(now)
+            lambda now, original=original, group=group: (
+                turns.append(group.group_id) or original(now)
+            )
         )
     groups[3].propose(b"x", None, puppets.outcomes.append)
     puppets.turn()

@@ -38,12 +38,8 @@ def test_a_group_of_one_grows_to_three_and_shrinks_again() -> None:
     for members in ((1, 2), (1,)):
         leader = cluster.elect()
         leaves = (set(leader.group.members) - set(members)).pop()
-        if leaves == leader.node:
-            cluster.crash(leader.node)
-            cluster.elect()
         assert change(cluster, *members) is Outcome.APPLIED
-        if leaves in cluster.members:
-            cluster.crash(leaves)
+        cluster.crash(leaves)
     cluster.replicate(2)
     assert cluster.elect().node == 1
     cluster.check_outcomes()
@@ -96,7 +92,9 @@ def test_a_follower_does_not_change_members() -> None:
 def test_members_count_as_soon_as_they_are_in_the_log_and_go_with_the_entry() -> None:
     """Section 6: "a server always uses the latest configuration in its log"."""
     puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04"))))
+    puppets.turn(
+        (2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04")))
+    )
     assert puppets.group.members == (1, 2, 3, 4)
     assert puppets.core.quorum == 3
     puppets.turn((3, puppets.append(2, (1, 1), (2, NOOP_PAYLOAD))))

@@ -62,7 +62,7 @@ def test_committed_entries_are_never_cut() -> None:
 def test_a_refusal_skips_the_whole_conflicting_term() -> None:
     """Section 5.3: "one AppendEntries RPC will be required for each term"; pysyncobj: each entry."""
     puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
+    puppets.turn((2, puppets.append(2, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
     assert puppets.ask(3, puppets.append(4, (4, 3))) == [Appended(4, False, 1)]
 
 

@@ -108,20 +108,22 @@ def test_the_whole_log_is_replaced_when_it_conflicts() -> None:
 
 
 def test_a_lost_chunk_is_sent_again_with_the_next_heartbeat() -> None:
-    puppets = Puppets(options=RaftOptions(log_entries_max=1))
+    puppets = Puppets(options=RaftOptions(log_entries_max=4))
     term = puppets.lead()
     puppets.acknowledge(2)
-    for _ in range(3):
+    said = []
+    for _ in range(6):
         puppets.propose(b"x")
-        puppets.turn()
-        puppets.acknowledge(2)
+        said += puppets.turn()
+        said += puppets.acknowledge(2)
+    said += puppets.turn((3, Appended(term, False, 0)))
     assert puppets.journal.base_index > 1
-    sent = [what for to, what in puppets.turn((3, Appended(term, False, 0))) if to == 3]
-    assert [type(what) for what in sent] == [Chunk]
+    sent = [what for to, what in said if to == 3 and isinstance(what, Chunk)]
+    assert [what.ordinal for what in sent] == [0]
     assert [what for to, what in puppets.turn() if to == 3] == []
     again = [what for to, what in puppets.wait(0.11) if to == 3]
     assert again == sent
-    following = puppets.turn((3, ChunkTaken(term, 1, 1)))
+    following = puppets.turn((3, ChunkTaken(term, sent[0].transfer, 1)))
     assert [what.ordinal for to, what in following if isinstance(what, Chunk)] == [1]
 
 

@@ -16,7 +16,7 @@ import postroom.aio
 from postroom.errors import Error
 from postroom.server.demonstration.check import Finding, check
 from postroom.server.demonstration.flights import Flight, count_flights, flights
-from postroom.server.demonstration.replay import depart, flight_key, replay
+from postroom.server.demonstration.replay import decode_board, depart, encode, flight_key, replay
 from postroom.server.demonstration.tour import demonstrate
 
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
@@ -50,10 +50,12 @@ def test_the_source_is_what_the_documentation_says() -> None:
 def test_the_first_departure() -> None:
     assert next(flights()) == Flight(
         1, "2013-01-01", "UA", "1545", "N14228", "EWR", "IAH", "819", False, 2, 1400
-    ) or next(flights()).arrival == "819"
+    )
 
 
-def test_it_ends_exact_and_says_so_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_exact_and_says_so_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "store"
     assert asyncio.run(demonstrate(store, 400, fresh=False))
     first = capsys.readouterr().out
@@ -104,7 +106,9 @@ async def _send(db: postroom.aio.Database, key: bytes, *, later: float | None = 
     await db.drain()
 
 
-async def _defer(db: postroom.aio.Database, update: postroom.Increment | postroom.Accounting) -> None:
+async def _defer(
+    db: postroom.aio.Database, update: postroom.Increment | postroom.Accounting
+) -> None:
     async with db.begin() as tx:
         tx.enqueue_update(update)
     await db.drain()
@@ -113,21 +117,9 @@ async def _defer(db: postroom.aio.Database, update: postroom.Increment | postroo
 async def _read_twice(db: postroom.aio.Database) -> None:
     """As if a clerk had read a message, forgotten it, and read another one twice."""
     key = b"board/MIA"
-    board = postroom_board(await db.get(key))
-    board[2] += 1
-    await db.put(key, encoded(board))
-
-
-def postroom_board(stored: bytes) -> list[int]:
-    from postroom.server.demonstration.replay import decode
-
-    return decode(stored)
-
-
-def encoded(board: list[int]) -> bytes:
-    from postroom.server.demonstration.replay import encode
-
-    return encode(board)
+    board = decode_board(await db.get(key))
+    board.numbers += 1
+    await db.put(key, encode(board))
 
 
 TAMPERED: dict[str, tuple[Tamper, set[str]]] = {

@@ -27,7 +27,7 @@ def _facts(now: postroom.Status) -> dict[str, object]:
     return {
         **now._asdict(),
         "timestamp": now.timestamp.datetime.isoformat(),
-        "counters": msgspec.to_builtins(now.counters),
+        "counters": msgspec.structs.asdict(now.counters),
     }
 
 

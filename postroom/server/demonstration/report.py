@@ -44,7 +44,7 @@ def _line_per_tenth(console: Console, done: int, total: int) -> Callable[[], Non
         nonlocal done
         before, done = done * 10 // total, done + 1
         if done * 10 // total > before:
-            console.print(f"{done:,} of {total:,} departures", highlight=False)
+            console.out(f"{done:,} of {total:,} departures", highlight=False)
 
     return advance
 
@@ -97,6 +97,6 @@ def show_findings(console: Console, findings: list[Finding]) -> None:
     console.print(table)
     for finding in findings:
         for difference in finding.differences[:DIFFERENCES_SHOWN]:
-            console.print(f"{finding.subject}: {difference}", style="red", markup=False)
+            console.out(f"{finding.subject}: {difference}", style="red")
         if (more := len(finding.differences) - DIFFERENCES_SHOWN) > 0:
-            console.print(f"{finding.subject}: {more:,} more differences", style="red")
+            console.out(f"{finding.subject}: {more:,} more differences", style="red")

@@ -53,7 +53,7 @@ async def _replay_missing(
     already = sum(done)
     if already:
         what = "complete" if already == total else "going on"
-        console.print(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
+        console.out(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
     missing = compress(flights(total), (not mark for mark in done[1:]))
     with progress(console, already, total) as advance:
         measures = await replay(db, missing, advance)

@@ -1,0 +1,131 @@
+"""Frames: what is written is read again, and what is unsound is dropped and does nothing."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.raft import messages
+from postroom.raft.messages import (
+    Append,
+    Appended,
+    Chunk,
+    ChunkTaken,
+    PreVote,
+    PreVoted,
+    Vote,
+    Voted,
+    decode_frame,
+    encode_frame,
+)
+from tests.raft.puppet import Puppets
+
+EVERY_MESSAGE = [
+    PreVote(1, 2, 3),
+    PreVoted(1, True),
+    Vote(1, 2, 3),
+    Voted(1, False),
+    Append(3, 2, 1, 4, 0, ((1, b"\0x"), (3, b"\1"))),
+    Appended(1, True, 2),
+    Chunk(3, 1, 9, 2, (1, 2, 3), 0, msgspec.msgpack.encode((1, b"state")), True),
+    ChunkTaken(1, 1, 1),
+]
+
+
+@pytest.fixture(autouse=True)
+def hear(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="postroom.raft.messages")
+
+
+def test_every_message_is_read_as_it_was_written() -> None:
+    envelopes = list(enumerate(EVERY_MESSAGE))
+    assert decode_frame(encode_frame(envelopes), 2) == envelopes
+
+
+def test_the_bytes_of_a_frame_are_fixed() -> None:
+    assert encode_frame([(7, Voted(3, True))]) == b"\x92\x01\x91\x92\x07\x93\x04\x03\xc3"
+
+
+def test_another_version_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    frame = msgspec.msgpack.encode([2, [[7, Voted(3, True)]]])
+    assert decode_frame(frame, 2) == []
+    assert "unknown version 2 from 2" in caplog.text
+
+
+def test_what_is_too_large_is_dropped(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "FRAME_BYTES_MAX", 5)
+    assert decode_frame(encode_frame([(7, Voted(3, True))]), 2) == []
+    assert "too large" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "unsound",
+    [
+        [1, [[7, [4, -1, True]]]],
+        [1, [[7, [99, 1, True]]]],
+        [1, [[-7, [4, 1, True]]]],
+        [1, [[7, [4, 2**63, True]]]],
+        [1, [[7, [4, 1, "yes"]]]],
+        [1, [[7, [4]]]],
+        [1, [[7, [5, 1, 2, 3, 4, 0, [[1, b""]]]]]],
+        [1, [[7, [7, 1, 1, 9, 2, list(range(65)), 0, b"", True]]]],
+        [1, [[7, [5, 1, 2, 2, 4, 0, []]]]],
+        [1, [[7, [5, 3, 2, 2, 4, 0, [[1, b"\0x"]]]]]],
+        [1, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\3?"]]]]]],
+        [1, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\2\x90"]]]]]],
+        [1, [[7, [7, 1, 1, 9, 2, [1], 0, b"", True]]]],
+        [1],
+        {"version": 1},
+        None,
+    ],
+)
+def test_what_is_malformed_is_dropped(unsound: object, caplog: pytest.LogCaptureFixture) -> None:
+    assert decode_frame(msgspec.msgpack.encode(unsound), 2) == []
+    assert "malformed frame from 2" in caplog.text
+
+
+def test_a_pickle_is_nothing_but_malformed() -> None:
+    assert decode_frame(pickle.dumps(("request_vote", 1)), 2) == []
+
+
+def test_deep_nesting_is_dropped() -> None:
+    assert decode_frame(b"\x91" * 100_000, 2) == []
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_do_nothing(frame: bytes) -> None:
+    assert decode_frame(frame, 2) == []
+
+
+VALID = encode_frame(list(enumerate(EVERY_MESSAGE)))
+
+
+@given(st.integers(0, len(VALID) - 1), st.integers(0, 255), st.integers(0, len(VALID)))
+def test_damaged_frames_never_raise(position: int, value: int, length: int) -> None:
+    damaged = bytearray(VALID)
+    damaged[position] = value
+    for _, message in decode_frame(bytes(damaged[:length]), 2):
+        assert isinstance(message, messages.Message)
+
+
+@given(st.lists(st.sampled_from(EVERY_MESSAGE), max_size=6), st.data())
+def test_well_formed_nonsense_stops_no_member(said: list, data: st.DataObject) -> None:
+    """Numbers and order are the sender's: whatever they are, a member goes on."""
+    puppets = Puppets()
+    small = st.integers(0, 4)
+    for message in said:
+        names = [name for name in ("last_index", "prev_index", "commit_index", "index") if
+                 hasattr(message, name)]  # fmt: skip
+        changed = {name: data.draw(small) for name in ["term", *names]}
+        if isinstance(message, Append):
+            changed["entries"] = ((changed["term"], b"\0x"),) * data.draw(small)
+            changed["prev_term"] = data.draw(st.integers(0, changed["term"]))
+        puppets.turn((data.draw(st.integers(2, 4)), msgspec.structs.replace(message, **changed)))
+        assert puppets.group.stopped is None
