@@ -1,6 +1,7 @@
 """Postroom: a key-value store in which every key has an inbox and every transaction an outbox.
 
-This module hands on the public names and nothing else; the asyncio forms are in :mod:`postroom.aio`.
+This module hands on the public names and nothing else; the asyncio forms are in
+:mod:`postroom.aio`.
 """
 
 from postroom import errors
@@ -41,7 +42,7 @@ from postroom.errors import (
 from postroom.kv.clock import Timestamp
 from postroom.kv.tuples import key, prefix, unpack
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.embedded import open
+from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
 __version__ = "0.1.0"
 

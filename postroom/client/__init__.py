@@ -1,1 +1,1 @@
-
+"""What applications call: Database and Transaction, in both forms."""

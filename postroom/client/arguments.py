@@ -1,4 +1,6 @@
-"""Checks of what applications pass in: wrong types and sizes are refused before anything is sent."""
+"""Checks of what applications pass in: wrong types and sizes are refused before anything is
+sent.
+"""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class _Checked:
             return self._codec.decode(data)
         except Exception as error:
             raise WrongType(
-                f"the codec cannot unpack the stored value {shorten(data)} ({error}): it was written "
-                "with another codec, or as an integer (read that with postroom.integer)"
+                f"the codec cannot unpack the stored value {shorten(data)} ({error}): it was "
+                "written with another codec, or as an integer (read that with postroom.integer)"
             ) from error
 
 

@@ -1,8 +1,8 @@
 """The database as applications use it, in its asyncio form.
 
-Every operation outside a transaction is a transaction of one request. Logic is written once, here and
-in :mod:`postroom.client.transaction`; the synchronous forms (:mod:`postroom.client.sync`) run the same
-coroutines and block where these wait.
+Every operation outside a transaction is a transaction of one request. Logic is written once, here
+and in :mod:`postroom.client.transaction`; the synchronous forms (:mod:`postroom.client.sync`) run
+the same coroutines and block where these wait.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from postroom.messaging.requests import (
 from postroom.messaging.requests import DeadLetter as StoredLetter
 from postroom.ranges.requests import (
     Changes,
-    CommitTransaction,
     Committed,
+    CommitTransaction,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -121,7 +121,7 @@ class Database:
         decode = self.codec.decode
         return [None if value is None else decode(value) for value in reply.values]
 
-    async def scan(
+    def scan(
         self,
         start: bytes = b"",
         end: bytes | None = None,
@@ -130,7 +130,7 @@ class Database:
         reverse: bool = False,
         at: int | None = None,
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end``, consistent at one timestamp however long it takes.
+        """The pairs with ``start <= key < end`` at one timestamp, however long it takes.
 
         Args:
             start: first key.
@@ -139,12 +139,17 @@ class Database:
             reverse: from the end backwards.
             at: as of this timestamp instead of now.
         """
+        return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
+
+    async def _unpacked(
+        self, found: AsyncIterator[list[tuple[bytes, bytes]]]
+    ) -> AsyncIterator[tuple[bytes, Any]]:
         decode = self.codec.decode
-        async for page in self.scan_pages(start, end, limit=limit, reverse=reverse, at=at):
+        async for page in found:
             for key, value in page:
                 yield key, decode(value)
 
-    async def scan_pages(
+    def scan_pages(
         self,
         start: bytes,
         end: bytes | None,
@@ -157,7 +162,13 @@ class Database:
         arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
-        moment = await self._sender.send(Protect(arguments.timestamp(at)))
+        moment = arguments.timestamp(at) or self._sender.now()
+        return self._pages(start, end, moment, limit, reverse)
+
+    async def _pages(
+        self, start: bytes, end: bytes | None, at: int, limit: int | None, reverse: bool
+    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+        moment = await self._sender.send(Protect(at))
         try:
             async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
                 yield page.pairs
@@ -176,7 +187,8 @@ class Database:
     def watch(
         self, start: bytes, end: bytes | None = None, *, after: int | None = None
     ) -> AsyncIterator[Change]:
-        """The committed changes of a key, or of a span, in order, from now or ``after`` on, for ever.
+        """The committed changes of a key, or of a span, in order, from now or ``after`` on, for
+        ever.
 
         Args:
             start: the key; or the first key of a span if ``end`` is given.
@@ -281,8 +293,9 @@ class Database:
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
-        On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it commits
-        again with the same id, which tells the outcome. So ``function`` may be called several times.
+        On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
+        commits again with the same id, which tells the outcome. So ``function`` may be called
+        several times.
         """
         give_up = self._sender.monotonic() + RETRY_SECONDS_MAX
         backoff = BACKOFF_SECONDS_FIRST
@@ -383,7 +396,7 @@ class Database:
         discarded: int = await self._commit_one(b"", DiscardDeadLetters(ids))
         return discarded
 
-    async def drain(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - a public name
+    async def drain(self, timeout: float = 30.0) -> None:
         """Waits until every outbox entry that is due has been delivered or executed.
 
         Raises:
@@ -426,4 +439,6 @@ def _letter_ids(given: Iterable[str]) -> list[bytes]:
     try:
         return [bytes.fromhex(each) for each in given]
     except (ValueError, TypeError) as error:
-        raise ValueError(f"not the id of a dead letter ({error}): use those of dead_letters()") from None
+        raise ValueError(
+            f"not the id of a dead letter ({error}): use those of dead_letters()"
+        ) from None

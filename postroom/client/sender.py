@@ -1,13 +1,13 @@
 """The sender port: how a client reaches the store, whichever way that is.
 
-The client's logic is written once, as coroutines that await answers. An asyncio sender suspends them
-on the event loop; a synchronous one blocks the thread at each answer that is not there yet
+The client's logic is written once, as coroutines that await answers. An asyncio sender suspends
+them on the event loop; a synchronous one blocks the thread at each answer that is not there yet
 (``run_blocking``). Answers that are there at once cost neither.
 """
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol, TypeVar
 

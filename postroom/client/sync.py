@@ -1,8 +1,8 @@
 """The synchronous forms: the same coroutines, run by the calling thread.
 
 Thin on purpose: what a method does, its arguments and its errors are documented at the asyncio form
-of the same name (:mod:`postroom.client.database`, :mod:`postroom.client.transaction`). One ``Database``
-may be used from many threads at once, and gains from it: their commits share a sync. A
+of the same name (:mod:`postroom.client.database`, :mod:`postroom.client.transaction`). One
+``Database`` may be used from many threads at once, and gains from it: their commits share a sync. A
 ``Transaction`` belongs to one thread at a time.
 """
 
@@ -244,10 +244,12 @@ class Database:
         at: int | None = None,
     ) -> Iterator[tuple[bytes, Any]]:
         """The pairs with ``start <= key < end``, consistent however long it takes."""
-        core = self._core
-        found = core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
-        decode = core.codec.decode
-        for page in _iterate(self._sender, found):
+        found = self._core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
+        return self._unpacked(_iterate(self._sender, found))
+
+    def _unpacked(self, pages: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[tuple[bytes, Any]]:
+        decode = self._core.codec.decode
+        for page in pages:
             for key, value in page:
                 yield key, decode(value)
 

@@ -4,8 +4,9 @@ Optimistic: reads go to the store and are remembered as keys and spans; writes a
 here; ``commit`` sends everything in one request. The store then checks that nothing read has
 changed (:mod:`postroom.ranges.transactions`). A transaction sees its own writes.
 
-States: *open* until ``commit`` or ``rollback``; *closed* afterwards. A commit whose outcome is unknown
-(``CommitUnknown``) leaves it open for another ``commit`` with the same id, which tells the outcome.
+States: *open* until ``commit`` or ``rollback``; *closed* afterwards. A commit whose outcome is
+unknown (``CommitUnknown``) leaves it open for another ``commit`` with the same id, which tells the
+outcome.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
+
+import msgspec
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
@@ -40,8 +43,8 @@ from postroom.messaging.requests import (
 from postroom.messaging.requests import Reaped as ReapedMessages
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import (
-    CommitTransaction,
     Committed,
+    CommitTransaction,
     Delete,
     Get,
     GetForUpdate,
@@ -51,8 +54,6 @@ from postroom.ranges.requests import (
     UpdateRequest,
     Value,
 )
-
-import msgspec
 
 _UNWRITTEN: Final[Any] = object()
 _OVERHEAD_BYTES: Final = 32
@@ -65,22 +66,34 @@ def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Codec) -> 
     result = []
     for id_, stored in found:
         entry = decode(stored)
-        result.append(
-            Message(key, unpack(entry.value), entry.headers, id_, entry.delivered_at)
-        )
+        result.append(Message(key, unpack(entry.value), entry.headers, id_, entry.delivered_at))
     return result
 
 
 class Transaction:
     """Reads, writes and messages that take effect together, or not at all.
 
-    Use it as ``async with db.begin() as tx``: it commits at the end of the block and rolls back on an
-    exception. Made by :meth:`Database.begin`.
+    Use it as ``async with db.begin() as tx``: it commits at the end of the block and rolls back on
+    an exception. Made by :meth:`Database.begin`.
     """
 
     __slots__ = (
-        "_began", "_bytes", "_closed", "_codec", "_commit_timestamp", "_expires", "_id", "_locked",
-        "_reaped", "_reads", "_read_timestamp", "_sender", "_sends", "_spans", "_timeout", "_writes",
+        "_began",
+        "_bytes",
+        "_closed",
+        "_codec",
+        "_commit_timestamp",
+        "_expires",
+        "_id",
+        "_locked",
+        "_read_timestamp",
+        "_reads",
+        "_reaped",
+        "_sender",
+        "_sends",
+        "_spans",
+        "_timeout",
+        "_writes",
     )  # fmt: skip
 
     def __init__(self, sender: Sender, codec: Codec, transaction_id: bytes, timeout: float) -> None:
@@ -177,12 +190,26 @@ class Transaction:
         written = self._writes.get(key, reply.value)
         return None if written is None else self._codec.decode(written)
 
-    async def scan(
-        self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
+    def scan(
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end`` (``None``: to the end), its own writes included."""
+        """The pairs with ``start <= key < end``, its own writes included."""
+        self._check_alive()
+        arguments.span(start, end)
+        if limit is not None:
+            arguments.count(limit, "limit", 0)
+        return self._unpacked(self._raw_scan(start, end, limit=limit, reverse=reverse))
+
+    async def _unpacked(
+        self, found: AsyncIterator[tuple[bytes, bytes]]
+    ) -> AsyncIterator[tuple[bytes, Any]]:
         decode = self._codec.decode
-        async for key, value in self._raw_scan(start, end, limit=limit, reverse=reverse):
+        async for key, value in found:
             yield key, decode(value)
 
     async def _raw_scan(
@@ -190,7 +217,7 @@ class Transaction:
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         self._check_alive()
         arguments.span(start, end)
-        left = -1 if limit is None else arguments.count(limit, "limit", 0)
+        left = -1 if limit is None else limit
         own = sorted(self._own(start, end), reverse=reverse)
         if not self._read_timestamp:
             self._read_timestamp = self._sender.now()
@@ -299,13 +326,15 @@ class Transaction:
             key: the recipient; it need not exist.
             value: the payload, 1 MiB at most.
             headers: text to text, bytes, numbers, bools or ``None``.
-            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of seconds
-                from now.
+            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
+                seconds from now.
         """
         self._check_open()
         payload = arguments.message(value, self._codec, arguments.key(key))
         extra = arguments.headers(headers)
-        due = 0 if deliver_at is None else arguments.due(deliver_at, self._sender.now(), "deliver_at")
+        due = (
+            0 if deliver_at is None else arguments.due(deliver_at, self._sender.now(), "deliver_at")
+        )
         self._grow(len(key) + len(payload))
         self._sends.append(EnqueueMessage(key, payload, extra, due))
 
@@ -318,7 +347,9 @@ class Transaction:
         """
         self._check_open()
         checked = arguments.update(request, self._codec)
-        due = 0 if execute_at is None else arguments.due(execute_at, self._sender.now(), "execute_at")
+        due = (
+            0 if execute_at is None else arguments.due(execute_at, self._sender.now(), "execute_at")
+        )
         self._grow(_size(checked))
         self._sends.append(EnqueueUpdate(checked, due))
 
@@ -417,7 +448,9 @@ class Transaction:
         return remaining if not wait else min(wait, remaining)
 
     def _check_open(self) -> None:
-        """Before what only gathers: an expired transaction hears of it at the next read or commit."""
+        """Before what only gathers: an expired transaction hears of it at the next read or
+        commit.
+        """
         if self._closed:
             raise TransactionClosed(
                 f"the transaction was {self._closed} already; nothing was changed by this call: "

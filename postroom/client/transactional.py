@@ -1,7 +1,7 @@
 """``@transactional``: functions that run in a transaction, or join the one they are given.
 
-The idea, and the name, are those of FoundationDB's Python layers: a function that takes a transaction
-composes with others that do; given a database instead, it runs by itself, with retries.
+The idea, and the name, are those of FoundationDB's Python layers: a function that takes a
+transaction composes with others that do; given a database instead, it runs by itself, with retries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def transactional(function: F) -> F:
     """Makes ``function(tx, ...)`` accept a ``Database`` for ``tx``.
 
-    Called with a database it runs in a transaction of its own, with retries (``Database.run``); called
-    with a transaction it joins it. Works on coroutine functions with the asyncio forms.
+    Called with a database it runs in a transaction of its own, with retries (``Database.run``);
+    called with a transaction it joins it. Works on coroutine functions with the asyncio forms.
     """
     if iscoroutinefunction(function):
 

@@ -35,7 +35,9 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Unique for ever: commit timestamp and range of the sender, position in its transaction."""
+        """Unique for ever: commit timestamp and range of the sender, position in its
+        transaction.
+        """
         return self._id.hex()
 
     @property

@@ -1,1 +1,1 @@
-
+"""One node's storage: engine, keys, clock, versions (MVCC)."""

@@ -1,4 +1,5 @@
-r"""The keyspace of one node, whole, in sort order. Nothing else in the project composes engine keys.
+r"""The keyspace of one node, whole, in sort order. Nothing else in the project composes engine
+keys.
 
 ::
 

@@ -1,1 +1,1 @@
-
+"""Outboxes, inboxes, their delivery and execution, dead letters, conservation."""

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from postroom.messaging.tokens import Arrival
 
-
 _NEVER: Final = 1 << 64
 
 
@@ -49,7 +48,9 @@ class Claims:
         self._first_expiry = _NEVER
 
     def free(self, key: bytes, oldest: bytes, now: int) -> Free:
-        """Where a transaction may take messages of ``key`` from. (Not twice, either, the same one.)"""
+        """Where a transaction may take messages of ``key`` from. (Not twice, either, the same
+        one.)
+        """
         if now >= self._first_expiry:
             self._expire(now)
         inbox = self._inboxes.get(key)
@@ -88,7 +89,7 @@ class Claims:
             inbox = self._inboxes[key]
             for id_ in ids:
                 del inbox.messages[id_]
-            inbox.free_mark = min(inbox.free_mark, min(ids))
+            inbox.free_mark = min(inbox.free_mark, *ids)
             if not inbox.messages:
                 del self._inboxes[key]
         return [Arrival(key) for key in holder.messages]

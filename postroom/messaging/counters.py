@@ -1,10 +1,11 @@
 """Conservation: enqueued = delivered + executed + pending + dead, at any timestamp.
 
-Every proposal that moves a message changes the counters of its range in the same raw write set, so the
-equation holds in every state that anybody can see. *pending* is counted by itself, not derived, so
-that the equation can fail: it is checked before each proposal leaves, and a proposal that would
-break it never does. *pending* also tells the services whether an outbox holds anything, so they would
-miss what it does not count; an outbox that is empty although it says otherwise is reported.
+Every proposal that moves a message changes the counters of its range in the same raw write set, so
+the equation holds in every state that anybody can see. *pending* is counted by itself, not
+derived, so that the equation can fail: it is checked before each proposal leaves, and a proposal
+that would break it never does. *pending* also tells the services whether an outbox holds anything,
+so they would miss what it does not count; an outbox that is empty although it says otherwise is
+reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dead letters: what could not be executed or delivered, kept with its reason.
 
 Nothing is dropped silently. A request that can never succeed (an increment of something that is no
-integer) moves here, in the same write that takes it out of its outbox. From here it can be replayed,
-which puts it back into the outbox, or discarded, which counts it as dead for good.
+integer) moves here, in the same write that takes it out of its outbox. From here it can be
+replayed, which puts it back into the outbox, or discarded, which counts it as dead for good.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Delivery: from the outbox, or straight from a commit, into inboxes of the same range, in one write.
+"""Delivery: from the outbox, or straight from a commit, into inboxes of the same range, in one
+write.
 
-Messages of one sender range to one key are taken in order of their commits and enter the inbox under
-their ids, so they never overtake each other. A message that was scheduled for later keeps its id and
-so takes the place that its commit had.
+Messages of one sender range to one key are taken in order of their commits and enter the inbox
+under their ids, so they never overtake each other. A message that was scheduled for later keeps
+its id and so takes the place that its commit had.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.messaging.inbox import Arrivals, Inboxes
 from postroom.messaging.outbox import Outbox, Parcel
-from postroom.messaging.requests import Deliverable, Delivered, DeliverDue, Moved
+from postroom.messaging.requests import Deliverable, DeliverDue, Delivered, Moved
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry

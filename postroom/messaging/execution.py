@@ -1,8 +1,8 @@
 """Execution: carries out deferred updates, adding up those that commute.
 
-Ten thousand increments of one counter become one write: increments of a key are summed while nothing
-else touches the key, and so are the metrics of ``Accounting``. The order of requests to one key is
-kept otherwise: a ``Put`` first carries out the increments before it.
+Ten thousand increments of one counter become one write: increments of a key are summed while
+nothing else touches the key, and so are the metrics of ``Accounting``. The order of requests to
+one key is kept otherwise: a ``Put`` first carries out the increments before it.
 
 Each step (an update, or a sum) is a unit of its own in the proposal: its effect and the deletion of
 its outbox entries, or the dead letter in its place, stay together. If a sum cannot be made, its
@@ -55,7 +55,9 @@ class Totals(NamedTuple):
 
 
 class AddingUp:
-    """Turns updates, in order, into steps; increments of a key gather until something else comes."""
+    """Turns updates, in order, into steps; increments of a key gather until something else
+    comes.
+    """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

@@ -27,11 +27,11 @@ from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.claims import Claims
 from postroom.messaging.requests import (
+    MESSAGE_ID_BYTES,
     Delivered,
     Inbox,
     ListInboxes,
     Mail,
-    MESSAGE_ID_BYTES,
     Peek,
     Reaped,
     ReapMessages,
@@ -115,7 +115,8 @@ class Inboxes:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
         mail = _read_mail(view, request.key)
         now = view.now
-        taken, more = [], False
+        taken: list[tuple[bytes, bytes]] = []
+        more = False
         if mail is not None:
             free = self._claims.free(request.key, mail.oldest, now)
             prefix = keys.inbox_prefix(request.key)
@@ -223,7 +224,9 @@ def _reaped_since(view: View, key: bytes, at: int) -> list[tuple[bytes, bytes]]:
 def _fill(
     messages: Iterable[tuple[bytes, bytes]], messages_max: int, bytes_max: int
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The first messages up to a number and a size (but one at least), and whether there is more."""
+    """The first messages up to a number and a size (but one at least), and whether there is
+    more.
+    """
     found = list(islice(messages, messages_max + 1))
     more = len(found) > messages_max
     if more:

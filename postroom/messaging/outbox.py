@@ -7,15 +7,17 @@
                                       └─ can never succeed ──▶ dead letters
 
 Entries are ordered by when they are due, then by commit timestamp and position; due is the commit
-timestamp itself unless the sender said later. Moving an entry on and deleting it is one raw write set,
-so it happens once, whatever fails: whoever believes to be the dispatcher after having lost the
+timestamp itself unless the sender said later. Moving an entry on and deleting it is one raw write
+set, so it happens once, whatever fails: whoever believes to be the dispatcher after having lost the
 lease proposes something that is never applied.
 
 An entry that is due at once, for the same range, need not be stored at all: unless older ones wait,
-delivery and execution take it up in the very proposal that commits it (``postpone`` stores the rest).
+delivery and execution take it up in the very proposal that commits it (``postpone`` stores the
+rest).
 
-Deleting from the head of an LSM queue leaves tombstones. Each outbox therefore keeps a *head cursor* in
-memory: nothing is waiting below it, and reading starts there. It is found anew with a new lease.
+Deleting from the head of an LSM queue leaves tombstones. Each outbox therefore keeps a *head
+cursor* in memory: nothing is waiting below it, and reading starts there. It is found anew with a
+new lease.
 """
 
 from __future__ import annotations
@@ -122,7 +124,9 @@ class Outbox:
         return next(iter(due), None) is None
 
     def id_of(self, key: bytes) -> bytes:
-        """The part of an entry's key that says where it comes from: commit timestamp and position."""
+        """The part of an entry's key that says where it comes from: commit timestamp and
+        position.
+        """
         return key[len(self._prefix) + DUE_BYTES :]
 
     def advance(self, ctx: Evaluation, last: bytes) -> None:

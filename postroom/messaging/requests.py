@@ -183,8 +183,8 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``DeliverDue`` and ``ExecuteDue``: how many, whether more are due now, and when the next
-    one will be (0: none is waiting).
+    """Answers ``DeliverDue`` and ``ExecuteDue``: how many, whether more are due now, and when the
+    next one will be (0: none is waiting).
     """
 
     messages: int

@@ -50,7 +50,7 @@ class Mover:
         signal: Signal,
         now: Callable[[], int],
         poll_seconds: float = POLL_SECONDS,
-    ) -> None:  # noqa: PLR0913 - its collaborators
+    ) -> None:
         self._request = request
         self._send = send
         self._signal = signal
@@ -82,13 +82,21 @@ class Mover:
         return min(max(milliseconds, 0) / 1000, self._poll_seconds)
 
 
-def dispatcher(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
-               poll_seconds: float = POLL_SECONDS) -> Mover:
+def dispatcher(
+    send: Callable[[Any], Awaitable[Moved]],
+    signal: Signal,
+    now: Callable[[], int],
+    poll_seconds: float = POLL_SECONDS,
+) -> Mover:
     """The service that delivers."""
     return Mover(DELIVER_DUE, send, signal, now, poll_seconds)
 
 
-def executor(send: Callable[[Any], Awaitable[Moved]], signal: Signal, now: Callable[[], int],
-             poll_seconds: float = POLL_SECONDS) -> Mover:
+def executor(
+    send: Callable[[Any], Awaitable[Moved]],
+    signal: Signal,
+    now: Callable[[], int],
+    poll_seconds: float = POLL_SECONDS,
+) -> Mover:
     """The service that executes."""
     return Mover(EXECUTE_DUE, send, signal, now, poll_seconds)

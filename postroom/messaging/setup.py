@@ -40,7 +40,7 @@ class Messaging:
         wake: Callable[[list[object]], None],
         deliveries: Signal,
         executions: Signal,
-    ) -> None:  # noqa: PLR0913 - its collaborators
+    ) -> None:
         self._deliveries = deliveries
         self._executions = executions
         self.conservation = Conservation(range_id)
@@ -56,9 +56,9 @@ class Messaging:
         for part in (outboxes, self.inboxes, self.dead_letters, conservation):
             part.register(registry)
         Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
-        Execution(
-            outboxes.executable, self.dead_letters, registry.writes, self._wake
-        ).register(registry)
+        Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
+            registry
+        )
         registry.finishers.append(self._signal)
 
     def _signal(self, ctx: Evaluation) -> None:

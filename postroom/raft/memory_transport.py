@@ -6,8 +6,8 @@
                                    its time of arrival, on the clock passed in
 
 Every choice (what is lost, doubled, how long it takes, and so what overtakes what) comes from the
-``random.Random`` and the :class:`Faults` given, so a run repeats from its seed. Frames are copied as
-bytes and never looked into.
+``random.Random`` and the :class:`Faults` given, so a run repeats from its seed. Frames are copied
+as bytes and never looked into.
 """
 
 from __future__ import annotations

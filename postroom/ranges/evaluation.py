@@ -84,15 +84,37 @@ class Evaluation:
         writes: raw writes of the request under evaluation; evaluators write here.
         tally: named numbers that the finishers turn into records (counters).
         staged: raw writes of the requests accepted so far.
-        sent: the messages, and ``deferred``: the updates in the outboxes of the transactions accepted so
-            far, for the companions to take up.
+        sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
+            accepted so far, for the companions to take up.
         after: what to do on the leaseholder once the proposal is applied.
     """
 
     __slots__ = (
-        "_cache", "_deferred_mark", "_earlier", "_erased", "_garbage_mark", "_sent_mark", "_step_marks", "_reader", "_after_mark", "_request_tally",
-        "after", "bytes", "deferred", "garbage", "last_commit", "ordinal", "range_id", "sent", "source", "staged",
-        "stamp", "tally", "timestamp", "transaction_id", "writes",
+        "_after_mark",
+        "_cache",
+        "_deferred_mark",
+        "_earlier",
+        "_erased",
+        "_garbage_mark",
+        "_reader",
+        "_request_tally",
+        "_sent_mark",
+        "_step_marks",
+        "after",
+        "bytes",
+        "deferred",
+        "garbage",
+        "last_commit",
+        "ordinal",
+        "range_id",
+        "sent",
+        "source",
+        "staged",
+        "stamp",
+        "tally",
+        "timestamp",
+        "transaction_id",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, range_id: int, last_commit: int) -> None:
@@ -217,8 +239,8 @@ class Evaluation:
         return True
 
     def erase(self, key: bytes) -> None:
-        """Deletes an engine key that is written only once: if this very proposal did, nothing is left
-        to write, not even the deletion.
+        """Deletes an engine key that is written only once: if this very proposal did, nothing is
+        left to write, not even the deletion.
         """
         self._erased.append(key)
 

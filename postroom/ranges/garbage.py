@@ -5,8 +5,8 @@ is garbage is known without looking for it: the collector takes the lists older 
 threshold, removes what they name, and then the lists. A key written a thousand times a second
 costs its neighbours nothing. The removals go through the group, so that replicas stay equal.
 
-A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads, which
-go only if they still hold the tombstone of that time.
+A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads,
+which go only if they still hold the tombstone of that time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import CollectGarbage, Collected
+from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.ranges.transactions import RECORD_SECONDS
 
 COLLECTED_RECORD: Final = "collected"

@@ -50,9 +50,9 @@ def extended(lease: Lease, now: int) -> Lease:
 
 def successor(lease: Lease, node_id: int, now: int) -> Lease | None:
     """The lease that ``node_id`` may ask for at ``now``; ``None``: not yet."""
-    if lease.holder not in (0, node_id):
-        if now < lease.expiration + from_seconds(CLOCK_OFFSET_SECONDS_MAX):
-            return None
+    safe = lease.expiration + from_seconds(CLOCK_OFFSET_SECONDS_MAX)
+    if lease.holder not in (0, node_id) and now < safe:
+        return None
     return Lease(lease.sequence + 1, node_id, now, now + from_seconds(LEASE_SECONDS))
 
 

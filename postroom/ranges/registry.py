@@ -26,8 +26,9 @@ class Registry:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
         commands: evaluated into a proposal of their own accord.
         writes: evaluated inside a transaction.
-        companions: evaluated after the requests of a proposal, each like one more request, when those
-            have tallied anything: what can be done along with them (delivering what they send).
+        companions: evaluated after the requests of a proposal, each like one more request, when
+            those have tallied anything: what can be done along with them (delivering what they
+            send).
         finishers: called once a proposal holds all its requests, to write records that sum up.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.

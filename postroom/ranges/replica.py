@@ -14,8 +14,8 @@ control inside a range: no latches, no threads.
 
 Invariants:
 
-* An answer leaves only after the proposal that it speaks of is applied and durable, errors included:
-  an error may tell of a write that another request of the same proposal made.
+* An answer leaves only after the proposal that it speaks of is applied and durable, errors
+  included: an error may tell of a write that another request of the same proposal made.
 * The applied index is written with the state that it describes.
 * ``_serves_from`` is not 0 only while the lease is this node's, and memory has been begun afresh.
 * A command evaluated under one lease has no effect under another one.
@@ -35,14 +35,16 @@ import msgspec
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import Reader, WriteSet
+from postroom.kv.engine import Engine, WriteSet
 from postroom.limits import PROPOSAL_BYTES_MAX
 from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
+from postroom.raft.snapshot import Snapshot
 from postroom.ranges import lease as leases
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+from postroom.ranges.snapshot import RangeSink, open_snapshot
 
 APPLIED_RECORD: Final = "applied"
 LEASE_RECORD: Final = "lease"
@@ -55,8 +57,8 @@ class Call:
     Attributes:
         request: what is asked.
         complete: told the answer or the error, once; drivers have subclasses with a method instead.
-        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait a
-            moment for company, and is evaluated after everything else.
+        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait
+            a moment for company, and is evaluated after everything else.
         token: what it waits for, if it is parked.
         cancelled: nobody wants the answer any more.
     """
@@ -121,11 +123,11 @@ class Replica:
         self,
         range_id: int,
         node_id: int,
-        stored: Reader,
+        stored: Engine,
         clock: HybridLogicalClock,
         registry: Registry,
         host: Host,
-    ) -> None:  # noqa: PLR0913 - its collaborators, passed in
+    ) -> None:
         self.range_id = range_id
         self.node_id = node_id
         self.registry = registry
@@ -210,7 +212,7 @@ class Replica:
         except MustWait as wait:
             call.token = wait.token
             self._parked.setdefault(wait.token, []).append(call)
-        except Exception as error:  # noqa: BLE001 - goes to the caller, whoever that is
+        except Exception as error:
             call.complete(None, error)
         else:
             call.complete(answer, None)
@@ -222,9 +224,7 @@ class Replica:
 
     def wants_turn(self) -> bool:
         """Whether ``evaluate`` would have something to do."""
-        return self._proposal is None and bool(
-            self._queue or self._upkeep or self._without_lease
-        )
+        return self._proposal is None and bool(self._queue or self._upkeep or self._without_lease)
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
@@ -264,7 +264,7 @@ class Replica:
             ctx.begin(now())
             try:
                 answer = commands[type(call.request)](ctx, call.request)
-            except Exception as error:  # noqa: BLE001 - fails this request alone, at its caller
+            except Exception as error:
                 ctx.reject()
                 results.append((call, None, error))
             else:
@@ -339,7 +339,9 @@ class Replica:
         unknown = outcome is Outcome.UNKNOWN
         for call, _, error in proposal.results:
             if error is not None or not unknown:
-                call.complete(None, Unavailable("the range changed its leader; nothing was changed"))
+                call.complete(
+                    None, Unavailable("the range changed its leader; nothing was changed")
+                )
             else:
                 call.complete(None, CommitUnknown(
                     "the write was under way when the store stopped; it may or may not be there: "
@@ -393,6 +395,19 @@ class Replica:
             mine.rejected = True
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
+
+    def open_snapshot(self) -> Snapshot:
+        """The range as it is applied, for a member that lags."""
+        return open_snapshot(self._stored, self.range_id, self._applied)
+
+    def snapshot_sink(self) -> RangeSink:
+        """Where the range comes in, if this member lags."""
+        return RangeSink(self._stored, self.range_id, self._installed)
+
+    def _installed(self, state: WriteSet) -> None:
+        self._applied = _applied(state.get(self._applied_key))
+        self.lease = leases.decode(state.get(self._lease_key))
+        self._serves_from = 0
 
     def _observe_lease(self, writes: WriteSet) -> None:
         stored = writes.get(self._lease_key)

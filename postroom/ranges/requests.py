@@ -30,7 +30,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Get(Request, frozen=True, array_like=True, tag="get", gc=False):
-    """The value of ``key`` at ``timestamp``; 0: the newest, at a timestamp that the answer tells.
+    """The value of ``key`` at ``timestamp``; 0: the newest, at a timestamp that the answer
+    tells.
     """
 
     key: bytes

@@ -1,7 +1,7 @@
 """Committing a transaction that lies in one range: one request, one write.
 
-Optimistic, as in FoundationDB (SIGMOD 2021, section 4.2) and the first design of CockroachDB: the client
-read at one timestamp without locking and kept what it read as keys and spans. At commit the
+Optimistic, as in FoundationDB (SIGMOD 2021, section 4.2) and the first design of CockroachDB: the
+client read at one timestamp without locking and kept what it read as keys and spans. At commit the
 leaseholder checks that none of that has a version after the read timestamp, takes a fresh
 timestamp, and evaluates the writes at it. Values, outbox entries and the COMMIT record leave in
 the same raw write set: a message costs no round of its own.

@@ -3,21 +3,22 @@
 ``AsyncioDriver`` lives on the caller's event loop. A request wants a turn; the turn runs after
 everything that is ready on the loop, so all that was sent meanwhile shares one sync.
 
-``ThreadDriver`` serves many threads by *flat combining* (Hendler et al., SPAA 2010; LevelDB's writers do
-the same): the thread that finds nobody driving drives, for itself and for all who have queued
-up; when its own answer is there it hands over to one of those who wait. So a single thread never
-waits for another one, and sixteen share syncs. One background thread drives only what nobody waits for.
+``ThreadDriver`` serves many threads by *flat combining* (Hendler et al., SPAA 2010; LevelDB's
+writers do the same): the thread that finds nobody driving drives, for itself and for all who have
+queued up; when its own answer is there it hands over to one of those who wait. So a single thread
+never waits for another one, and sixteen share syncs. One background thread drives only what nobody
+waits for.
 
 ::
 
-    threads ──submit──▶ [lock] queue ──prepare──▶ [no lock] write + sync ──▶ [lock] finish ──▶ answers
-                                                  others run and queue up
+    threads ──submit──▶ [lock] queue ──prepare──▶ [no lock] write + sync ──▶ [lock] finish ──▶
+                                                  answers others run and queue up
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import random  # noqa: TID251 - passed in, as an instance
 import threading
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Final, TypeVar
@@ -134,7 +135,7 @@ class AsyncioDriver:
             self._timer.cancel()
         self.node.close()
 
-    def _on_wake(self, urgent: bool) -> None:  # noqa: FBT001 - the node's callback
+    def _on_wake(self, urgent: bool) -> None:
         if urgent or self.node.hurries():
             if not self._turn_wanted:
                 self._turn_wanted = True
@@ -153,7 +154,11 @@ class AsyncioDriver:
 
     def _arm(self, deadline: float) -> None:
         timer = self._timer
-        if timer is not None and not timer.cancelled() and self.loop.time() < timer.when() <= deadline:
+        if (
+            timer is not None
+            and not timer.cancelled()
+            and self.loop.time() < timer.when() <= deadline
+        ):
             return
         if timer is not None:
             timer.cancel()
@@ -262,7 +267,7 @@ class ThreadDriver:
             while True:
                 try:
                     waiting.wait()
-                except BaseException as error:  # noqa: BLE001 - an interrupt belongs into the coroutine
+                except BaseException as error:  # an interrupt belongs into the coroutine
                     waiting = coroutine.throw(error)
                 else:
                     waiting = coroutine.send(None)
@@ -376,7 +381,7 @@ class ThreadDriver:
 
     # --- what nobody waits for
 
-    def _on_wake(self, urgent: bool) -> None:  # noqa: FBT001 - the node's callback
+    def _on_wake(self, urgent: bool) -> None:
         """Called under the lock."""
         if urgent and not self.node.hurries():
             return  # its sender will wait for it, and drive

@@ -1,12 +1,12 @@
 """``open``: a store in this process, which is its only node.
 
-The same node as in a cluster, with a group of one: consensus, leases and storage work exactly alike,
-there is just nobody else to ask.
+The same node as in a cluster, with a group of one: consensus, leases and storage work exactly
+alike, there is just nobody else to ask.
 """
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 - here instances are made, to be passed in
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -95,10 +95,10 @@ def open(  # noqa: A001 - a public name, as of files
 
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
-        durability: ``"commit"``: synced before a commit returns. ``"interval"``: synced every 50 ms;
-            a loss of power may cost that much. ``"none"``: written, never synced.
-        codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and ``decode``.
-        gc_ttl: seconds that overwritten versions stay readable.
+        durability: ``"commit"``: synced before a commit returns. ``"interval"``: synced every 50
+            ms; a loss of power may cost that much. ``"none"``: written, never synced.
+        codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
+        ``decode``. gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
 
     Raises:

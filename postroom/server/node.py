@@ -7,15 +7,16 @@
     finish    messages leave · callers get their answers · services go on           one at a time
 
 A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
-(:mod:`postroom.server.drivers`) calls it: on an event loop, from many threads, or in a simulation. It
-says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by when at the latest.
+(:mod:`postroom.server.drivers`) calls it: on an event loop, from many threads, or in a simulation.
+It says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by when at the
+latest.
 
 This module is the only place that knows all parts; here they are put together.
 """
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -130,8 +131,7 @@ class Node:
         registry.commands[CommitTransaction] = Committer(registry.writes)
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
-        messaging = Messaging(
-            RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
+        messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica)

@@ -1,8 +1,8 @@
 """Cooperative tasks: the services of a node, run by whoever drives its turns.
 
-Services (dispatcher, executor, garbage collector) are coroutines. They are stepped inside the node's
-turns, one at a time, in the order in which they became ready: under asyncio, by threads, or in a
-simulation, always alike. No service ever sees another thread.
+Services (dispatcher, executor, garbage collector) are coroutines. They are stepped inside the
+node's turns, one at a time, in the order in which they became ready: under asyncio, by threads, or
+in a simulation, always alike. No service ever sees another thread.
 
 ::
 

@@ -7,7 +7,7 @@ again on its disk; it may also be told to send before it syncs, to show what tha
 from __future__ import annotations
 
 import logging
-import random
+import random  # noqa: TID251 (seeded)
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

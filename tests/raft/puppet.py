@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 (seeded)
 from collections.abc import Iterable
 
 from postroom.kv.engine import WriteSet

@@ -1,4 +1,4 @@
-"""Leadership: sentences of the Raft paper (section 5.2 and 5.4.1), and what pysyncobj leaves open."""
+"""Leadership: sentences of the Raft paper (sections 5.2, 5.4.1, 6), and what pysyncobj lacks."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 (seeded)
 from itertools import pairwise
 
 import msgspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 (seeded)
 
 from postroom.raft.memory_transport import Faults, MemoryNetwork, MemoryTransport
 

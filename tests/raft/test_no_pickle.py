@@ -51,4 +51,5 @@ def test_a_cluster_lives_without_pickles() -> None:
     for node in (1, 2, 3):
         cluster.start(node)
     cluster.replicate(2)
+    cluster.settle()
     cluster.check_outcomes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import random
+import random  # noqa: TID251 (seeded)
 import threading
 from importlib import metadata
 from pathlib import Path

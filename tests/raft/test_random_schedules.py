@@ -5,7 +5,7 @@ A failing seed repeats with ``pytest "tests/raft/test_random_schedules.py::test_
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 (seeded)
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How entries travel: sentences of the paper (sections 5.3 and 5.4), and what pysyncobj gets wrong."""
+"""How entries travel: sentences of the paper (sections 5.3, 5.4), and what pysyncobj gets wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_delayed_heartbeat_truncates_nothing() -> None:
 
 
 def test_a_follower_commits_no_further_than_the_message_agrees() -> None:
-    """Figure 2: "min(leaderCommit, index of last new entry)"; pysyncobj takes its own last index."""
+    """Figure 2: "min(leaderCommit, index of last new entry)"; pysyncobj: of the last entry."""
     puppets = Puppets()
     puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
     assert puppets.ask(3, puppets.append(2, (1, 1), commit=3)) == [Appended(2, True, 1)]
@@ -60,7 +60,7 @@ def test_committed_entries_are_never_cut() -> None:
 
 
 def test_a_refusal_skips_the_whole_conflicting_term() -> None:
-    """Section 5.3: "one AppendEntries RPC will be required for each term"; pysyncobj: each entry."""
+    """Section 5.3: one refusal "for each term"; pysyncobj needs one for each entry."""
     puppets = Puppets()
     puppets.turn((2, puppets.append(2, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
     assert puppets.ask(3, puppets.append(4, (4, 3))) == [Appended(4, False, 1)]
