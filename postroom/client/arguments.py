@@ -20,6 +20,7 @@ from postroom.ranges.requests import (
     UpdateRequest,
 )
 
+_LATER_SECONDS_MAX = 2.0**36  # two thousand years: a timestamp has room for it
 _HEADER_TYPES = (str, bytes, int, float, bool, type(None))
 
 
@@ -54,21 +55,22 @@ def value(given: Any, codec: Codec, of: bytes) -> bytes:
     return packed
 
 
-def message(given: Any, codec: Codec, to: bytes) -> bytes:
+def message(given: Any, codec: Codec, to: bytes, headers_bytes: int = 0) -> bytes:
     """A message's payload, packed."""
     packed = codec.encode(given)
-    if len(packed) > MESSAGE_BYTES_MAX:
+    size = len(packed) + headers_bytes
+    if size > MESSAGE_BYTES_MAX:
         raise ValueTooLarge(
-            f"the message to {shorten(to)} has {len(packed)} bytes, the limit is "
+            f"the message to {shorten(to)} has {size} bytes, the limit is "
             f"{MESSAGE_BYTES_MAX}; nothing was changed: put the payload under a key and send that"
         )
     return packed
 
 
-def headers(given: Any) -> dict[str, Any] | None:
-    """A message's headers: text to text, bytes or a number."""
+def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
+    """A message's headers, text to text, bytes or a number; and about how many bytes they take."""
     if given is None:
-        return None
+        return None, 0
     if not isinstance(given, dict):
         raise TypeError(f"headers are a dict or None, not {type(given).__name__}")
     for name, content in given.items():
@@ -77,7 +79,15 @@ def headers(given: Any) -> dict[str, Any] | None:
                 f"a header is text to text, bytes, a number, a bool or None, not {name!r}: "
                 f"{type(content).__name__}"
             )
-    return dict(given)
+        if isinstance(content, int) and not isinstance(content, bool):
+            integer(content, f"the header {name!r}")
+    return dict(given), sum(len(name) + _header_bytes(content) for name, content in given.items())
+
+
+def _header_bytes(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content.encode())
+    return len(content) if isinstance(content, bytes) else 9
 
 
 def count(given: Any, name: str, least: int = 1) -> int:
@@ -119,12 +129,18 @@ def due(given: Any, now: int, name: str) -> int:
                 raise TypeError(f"{name} is an aware datetime; this one has no time zone")
             return max(from_datetime(given), 0)
         case datetime.timedelta():
-            return now + from_seconds(max(given.total_seconds(), 0.0))
+            return _later(now, given.total_seconds(), name)
         case bool():
             pass
         case int() | float():
-            return now + from_seconds(max(given, 0.0))
+            return _later(now, given, name)
     raise TypeError(f"{name} is an aware datetime, a timedelta or seconds, not {given!r}")
+
+
+def _later(now: int, seconds: float, name: str) -> int:
+    if not seconds < _LATER_SECONDS_MAX:
+        raise ValueError(f"{name} is {seconds} s from now, but at most {_LATER_SECONDS_MAX:g}")
+    return now + from_seconds(max(seconds, 0.0))
 
 
 def update(request: Any, codec: Codec) -> UpdateRequest:

@@ -316,24 +316,16 @@ class Database:
 
     async def _commit_for_sure(self, tx: Transaction, give_up: float) -> None:
         backoff = BACKOFF_SECONDS_FIRST
-        unknown: CommitUnknown | None = None
         while not tx.closed:
             try:
                 await tx.commit()
             except CommitUnknown as error:
-                unknown = error
-            except Unavailable as error:
-                if unknown is None:
-                    raise
-                unknown.__cause__ = error
-                raise unknown from error
-            if unknown is not None and not tx.closed:
                 if self._sender.monotonic() > give_up:
-                    raise unknown
-                await self._back_off(unknown, backoff)
+                    raise
+                await self._back_off(error.__cause__ or error, backoff)
                 backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
 
-    async def _back_off(self, error: Exception, seconds: float) -> None:
+    async def _back_off(self, error: BaseException, seconds: float) -> None:
         least = error.retry_after if isinstance(error, Unavailable) else 0.0
         await self._sender.sleep(max(least, seconds * self._sender.random.uniform(0.5, 1.0)))
 

@@ -29,6 +29,7 @@ from postroom.errors import (
     TransactionConflict,
     TransactionExpired,
     TransactionTooLarge,
+    Unavailable,
     shorten,
 )
 from postroom.kv.clock import Timestamp
@@ -93,6 +94,7 @@ class Transaction:
         "_sends",
         "_spans",
         "_timeout",
+        "_unknown",
         "_writes",
     )  # fmt: skip
 
@@ -111,6 +113,7 @@ class Transaction:
         self._sends: list[EnqueueMessage | EnqueueUpdate] = []
         self._reaped: dict[bytes, list[bytes]] = {}
         self._locked = False
+        self._unknown = False
         self._bytes = 0
         self._closed = ""
 
@@ -177,9 +180,10 @@ class Transaction:
         self._check_alive()
         arguments.key(key)
         self._locked = True
-        request = GetForUpdate(key, self._read_timestamp, self._id)
+        left = self._remaining()
+        request = GetForUpdate(key, self._read_timestamp, self._id, left)
         try:
-            reply: Value = await self._sender.send(request, self._remaining())
+            reply: Value = await self._sender.send(request, left)
         except DeadlineExceeded:
             raise TransactionConflict(
                 f"another transaction holds {shorten(key)} and did not end in time; nothing was "
@@ -324,18 +328,18 @@ class Transaction:
 
         Args:
             key: the recipient; it need not exist.
-            value: the payload, 1 MiB at most.
+            value: the payload, 1 MiB at most, headers included.
             headers: text to text, bytes, numbers, bools or ``None``.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now.
         """
         self._check_open()
-        payload = arguments.message(value, self._codec, arguments.key(key))
-        extra = arguments.headers(headers)
+        extra, extra_bytes = arguments.headers(headers)
+        payload = arguments.message(value, self._codec, arguments.key(key), extra_bytes)
         due = (
             0 if deliver_at is None else arguments.due(deliver_at, self._sender.now(), "deliver_at")
         )
-        self._grow(len(key) + len(payload))
+        self._grow(len(key) + len(payload) + extra_bytes)
         self._sends.append(EnqueueMessage(key, payload, extra, due))
 
     def enqueue_update(self, request: UpdateRequest, *, execute_at: Any = None) -> None:
@@ -374,14 +378,17 @@ class Transaction:
         self._check_alive()
         most = arguments.count(max_results, "max_results")
         size = 1 << 62 if max_bytes is None else arguments.count(max_bytes, "max_bytes")
-        request = ReapQueue(arguments.key(key), most, size, self._id, wait=bool(wait))
+        left = self._remaining()
+        request = ReapQueue(arguments.key(key), most, size, self._id, left, wait=bool(wait))
+        self._locked = True
         try:
-            reply: ReapedMessages = await self._sender.send(request, self._remaining(wait))
+            reply: ReapedMessages = await self._sender.send(
+                request, min(wait, left) if wait else left
+            )
         except DeadlineExceeded:
             return Reaped([], more=False)
         taken = messages(key, reply.messages, self._codec)
         if taken:
-            self._locked = True
             self._reaped.setdefault(key, []).extend(id_ for id_, _ in reply.messages)
         return Reaped(taken, more=reply.more)
 
@@ -395,7 +402,10 @@ class Transaction:
             CommitUnknown: the outcome is not known; ``commit`` again tells it.
             TransactionExpired, TransactionTooLarge, Unavailable: nothing happened.
         """
-        self._check_alive()
+        self._check_open()
+        if self._sender.monotonic() > self._expires and not self._unknown:
+            await self._close("not committed")
+            raise self._expired()
         writes = self._requests()
         if not writes:
             await self._close("committed")
@@ -404,9 +414,19 @@ class Transaction:
         try:
             reply: Committed = await self._sender.send(self._commit_request(writes))
         except CommitUnknown:
+            self._unknown = True
             raise
-        except BaseException:
+        except Exception as error:
+            if self._unknown and isinstance(error, Unavailable):
+                raise CommitUnknown(
+                    "an earlier commit of this transaction may have happened, and the store cannot "
+                    "tell now: commit again with the same transaction id"
+                ) from error
             await self._close("not committed")
+            raise
+        except BaseException:  # cancelled: whether it has happened, another commit tells
+            self._unknown = True
+            await self._release()
             raise
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
@@ -440,12 +460,14 @@ class Transaction:
 
     async def _close(self, how: str) -> None:
         self._closed = how
+        await self._release()
+
+    async def _release(self) -> None:
         if self._locked:
             await self._sender.send(ReleaseLocks(self._id))
 
-    def _remaining(self, wait: float | None = None) -> float:
-        remaining = max(self._expires - self._sender.monotonic(), 0.0)
-        return remaining if not wait else min(wait, remaining)
+    def _remaining(self) -> float:
+        return max(self._expires - self._sender.monotonic(), 0.0)
 
     def _check_open(self) -> None:
         """Before what only gathers: an expired transaction hears of it at the next read or
@@ -461,10 +483,13 @@ class Transaction:
         """Before what asks the store."""
         self._check_open()
         if self._sender.monotonic() > self._expires:
-            raise TransactionExpired(
-                f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
-                "begin a new one, or give begin() a longer timeout (60 s at most)"
-            )
+            raise self._expired()
+
+    def _expired(self) -> TransactionExpired:
+        return TransactionExpired(
+            f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
+            "begin a new one, or give begin() a longer timeout (60 s at most)"
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ leaves one record of what it took, beside the inbox.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeAlias
@@ -126,7 +127,7 @@ class Inboxes:
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
-            expires = now + from_seconds(TRANSACTION_SECONDS_MAX)
+            expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
             ids = [id_ for id_, _ in taken]
             self._claims.claim(request.key, request.transaction_id, ids, expires)
         return Reaped(taken, more)
@@ -227,7 +228,7 @@ def _fill(
     """The first messages up to a number and a size (but one at least), and whether there is
     more.
     """
-    found = list(islice(messages, messages_max + 1))
+    found = list(islice(messages, min(messages_max, sys.maxsize - 1) + 1))
     more = len(found) > messages_max
     if more:
         found.pop()

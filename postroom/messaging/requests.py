@@ -6,7 +6,7 @@ position in its transaction (4). It orders the inbox, and it is what the engine 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ class EnqueueMessage(Request, frozen=True, array_like=True, tag="enqueue_message
 
     key: bytes
     value: bytes
-    headers: dict[str, str] | None = None
+    headers: dict[str, Any] | None = None
     due: int = 0
 
 
@@ -46,13 +46,15 @@ class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
 class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=False):
     """The oldest messages that nobody else holds, locked for the transaction.
 
-    With ``wait``, is answered only once there is one.
+    The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, is
+    answered only once there is one.
     """
 
     key: bytes
     messages_max: int
     bytes_max: int
     transaction_id: bytes
+    seconds_max: float
     wait: bool = False
 
 
@@ -121,7 +123,7 @@ class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     key: bytes
     value: bytes
-    headers: dict[str, str] | None
+    headers: dict[str, Any] | None
     transaction_id: bytes
     source: bytes
 
@@ -139,7 +141,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     delivered_at: int
     value: bytes
-    headers: dict[str, str] | None
+    headers: dict[str, Any] | None
 
 
 class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):

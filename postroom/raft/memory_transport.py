@@ -78,8 +78,7 @@ class MemoryNetwork:
 
     def connected(self, one: NodeId, other: NodeId) -> bool:
         """Whether frames between the two arrive, as far as partitions and crashes decide."""
-        up = one in self._attached and other in self._attached
-        return up and self._side_of.get(one) == self._side_of.get(other)
+        return {one, other} <= self._attached and self._same_side(one, other)
 
     def next_arrival(self) -> float | None:
         """When the next frame arrives; ``None`` if none is under way."""
@@ -100,7 +99,11 @@ class MemoryNetwork:
             taken = {number for _, number, *_ in due}
             self._under_way = [each for each in self._under_way if each[1] not in taken]
             heapq.heapify(self._under_way)
-        return [(each[2], each[4]) for each in due if self.connected(each[2], node)]
+        # A frame outlives its sender: what a node said before it crashed still arrives.
+        return [(each[2], each[4]) for each in due if self._same_side(each[2], node)]
+
+    def _same_side(self, one: NodeId, other: NodeId) -> bool:
+        return self._side_of.get(one) == self._side_of.get(other)
 
     def _set_out(self, sender: NodeId, to: NodeId, frame: bytes) -> None:
         faults = self.faults

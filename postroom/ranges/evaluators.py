@@ -216,7 +216,7 @@ class Reads:
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
         """``GetForUpdate``."""
         now = view.now
-        expires = now + from_seconds(TRANSACTION_SECONDS_MAX)
+        expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
         head = view.get(keys.head_key(request.key))
         if not self._locks.acquire(request.key, request.transaction_id, now, expires):
             raise MustWait(request.key)

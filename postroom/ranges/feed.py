@@ -21,6 +21,7 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Change, Changes, ScanChanges
 
 CHANGES_MAX: Final = 10_000
+SKIPPED_MAX: Final = 100
 TOKEN: Final = "a change is committed"
 
 
@@ -48,9 +49,18 @@ class ChangeFeed:
             changes = self._from_memory(request, until)
         else:
             changes = self._from_versions(view, request, until)
-        if request.wait and not changes:
+        if request.wait and not changes and not self._is_behind(request):
             raise MustWait(TOKEN)
         return Changes(changes, until)
+
+    def _is_behind(self, request: ScanChanges) -> bool:
+        """Whether much was changed elsewhere: the watcher goes on from here, or it would fall back
+        behind what is remembered, and in the end behind what is collected.
+        """
+        if self._floor is None or request.after < self._floor:
+            return True
+        skipped = self._recent[-SKIPPED_MAX:]
+        return len(skipped) == SKIPPED_MAX and skipped[0].timestamp > request.after
 
     def _from_memory(self, request: ScanChanges, until: int) -> list[Change]:
         start, end = request.start, request.end

@@ -42,6 +42,7 @@ from postroom.raft.outcome import Outcome
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges import lease as leases
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
+from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.snapshot import RangeSink, open_snapshot
@@ -172,12 +173,11 @@ class Replica:
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits; false if it is too late for that."""
         call.cancelled = True
-        if call.token is None:
-            return False
-        waiting = self._parked.get(call.token, [])
-        if call in waiting:
-            waiting.remove(call)
-        return True
+        for waiting in (self._parked.get(call.token), self._blocked, self._without_lease):
+            if waiting and call in waiting:
+                waiting.remove(call)
+                return True
+        return False
 
     def wake(self, tokens: list[object]) -> None:
         """Evaluate again what waited for ``tokens``."""
@@ -330,6 +330,7 @@ class Replica:
     def _finish(self, proposal: Proposal) -> None:
         for act in proposal.after:
             act()
+        self.wake([TOKEN])
         for call, answer, error in proposal.results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)

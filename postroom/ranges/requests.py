@@ -39,11 +39,15 @@ class Get(Request, frozen=True, array_like=True, tag="get", gc=False):
 
 
 class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", gc=False):
-    """Locks ``key`` for the transaction in the leaseholder's memory, then reads the newest."""
+    """Locks ``key`` for the transaction in the leaseholder's memory, then reads the newest.
+
+    The lock ends with the transaction, but after ``seconds_max`` at the latest.
+    """
 
     key: bytes
     timestamp: int
     transaction_id: bytes
+    seconds_max: float
 
 
 class GetMany(Request, frozen=True, array_like=True, tag="get_many"):

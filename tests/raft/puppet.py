@@ -103,9 +103,10 @@ class Puppets:
     def lead(self) -> int:
         """Make the real member lead; the term."""
         polls = [what for _, what in self.wait(1.1) if isinstance(what, PreVote)]
-        asked = self.turn((2, PreVoted(polls[0].term, granted=True)))
+        voters = range(2, self.core.quorum + 1)
+        asked = self.turn(*[(node, PreVoted(polls[0].term, granted=True)) for node in voters])
         votes = [what for _, what in asked if isinstance(what, Vote)]
-        self.turn((2, Voted(votes[0].term, granted=True)))
+        self.turn(*[(node, Voted(votes[0].term, granted=True)) for node in voters])
         assert self.group.is_leader
         return self.group.term
 

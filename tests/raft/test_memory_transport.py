@@ -66,6 +66,14 @@ def test_those_not_named_in_a_partition_stand_alone() -> None:
     assert not any(one.connected(2) for one in (net.ends[0], net.ends[2]))
 
 
+def test_what_a_node_said_before_it_went_down_still_arrives() -> None:
+    net = Net()
+    net.ends[0].send(2, b"a")
+    net.network.detach(1)
+    net.now = 1.0
+    assert list(net.ends[1].receive()) == [(1, b"a")]
+
+
 def test_what_is_under_way_to_a_node_that_goes_down_is_lost() -> None:
     net = Net()
     net.ends[0].send(2, b"a")

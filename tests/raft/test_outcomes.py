@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.kv.engine import EngineFailed
+from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine, WriteFault
 from postroom.raft.messages import Appended
 from postroom.raft.outcome import Outcome
@@ -37,12 +37,10 @@ def test_a_proposal_whose_place_is_taken_for_good_is_superseded() -> None:
 def test_a_proposal_that_was_cut_may_still_be_applied() -> None:
     """Figure 8: an entry removed here may live elsewhere, and be committed after all."""
     puppets = Puppets((1, 2, 3, 4, 5))
-    cluster_term = 1
-    puppets.core.become_candidate()
-    puppets.core._SyncObj__onBecomeLeader()
+    assert puppets.lead() == 1
     puppets.propose(b"x", "context")
     puppets.turn()
-    assert puppets.log() == [(1, cluster_term), (2, cluster_term)]
+    assert puppets.log() == [(1, 1), (2, 1)]
     puppets.turn((5, puppets.append(2, (1, 1), (2, NOOP_PAYLOAD))))
     assert puppets.log() == [(1, 1), (2, 2)]
     assert puppets.outcomes == []
@@ -173,6 +171,28 @@ def test_nothing_leaves_before_it_is_synced() -> None:
     puppets.engine.write(writes, sync=True)
     puppets.consensus.release()
     assert [what for _, what in puppets.outbound] == [Appended(1, True, 1)]
+
+
+def test_an_entry_that_a_follower_lost_with_the_power_was_not_acknowledged() -> None:
+    """The power goes after the follower staged the entry, before its write was synced."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.replicate()
+    cluster.settle()
+    follower, other = cluster.followers()
+    cluster.crash(other.node)
+    proposed = cluster.propose(leader)
+    staged: WriteSet = {}
+    while not any(proposed.command in (value or b"") for value in staged.values()):
+        leader.turn()
+        staged = follower.consensus.stage()
+        if not any(proposed.command in (value or b"") for value in staged.values()):
+            follower.engine.write(staged, sync=True)
+            follower.consensus.release()
+            cluster.now += 0.001
+    cluster.crash(follower.node)
+    cluster.run(0.4)
+    assert proposed.outcome is None
 
 
 def test_what_was_acknowledged_survives_a_loss_of_power_everywhere() -> None:

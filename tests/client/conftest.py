@@ -1,0 +1,32 @@
+"""Stores to test on: as applications open them, and with everything in the test's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import postroom
+from tests.client.stores import Store
+
+
+@pytest.fixture(params=["memory", "leveldb"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where to open a store."""
+    return ":memory:" if request.param == "memory" else str(tmp_path / "store")
+
+
+@pytest.fixture
+def db(path: str) -> Iterator[postroom.Database]:
+    """A store as applications open it."""
+    with postroom.open(path) as db:
+        yield db
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A store in memory, driven by hand."""
+    store = Store()
+    yield store
+    store.db.close()

@@ -1,0 +1,206 @@
+"""A simulated machine: one disk, one clock, and at times a node that runs on it.
+
+A turn of the node is taken in its three parts, and anything may happen between them, as it does
+under the driver for threads::
+
+    idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
+
+Requests may be submitted in every state. The power may fail at any write, wherever in the code that
+is: then the node is forgotten as it stands, and whoever waited for it hears that nobody knows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random  # noqa: TID251 - passed in, as an instance
+
+from postroom.errors import CommitUnknown, Error, Unavailable
+from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.raft.transport import NoPeers
+from postroom.ranges.replica import Call
+from postroom.ranges.requests import CommitTransaction
+from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
+from tests.sim.clock import VirtualClock
+
+
+class PowerFailure(BaseException):
+    """Raised where the power fails. Not an ``Exception``: nothing may catch it on its way."""
+
+
+class Part(enum.Enum):
+    """Where a turn stands."""
+
+    IDLE = enum.auto()
+    PREPARED = enum.auto()
+    WRITTEN = enum.auto()
+
+
+class Host:
+    """See the module.
+
+    Attributes:
+        node: the node that runs; ``None`` while the machine is down.
+        outstanding: the requests that the node has not answered yet, in order.
+        opened: how often a node was started here.
+    """
+
+    def __init__(self, clock: VirtualClock, randomness: Random, options: NodeOptions) -> None:
+        self.disk = MemoryDisk()
+        self.clock = clock
+        self.random = randomness
+        self.options = options
+        self.node: Node | None = None
+        self.outstanding: dict[Call, None] = {}
+        self.opened = 0
+        self.on_crash: Callable[[], None] = lambda: None
+        self._part = Part.IDLE
+        self._staged: WriteSet = {}
+        self._error: Error | None = None
+        self._turn_due: float | None = None
+
+    # --- being up and down
+
+    def open(self) -> bool:
+        """Start a node on what the disk holds; false if the power, or the disk, fails meanwhile."""
+        assert self.node is None
+        self._part, self._turn_due = Part.IDLE, None
+        with self._powered():
+            engine = MemoryEngine(self.disk)
+            try:
+                node = Node(engine, self.clock, self.random, NoPeers(), self.options)
+            except EngineFailed:
+                engine.close()
+                return False
+            node.on_wake = self._on_wake
+            self.node = node
+            self.opened += 1
+            node.start()
+        return self.node is not None
+
+    def close(self) -> None:
+        """Stop the node in good order, as the drivers do."""
+        node = self.node
+        assert node is not None
+        with self._powered():
+            while self._part is not Part.IDLE:
+                self._take_part(node)
+            while node.wants_turn():
+                node.turn()
+            self.node = None
+            node.close()
+        self._answer_outstanding()
+
+    def crash(self, *, power: bool) -> None:
+        """The process dies; with ``power`` the disk forgets some of what was not synced."""
+        node, self.node = self.node, None
+        self.disk.crash(self.random if power else None)
+        if node is not None:
+            _forget(node)
+        self._answer_outstanding()
+        self.on_crash()
+
+    @contextmanager
+    def _powered(self) -> Iterator[None]:
+        try:
+            yield
+        except PowerFailure:
+            self.crash(power=True)
+
+    def _answer_outstanding(self) -> None:
+        """Clients notice that the connection is gone. Whether a commit took place, they cannot."""
+        for call in list(self.outstanding):
+            self.answer(call, None, lost(call.request))
+
+    # --- requests
+
+    def submit(self, call: Call) -> None:
+        """A request arrives; the node must be up."""
+        assert self.node is not None
+        self.outstanding[call] = None
+        with self._powered():
+            self.node.submit(call)
+
+    def cancel(self, call: Call) -> bool:
+        """The client withdraws a request; false if it is too late."""
+        if self.node is None or call not in self.outstanding:
+            return False
+        with self._powered():
+            if self.node.replica.cancel(call):
+                self.outstanding.pop(call, None)
+                return True
+        return False
+
+    def answer(self, call: Call, result: object, error: BaseException | None) -> None:
+        """Hand on an answer, unless the client has been told already."""
+        if self.outstanding.pop(call, call) is None:
+            call.complete(result, error)
+
+    def now(self) -> int:
+        """A timestamp of the node's.
+
+        Raises:
+            Unavailable: the node is down.
+        """
+        if self.node is not None:
+            with self._powered():
+                return self.node.clock.now()
+        raise Unavailable("the node is down", retry_after=0.01)
+
+    # --- turns
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way."""
+        return self._part is not Part.IDLE
+
+    def due(self) -> float | None:
+        """When the next part of a turn is due, on the monotonic clock."""
+        node = self.node
+        if node is None or (node.failed is not None and not self.busy):
+            return None
+        if self.busy or node.wants_turn():
+            return self.clock.monotonic()
+        deadlines = (self._turn_due, node.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def take_part(self) -> None:
+        """The next part of a turn."""
+        assert self.node is not None
+        with self._powered():
+            self._take_part(self.node)
+
+    def _take_part(self, node: Node) -> None:
+        match self._part:
+            case Part.IDLE:
+                self._turn_due = None
+                self._staged = node.prepare()
+                self._part = Part.PREPARED
+            case Part.PREPARED:
+                self._error = node.write(self._staged)
+                self._part = Part.WRITTEN
+            case Part.WRITTEN:
+                self._part = Part.IDLE
+                node.finish(self._error)
+
+    def _on_wake(self, urgent: bool) -> None:
+        node = self.node
+        hurry = urgent or (node is not None and node.hurries())
+        due = self.clock.monotonic() + (0.0 if hurry else UPKEEP_SECONDS)
+        self._turn_due = due if self._turn_due is None else min(self._turn_due, due)
+
+
+def lost(request: object) -> Error:
+    """What a client is told of a request whose answer never comes."""
+    if isinstance(request, CommitTransaction):
+        return CommitUnknown("the node has died while the commit was under way")
+    return Unavailable("the node has died", retry_after=0.01)
+
+
+def _forget(node: Node) -> None:
+    """Let go of a dead node's coroutines: nothing of them may run any more."""
+    node.tasks.stop()
+    for service in node._services:
+        service.close()

@@ -1,0 +1,117 @@
+"""The sender port in simulation: requests travel, and the world decides when they arrive.
+
+A request is *on its way* until the world delivers it, which may be long after others that were sent
+later; it is *at the host* until it is answered, withdrawn or lost. Client coroutines suspend by
+yielding what they wait for (:class:`Waiting`), and the world resumes them in a random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import TYPE_CHECKING, Any
+
+from postroom.client.sender import DeadlineExceeded
+from postroom.ranges.replica import Call
+
+if TYPE_CHECKING:
+    from tests.sim.world import Task, World
+
+
+class Killed(BaseException):
+    """The client dies. Whatever it tries to send in its last moments goes nowhere."""
+
+
+class Answer(Call):
+    """A request on its way, and its answer.
+
+    Attributes:
+        client: who sent it.
+        done: whether it was answered.
+        error: what the answer was, if it was an error; ``result`` otherwise.
+        task: who waits for it.
+    """
+
+    __slots__ = ("client", "done", "error", "result", "task")
+
+    def __init__(self, client: SimulatedSender, request: Any) -> None:
+        super().__init__(request)
+        self.client = client
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.task: Task | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """The answer has come."""
+        if self.done:
+            raise AssertionError(f"{self.request} is answered twice")
+        self.done, self.result, self.error = True, result, error
+        self.client.world.answered(self)
+
+    def __await__(self) -> Generator[Answer, None, Any]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Pause:
+    """A client lets time pass."""
+
+    __slots__ = ("done", "task")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.task: Task | None = None
+
+    def __await__(self) -> Generator[Pause, None, None]:
+        if not self.done:
+            yield self
+
+
+class SimulatedSender:
+    """A :class:`postroom.client.sender.Sender` for the clients of one process.
+
+    Attributes:
+        is_dead: the process was killed.
+    """
+
+    def __init__(self, world: World, randomness: Random) -> None:
+        self.world = world
+        self.random = randomness
+        self.is_dead = False
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
+        """The answer to ``request``, to be awaited once."""
+        self._require_alive()
+        answer = Answer(self, request)
+        self.world.send(answer)
+        if timeout_seconds is not None and not answer.done:
+            self.world.at(timeout_seconds, lambda: self._expire(answer))
+        return answer
+
+    def sleep(self, seconds: float) -> Pause:
+        """Let a time pass."""
+        self._require_alive()
+        pause = Pause()
+        self.world.at(seconds, lambda: self.world.resume(pause))
+        return pause
+
+    def now(self) -> int:
+        """A timestamp of the node's."""
+        self._require_alive()
+        return self.world.now()
+
+    def monotonic(self) -> float:
+        """Seconds since the simulation began."""
+        return self.world.clock.monotonic()
+
+    def _expire(self, answer: Answer) -> None:
+        if not answer.done and self.world.withdraw(answer):
+            answer.complete(None, DeadlineExceeded())
+
+    def _require_alive(self) -> None:
+        if self.is_dead:
+            raise Killed

@@ -1,0 +1,309 @@
+"""A world that is repeatable from one seed: time, a disk, a node, and clients that know nothing.
+
+One step does one thing: it resumes a client that can go on, delivers a request that is on its way,
+or takes the next part of a turn of the node, whichever chance picks. When nothing can happen now,
+time passes until something can. All of it runs in one thread, so a run is a function of its seed.
+
+::
+
+    clients ──send──▶ on their way ──deliver──▶ host: node ── turn ──▶ disk
+       ▲                                             │
+       └──────────── resume ◀────── answers ◀────────┘
+
+Every event goes into a digest: two runs that are alike have the same one. What a request says and
+how it was answered is told to a :class:`Witness`, which knows nothing of the workloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random  # noqa: TID251 - made from the seed
+from typing import Any, Final, Protocol, TypeVar
+
+from postroom.client.codec import resolve
+from postroom.client.database import Database
+from postroom.client.values import Status
+from postroom.errors import Unavailable
+from postroom.messaging.requests import ReadCounters
+from postroom.server.node import NodeOptions
+from tests.sim.clock import VirtualClock
+from tests.sim.host import Host
+from tests.sim.sender import Answer, Killed, Pause, SimulatedSender
+
+T = TypeVar("T")
+STEPS_MAX: Final = 200_000
+"""A run that takes longer has stopped getting anywhere."""
+
+
+class Witness(Protocol):
+    """Sees what clients send and hear."""
+
+    def sent(self, request: Any) -> None:
+        """A client sends ``request``."""
+
+    def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
+        """It hears of it."""
+
+    def handed_out(self, timestamp: int) -> None:
+        """A client is told a timestamp."""
+
+
+class Unobserved:
+    """A witness that looks away."""
+
+    def sent(self, request: Any) -> None: ...
+    def answered(self, request: Any, result: Any, error: BaseException | None) -> None: ...
+    def handed_out(self, timestamp: int) -> None: ...
+
+
+class Task:
+    """A client: a coroutine, and what became of it."""
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.name = name
+        self.coroutine = coroutine
+        self.done = False
+        self.result: Any = None
+        self.waits_for: Answer | Pause | None = None
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: everything that happens follows from it.
+        options: of the node.
+        reading_seconds: how long it takes to read the wall clock.
+        in_parts: whether anything may happen between the parts of a turn.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        options: NodeOptions | None = None,
+        *,
+        reading_seconds: float = 0.0,
+        in_parts: bool = True,
+    ) -> None:
+        self.random = Random(f"world {seed}")
+        self.clock = VirtualClock(reading_seconds)
+        self.witness: Witness = Unobserved()
+        self.turns_away = 0.0
+        """How often a client hears at once that the node is down, instead of waiting for it."""
+        self.host = Host(
+            self.clock,
+            Random(f"host {seed}"),
+            options or NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0),
+        )
+        self.tasks: list[Task] = []
+        self.steps = 0
+        self._seed = seed
+        self._in_parts = in_parts
+        self._ready: list[Task] = []
+        self._on_their_way: list[Answer] = []
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    # --- clients
+
+    def database(self, process: str = "process") -> Database:
+        """What the clients of one process share."""
+        sender = SimulatedSender(self, Random(f"{process} {self._seed}"))
+
+        async def status() -> Status:
+            counters = await sender.send(ReadCounters())
+            return Status(":simulated:", 1, 0, 0, Database.now(database), 0, counters)
+
+        async def close() -> None:
+            return None
+
+        database = Database(sender, resolve(None), status, close)
+        return database
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
+        """A client begins."""
+        task = Task(name, coroutine)
+        self.tasks.append(task)
+        self._ready.append(task)
+        return task
+
+    def kill(self, task: Task) -> None:
+        """A client dies where it stands: it sends nothing more, and releases nothing."""
+        waits_for = task.waits_for
+        if waits_for is not None:
+            waits_for.task = None
+        elif task in self._ready:
+            self._ready.remove(task)
+        try:
+            task.coroutine.throw(Killed())
+        except (Killed, StopIteration):
+            pass
+        else:
+            raise AssertionError(f"{task.name} goes on after it was killed")
+        self._end(task)
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Take steps until ``awaitable`` has ended."""
+
+        async def wait_for_it() -> T:
+            return await awaitable
+
+        task = self.spawn("run", wait_for_it())
+        self.run_until(lambda: task.done)
+        result: T = task.result
+        return result
+
+    # --- steps
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Take steps until ``condition`` holds."""
+        for _ in range(STEPS_MAX):
+            if condition():
+                return
+            self.step()
+        raise AssertionError(f"nothing came of {STEPS_MAX} steps")
+
+    def step(self) -> None:
+        """One thing happens."""
+        self.steps += 1
+        chance = self.random.random
+        now = self.clock.monotonic()
+        self._ring(now)
+        turn_due = self.host.due()
+        may_turn = turn_due is not None and turn_due <= now
+        may_deliver = bool(self._on_their_way) and self.host.node is not None
+        if self._ready and (chance() < 0.5 or not (may_turn or may_deliver)):
+            self._resume(_drawn(self._ready, self.random))
+        elif may_deliver and (chance() < 0.6 or not may_turn):
+            self._deliver(_drawn(self._on_their_way, self.random))
+        elif may_turn:
+            self._turn()
+        else:
+            self._wait(turn_due)
+        self.clock.advance(chance() * 0.0001)
+
+    def let_pass(self, seconds: float) -> None:
+        """Take the steps of the next ``seconds``."""
+        over: list[None] = []
+        self.at(seconds, lambda: over.append(None))
+        self.run_until(lambda: bool(over))
+
+    def _turn(self) -> None:
+        self.host.take_part()
+        while not self._in_parts and self.host.node is not None and self.host.busy:
+            self.host.take_part()
+
+    def _ring(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+
+    def _wait(self, turn_due: float | None) -> None:
+        """Nothing can happen now."""
+        timer = self._timers[0][0] if self._timers else None
+        events = [each for each in (timer, turn_due) if each is not None]
+        if not events:
+            raise AssertionError(f"nothing will ever happen: {self._who_waits()}")
+        self.clock.advance_to(min(events))
+
+    def _who_waits(self) -> str:
+        waiting = [
+            f"{task.name} for {getattr(task.waits_for, 'request', task.waits_for)}"
+            for task in self.tasks
+            if not task.done
+        ]
+        return "; ".join(waiting) or "no client is left"
+
+    def _resume(self, task: Task) -> None:
+        task.waits_for = None
+        self.note("resume", task.name)
+        try:
+            waits_for = task.coroutine.send(None)
+        except StopIteration as stop:
+            task.result = stop.value
+            self._end(task)
+        else:
+            self._suspend(task, waits_for)
+
+    def _suspend(self, task: Task, waits_for: Answer | Pause) -> None:
+        if waits_for.done:
+            self._ready.append(task)
+        else:
+            waits_for.task = task
+            task.waits_for = waits_for
+
+    def _end(self, task: Task) -> None:
+        task.done = True
+        self.tasks.remove(task)
+
+    # --- what senders call
+
+    def send(self, answer: Answer) -> None:
+        """A request leaves its client."""
+        self.witness.sent(answer.request)
+        if self.host.node is None and self.random.random() < self.turns_away:
+            answer.complete(None, Unavailable("the node is down", retry_after=0.01))
+        else:
+            self._on_their_way.append(answer)
+
+    def _deliver(self, answer: Answer) -> None:
+        self.note("deliver", type(answer.request).__name__)
+        if not answer.cancelled:
+            self.host.submit(answer)
+
+    def withdraw(self, answer: Answer) -> bool:
+        """A client does not want an answer any more; false if it is too late."""
+        if answer in self._on_their_way:
+            self._on_their_way.remove(answer)
+            return True
+        return self.host.cancel(answer)
+
+    def answered(self, answer: Answer) -> None:
+        """An answer reaches its client."""
+        self.host.outstanding.pop(answer, None)
+        result, error = answer.result, answer.error
+        self.note("answer", result if error is None else type(error).__name__)
+        if not answer.client.is_dead:
+            self.witness.answered(answer.request, result, error)
+        self.resume(answer)
+
+    def resume(self, waited_for: Answer | Pause) -> None:
+        """What a client waits for has happened."""
+        waited_for.done = True
+        if waited_for.task is not None:
+            self._ready.append(waited_for.task)
+            waited_for.task = None
+
+    def at(self, seconds: float, act: Callable[[], object]) -> None:
+        """Do something after a time."""
+        due = self.clock.monotonic() + seconds
+        heapq.heappush(self._timers, (due, next(self._numbers), act))
+
+    def now(self) -> int:
+        """A timestamp for a client."""
+        timestamp = self.host.now()
+        self.witness.handed_out(timestamp)
+        return timestamp
+
+    # --- the digest
+
+    def note(self, *event: Any) -> None:
+        """Something has happened that two equal runs have in common."""
+        self._digest.update(repr(event).encode())
+
+    def digest(self) -> str:
+        """A name for everything that has happened, and for what the disk holds."""
+        whole = self._digest.copy()
+        for pair in self.host.disk.content.iterate(b"", b"\xff"):
+            whole.update(repr(pair).encode())
+        return whole.hexdigest()
+
+
+def _drawn(waiting: list[Any], randomness: Random) -> Any:
+    """One of ``waiting``, which is taken out of it."""
+    index = int(randomness.random() * len(waiting))
+    waiting[index], waiting[-1] = waiting[-1], waiting[index]
+    return waiting.pop()
