@@ -73,21 +73,40 @@ def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
         return None, 0
     if not isinstance(given, dict):
         raise TypeError(f"headers are a dict or None, not {type(given).__name__}")
+    plain: dict[str, Any] = {}
+    size = 0
     for name, content in given.items():
         if not isinstance(name, str) or not isinstance(content, _HEADER_TYPES):
             raise TypeError(
                 f"a header is text to text, bytes, a number, a bool or None, not {name!r}: "
                 f"{type(content).__name__}"
             )
-        if isinstance(content, int) and not isinstance(content, bool):
-            integer(content, f"the header {name!r}")
-    return dict(given), sum(len(name) + _header_bytes(content) for name, content in given.items())
+        plain[text(name)], content_bytes = _header(name, content)
+        size += len(name) + content_bytes
+    return plain, size
 
 
-def _header_bytes(content: Any) -> int:
-    if isinstance(content, str):
-        return len(content.encode())
-    return len(content) if isinstance(content, bytes) else 9
+def _header(name: str, content: Any) -> tuple[Any, int]:
+    """A header's content as what it is stored as, and about how many bytes it takes."""
+    match content:
+        case None | bool():
+            return content, 9
+        case int():
+            return integer(content, f"the header {name!r}"), 9
+        case float():
+            return float(content), 9
+        case str():
+            return text(content), len(content.encode())
+    return bytes(content), len(content)
+
+
+def text(given: str) -> str:
+    """Text that can be stored: UTF-8 has no place for half of a surrogate pair."""
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{given!r} is no text that can be stored: {error}") from None
+    return str(given)
 
 
 def count(given: Any, name: str, least: int = 1) -> int:
@@ -105,7 +124,7 @@ def integer(given: Any, name: str = "by") -> int:
         raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
     if not -(2**63) <= given < 2**63:
         raise Overflow(f"{name} = {given} is outside the range of a 64-bit signed integer")
-    return given
+    return int(given)
 
 
 def timestamp(given: Any) -> int:
@@ -167,4 +186,4 @@ def _deltas(given: Any) -> dict[str, int]:
         raise TypeError('Accounting takes a dict of metrics, {"metric": delta}')
     if not all(isinstance(metric, str) for metric in given):
         raise TypeError("the names of metrics are text")
-    return {metric: integer(delta, metric) for metric, delta in given.items()}
+    return {text(metric): integer(delta, metric) for metric, delta in given.items()}

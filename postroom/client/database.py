@@ -266,7 +266,7 @@ class Database:
     async def _commit_one(self, anchor: bytes, write: Any) -> Any:
         sender = self._sender
         request = CommitTransaction(
-            self._next_id(), sender.now(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
+            self._next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
         )
         reply: Committed = await sender.send(request)
         return reply.answers[0] if reply.answers else None

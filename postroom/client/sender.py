@@ -41,6 +41,9 @@ class Sender(Protocol):
     def now(self) -> int:
         """A timestamp."""
 
+    def reading(self) -> int:
+        """About now, without taking a timestamp: cheap."""
+
     def monotonic(self) -> float:
         """Seconds since some moment."""
 

@@ -103,7 +103,7 @@ class Transaction:
         self._codec = codec
         self._id = transaction_id
         self._timeout = timeout
-        self._began = sender.now()
+        self._began = sender.reading()
         self._expires = sender.monotonic() + timeout
         self._read_timestamp = 0
         self._commit_timestamp = 0

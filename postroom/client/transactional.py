@@ -9,15 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from postroom.client import sync
 from postroom.client.database import Database
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def transactional(function: F) -> F:
+def transactional(
+    function: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], R]:
     """Makes ``function(tx, ...)`` accept a ``Database`` for ``tx``.
 
     Called with a database it runs in a transaction of its own, with retries (``Database.run``);
@@ -31,7 +34,7 @@ def transactional(function: F) -> F:
                 return await first.run(function, *args, **kwargs)
             return await function(first, *args, **kwargs)
 
-        return cast("F", join_or_run_async)
+        return cast("Callable[Concatenate[Any, P], R]", join_or_run_async)
 
     @functools.wraps(function)
     def join_or_run(first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,4 +42,4 @@ def transactional(function: F) -> F:
             return first.run(function, *args, **kwargs)
         return function(first, *args, **kwargs)
 
-    return cast("F", join_or_run)
+    return cast("Callable[Concatenate[Any, P], R]", join_or_run)

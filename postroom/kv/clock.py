@@ -86,12 +86,12 @@ class HybridLogicalClock:
     Args:
         wall: milliseconds since 1970.
         ceiling: what an earlier run stored; the first answer is above it.
-        store_ceiling: makes a new ceiling durable before it returns; called when ``now`` reaches
-            the present one, which ``extend_ceiling`` in time avoids.
+        store_ceiling: makes a new ceiling durable before it returns, or answers that it cannot;
+            called when ``now`` reaches the present one, which ``wanted_ceiling`` in time avoids.
     """
 
     def __init__(
-        self, wall: Callable[[], int], ceiling: int, store_ceiling: Callable[[int], None]
+        self, wall: Callable[[], int], ceiling: int, store_ceiling: Callable[[int], bool]
     ) -> None:
         self._wall = wall
         self._last = ceiling
@@ -105,10 +105,16 @@ class HybridLogicalClock:
             timestamp = self._last + 1
         if timestamp >= self._ceiling:
             ceiling = timestamp + from_milliseconds(CEILING_MILLISECONDS)
-            self._store_ceiling(ceiling)
-            self._ceiling = ceiling
+            if self._store_ceiling(ceiling):
+                self._ceiling = ceiling
+            else:  # the node is about to stop; until then the clock stays below what is stored
+                timestamp = self._last + 1
         self._last = timestamp
         return timestamp
+
+    def reading(self) -> int:
+        """About now: not below any timestamp handed out, and possibly handed out itself later."""
+        return max(self._wall() << LOGICAL_BITS, self._last)
 
     def last(self) -> int:
         """The greatest timestamp handed out or seen."""

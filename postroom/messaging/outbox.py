@@ -75,6 +75,8 @@ class Outbox:
         self._prefix = keys.outbox_prefix(range_id, kind)
         self._end = keys.after_prefix(self._prefix)
         self._head = self._prefix
+        self._coming_head = self._prefix
+        self._has_stored = False
 
     def restart(self, _: Reader) -> None:
         """With a new lease: the cursor is not known."""
@@ -93,6 +95,10 @@ class Outbox:
         when = max(id_[:8], due.to_bytes(8, "big"))
         key = self._prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
+        if key < self._coming_head:
+            # Committed before, but stored after something due later was taken: in one proposal.
+            self._coming_head = key
+        self._has_stored = True
         ctx.count(self.pending)
         ctx.grow(len(key) + len(stored))
 
@@ -131,10 +137,16 @@ class Outbox:
 
     def advance(self, ctx: Evaluation, last: bytes) -> None:
         """Once the proposal is applied, everything up to ``last`` is done with."""
-        ctx.after.append(lambda: self._advanced(last))
+        self._coming_head = last
+        ctx.after.append(self._advance)
 
-    def _advanced(self, last: bytes) -> None:
-        self._head = max(self._head, last)
+    def _advance(self) -> None:
+        self._head = max(self._head, self._coming_head)
+
+    def take_notice(self) -> bool:
+        """Whether anything was stored since this was last asked."""
+        noticed, self._has_stored = self._has_stored, False
+        return noticed
 
 
 class Outboxes:

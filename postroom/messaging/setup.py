@@ -63,7 +63,7 @@ class Messaging:
 
     def _signal(self, ctx: Evaluation) -> None:
         """Of what the proposal leaves pending, the services hear once it is applied."""
-        if ctx.tally.get("pending_messages", 0) > 0:
+        if self.outboxes.deliverable.take_notice():
             ctx.after.append(self._deliveries.set)
-        if ctx.tally.get("pending_updates", 0) > 0:
+        if self.outboxes.executable.take_notice():
             ctx.after.append(self._executions.set)

@@ -91,7 +91,6 @@ class Evaluation:
 
     __slots__ = (
         "_after_mark",
-        "_cache",
         "_deferred_mark",
         "_earlier",
         "_erased",
@@ -115,11 +114,10 @@ class Evaluation:
         "timestamp",
         "transaction_id",
         "writes",
-    )  # fmt: skip
+    )
 
     def __init__(self, reader: Reader, range_id: int, last_commit: int) -> None:
         self._reader = reader
-        self._cache: WriteSet = {}
         self.range_id = range_id
         self.last_commit = last_commit
         self.staged: WriteSet = {}
@@ -194,9 +192,7 @@ class Evaluation:
         if value is _UNKNOWN:
             value = self.staged.get(key, _UNKNOWN)
         if value is _UNKNOWN:
-            value = self._cache.get(key, _UNKNOWN)
-        if value is _UNKNOWN:
-            value = self._cache[key] = self._reader.get(key)
+            value = self._reader.get(key)
         return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
 
     def iterate(

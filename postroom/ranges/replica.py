@@ -33,7 +33,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from postroom.errors import CommitUnknown, Error, Unavailable
-from postroom.kv import keys
+from postroom.kv import keys, versions
+from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine, WriteSet
 from postroom.limits import PROPOSAL_BYTES_MAX
@@ -44,12 +45,13 @@ from postroom.ranges import lease as leases
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
 from postroom.ranges.snapshot import RangeSink, open_snapshot
 
 APPLIED_RECORD: Final = "applied"
 LEASE_RECORD: Final = "lease"
 _REQUESTS_PER_PROPOSAL_MAX: Final = 2000
+_OFFERS_MAX: Final = 1000
 
 
 class Call:
@@ -142,13 +144,16 @@ class Replica:
         self._applied = _applied(stored.get(self._applied_key))
         self.lease = leases.decode(stored.get(self._lease_key))
         self.last_commit = 0
-        self._view = View(stored)
+        self._cache = Cache(stored)
+        self._view = View(self._cache)
         self._queue: deque[Call] = deque()
         self._upkeep: deque[Call] = deque()
         self._blocked: list[Call] = []
         self._without_lease: list[Call] = []
         self._parked: dict[object, list[Call]] = {}
         self._proposal: Proposal | None = None
+        self._generation = 0
+        self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
         self._serves_from = 0
         self.refusal: Unavailable | None = None
         self.group: Group
@@ -217,6 +222,40 @@ class Replica:
         else:
             call.complete(answer, None)
 
+    def try_get(self, request: Get) -> Value | None:
+        """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
+
+        The one method that several threads may call at once, also while the others are called. What
+        was read counts only if no proposal has started or ended meanwhile.
+        """
+        if request.timestamp or self.failed is not None:
+            return None
+        generation, at = self._generation, self._clock.last()
+        head = keys.head_key(request.key)
+        if not self._serves_from or self.lease.expiration <= self._clock.reading():
+            return None
+        if head in self._view.in_flight:
+            return None
+        known, version = self._cache.peek(head)
+        if not known:
+            version = self._stored.get(head)
+        if generation != self._generation:
+            return None
+        if not known:
+            self._offers.append((generation, head, version))
+        return Value(versions.payload(version), at)
+
+    def _take_offers(self) -> None:
+        """What was read during the last proposal, or since, is in the cache when it is committed.
+
+        It is still exact: the proposal under way does not write what ``try_get`` returns.
+        """
+        offers = self._offers
+        while offers:
+            generation, head, version = offers.popleft()
+            if generation >= self._generation - 1:
+                self._cache.offer(head, version)
+
     def _may_serve(self) -> bool:
         return self._serves_from != 0 and self.lease.expiration > self._clock.now()
 
@@ -235,11 +274,12 @@ class Replica:
         elif not self._may_serve():
             self._ask_for_lease()
         else:
+            self._take_offers()
             self._submit_again(_taken(self._without_lease))
             self._propose(self._evaluate_queue())
 
     def _evaluate_queue(self) -> tuple[Evaluation, Proposal]:
-        ctx = Evaluation(self._stored, self.range_id, self.last_commit)
+        ctx = Evaluation(self._cache, self.range_id, self.last_commit)
         results: list[Result] = []
         self._evaluate_calls(ctx, self._queue, results)
         self._evaluate_calls(ctx, self._upkeep, results)
@@ -299,6 +339,7 @@ class Replica:
     def _begin_to_serve(self) -> None:
         """The lease is ours: memory starts afresh from what is stored."""
         self.last_commit = self._serves_from = self.lease.start
+        self._cache.clear()
         for begin in self.registry.on_lease:
             begin(self._stored)
         self._serve_again()
@@ -307,6 +348,7 @@ class Replica:
         self._submit_again(_taken(self._without_lease))
 
     def _start(self, proposal: Proposal) -> None:
+        self._generation += 1
         self._proposal = proposal
         self._view.in_flight = proposal.command.writes
         self.group.propose(proposal.command, proposal, self._ended)
@@ -316,9 +358,14 @@ class Replica:
     def _ended(self, outcome: Outcome) -> None:
         proposal = self._proposal
         assert proposal is not None
+        applied = outcome is Outcome.APPLIED and not proposal.rejected
+        if applied:
+            # First of all: who reads beside us may take cached values as soon as nothing is in
+            # flight. self._cache.wrote(proposal.command.writes)
+        self._generation += 1
         self._proposal = None
         self._view.in_flight = {}
-        if outcome is Outcome.APPLIED and not proposal.rejected:
+        if applied:
             self.last_commit = proposal.last_commit
             self._finish(proposal)
         else:
@@ -389,6 +436,8 @@ class Replica:
         del term
         mine = context if isinstance(context, Proposal) else None
         decided = mine.command if mine is not None else _commands.decode(command)
+        if mine is None:
+            self._cache.clear()
         if decided.lease_sequence == self.lease.sequence:
             staged.update(decided.writes)
             self._observe_lease(decided.writes)
@@ -409,6 +458,7 @@ class Replica:
         self._applied = _applied(state.get(self._applied_key))
         self.lease = leases.decode(state.get(self._lease_key))
         self._serves_from = 0
+        self._cache.clear()
 
     def _observe_lease(self, writes: WriteSet) -> None:
         stored = writes.get(self._lease_key)

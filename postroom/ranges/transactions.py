@@ -13,6 +13,7 @@ than ``TRANSACTION_SECONDS_MAX`` after it began, so a record is never missed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -20,10 +21,13 @@ import msgspec
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpired, shorten
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.registry import WriteEvaluator
+from postroom.ranges.registry import Registry, WriteEvaluator
 from postroom.ranges.requests import Committed, CommitTransaction
+
+CLIENTS_MAX: Final = 10_000
 
 RECORD_SECONDS: Final = TRANSACTION_SECONDS_MAX + 15.0
 
@@ -32,10 +36,44 @@ _decode = msgspec.msgpack.decode
 
 
 class Committer:
-    """Evaluates ``CommitTransaction`` with the evaluators of the writes that may be in one."""
+    """Evaluates ``CommitTransaction`` with the evaluators of the writes that may be in one.
 
-    def __init__(self, writes: dict[type, WriteEvaluator]) -> None:
+    Looking for a COMMIT record that is not there costs as much as any other read, so it is done
+    only where there may be one. The first half of a transaction's id names its client, the second
+    half counts that client's transactions. A transaction that began after this leaseholder's
+    memory, with a number above all that it remembers of its client, is certainly new.
+
+    Args:
+        writes: the evaluators.
+        now: the node's clock.
+    """
+
+    def __init__(self, writes: dict[type, WriteEvaluator], now: Callable[[], int]) -> None:
         self._writes = writes
+        self._now = now
+        self._remembers_from = 0
+        self._latest: dict[bytes, bytes] = {}
+
+    def register(self, registry: Registry) -> None:
+        """Adds it to ``registry``."""
+        registry.commands[CommitTransaction] = self
+        registry.on_lease.append(self._restart)
+
+    def _restart(self, _: Reader) -> None:
+        self._latest.clear()
+        self._remembers_from = self._now()
+
+    def _may_be_known(self, request: CommitTransaction) -> bool:
+        client, number = request.transaction_id[:8], request.transaction_id[8:]
+        latest = self._latest.get(client)
+        if latest is not None and number <= latest:
+            return True
+        if latest is None and len(self._latest) >= CLIENTS_MAX:
+            # What is forgotten may come again: nothing that began before now counts as new.
+            self._latest.clear()
+            self._remembers_from = self._now()
+        self._latest[client] = number
+        return request.began < self._remembers_from
 
     def __call__(self, ctx: Evaluation, request: CommitTransaction) -> Committed:
         """The timestamp of the commit, and what each write answered.
@@ -45,9 +83,10 @@ class Committer:
             CommitUnknown: it is too late to tell.
         """
         record = keys.transaction_key(request.anchor, request.transaction_id)
-        known = ctx.get(record)
-        if known is not None:
-            return _from_record(known)
+        if self._may_be_known(request):
+            known = ctx.get(record)
+            if known is not None:
+                return _from_record(known)
         _check_age(ctx, request)
         _check_reads(ctx, request)
         size_before = ctx.bytes

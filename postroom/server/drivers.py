@@ -20,17 +20,21 @@ from __future__ import annotations
 import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import threading
+from collections import deque
 from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Error, Invalid
 from postroom.ranges.replica import Call
+from postroom.ranges.requests import CommitTransaction, Get
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
 
 _IDLE_SECONDS: Final = 3600.0
+CHAINS: Final = 6
 
 
 def _closed() -> Invalid:
@@ -104,7 +108,7 @@ class AsyncioDriver:
         self._closed = False
         node.on_wake = self._on_wake
         self._submit = node.replica.submit
-        self.now = node.clock.now
+        self.reading = node.clock.reading
         self.monotonic = node.monotonic
 
     def start(self) -> None:
@@ -123,6 +127,12 @@ class AsyncioDriver:
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
         await asyncio.sleep(seconds)
+
+    def now(self) -> int:
+        """A timestamp."""
+        if self._closed:
+            raise _closed()
+        return self.node.clock.now()
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -186,8 +196,7 @@ class _ThreadAnswer(Call):
         self._result = result
         self._error = error
         if self.woken is not None:
-            self._driver.forget(self)
-            self.woken.release()
+            self._driver.will_wake(self, self.woken)
 
     def wait(self) -> None:
         """Block until it is there."""
@@ -224,14 +233,18 @@ class ThreadDriver:
         self._lock = threading.Lock()
         self._driving = False
         self._waiting: dict[_ThreadAnswer, None] = {}
+        self._to_wake: deque[threading.Lock] = deque()
         self._closed = False
+        self._let_go = False
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
         self._asleep_until = 0.0
         node.on_wake = self._on_wake
+        self.reading = node.clock.reading
         self.monotonic = node.monotonic
         self._submit = node.replica.submit
+        self._try_get = node.replica.try_get
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
 
     def start(self) -> None:
@@ -243,12 +256,19 @@ class ThreadDriver:
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
+        """The answer to ``request``. Common requests do without the lock, which others may hold."""
+        if self._closed:
+            raise _closed()
         answer = _ThreadAnswer(self, request, timeout_seconds)
-        with self._lock:
-            if self._closed:
-                raise _closed()
+        kind = type(request)
+        if kind is Get and (value := self._try_get(request)) is not None:
+            answer.complete(value, None)
+        elif kind is CommitTransaction:
             self._submit(answer)
+        else:
+            with self._lock:
+                self._submit(answer)
+                self.wake_next()  # it may have freed what others wait for
         return answer
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -258,6 +278,8 @@ class ThreadDriver:
     def now(self) -> int:
         """A timestamp."""
         with self._lock:
+            if self._closed:
+                raise _closed()
             return self.node.clock.now()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -287,6 +309,8 @@ class ThreadDriver:
         self._drive_until_quiet()
         with self._lock:
             self.node.close()
+            self._let_go = True
+            self.wake_next()
 
     # --- waiting and driving
 
@@ -298,38 +322,75 @@ class ThreadDriver:
         while self._sleep_or_drive(answer, deadline):
             self._drive(answer)
 
+    def will_wake(self, answer: _ThreadAnswer, woken: threading.Lock) -> None:
+        """The thread that sleeps on ``woken`` has its answer. Called under the lock."""
+        self.forget(answer)
+        self._to_wake.append(woken)
+
+    def wake_next(self) -> None:
+        """Wake one of the threads that have their answers; it wakes the next one.
+
+        Woken all at once they would only queue up for the interpreter's lock, at a price for each.
+        """
+        with suppress(IndexError):
+            self._to_wake.popleft().release()
+
+    def _wake_some(self) -> None:
+        for _ in range(CHAINS):
+            self.wake_next()
+
     def forget(self, answer: _ThreadAnswer) -> None:
         """It needs no waking any more. Called under the lock."""
         self._waiting.pop(answer, None)
 
     def _sleep_or_drive(self, answer: _ThreadAnswer, deadline: float | None) -> bool:
-        """True: this thread must drive. False: the answer is there, or its time is over."""
-        with self._lock:
-            if answer.done:
-                return False
-            if not self._driving and self.node.wants_turn():
-                self._driving = True
-                return True
-            answer.drive = False
-            answer.woken = woken = threading.Lock()
-            woken.acquire()
-            self._waiting[answer] = None
+        """True: this thread must drive. False: the answer is there, or its time is over.
+
+        It says that it is about to sleep before it looks whether anybody drives; who stops driving
+        says so before looking whether anybody sleeps. So one of them always sees the other, and
+        the lock is needed only where nobody drives.
+        """
+        answer.drive = False
+        answer.woken = woken = threading.Lock()
+        woken.acquire()
+        self._waiting[answer] = None
+        if not self._driving and self._take_over(answer):
+            return True
+        if answer.done:
+            self.forget(answer)
+            return False
         try:
             in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
         except BaseException:
             self._withdraw(answer, None)
             raise
+        self.wake_next()
         if not in_time:
             self._withdraw(answer, DeadlineExceeded())
         return answer.drive
+
+    def _take_over(self, answer: _ThreadAnswer) -> bool:
+        """Nobody seemed to drive: whether this thread must."""
+        with self._lock:
+            if self._let_go and not answer.done:
+                answer.complete(None, _closed())
+            if answer.done or self._driving or not self.node.wants_turn():
+                return False
+            self.forget(answer)
+            self._driving = True
+            return True
 
     def _left(self, deadline: float) -> float:
         return max(deadline - self.monotonic(), 0.0)
 
     def _withdraw(self, answer: _ThreadAnswer, error: BaseException | None) -> None:
         with self._lock:
-            answer.woken = None
+            woken, answer.woken = answer.woken, None
             self.forget(answer)
+            if woken is not None and woken in self._to_wake:
+                self._to_wake.remove(woken)
+            else:
+                self.wake_next()
             if answer.drive:
                 self._hand_over()
             answer.drive = False
@@ -343,6 +404,7 @@ class ThreadDriver:
             error = self._turn()
             with self._lock:
                 self.node.finish(error)
+                self._wake_some()
                 if answer.done or not self.node.wants_turn():
                     self._hand_over()
                     return
@@ -354,15 +416,17 @@ class ThreadDriver:
         return self.node.write(staged)
 
     def _hand_over(self) -> None:
-        """Called under the lock by who drove: who waits drives next, or nobody."""
-        if self.node.wants_turn() and self._waiting:
-            following = next(reversed(self._waiting))
-            del self._waiting[following]
-            following.drive = True
-            assert following.woken is not None
-            following.woken.release()
-            return
+        """Called under the lock by who drove: one of those who wait drives next, or nobody."""
         self._driving = False
+        if not self.node.wants_turn():
+            return
+        for following in list(self._waiting):
+            if following.woken is not None and not following.done:
+                self.forget(following)
+                self._driving = True
+                following.drive = True
+                following.woken.release()
+                return
 
     def _drive_until_quiet(self) -> None:
         while True:
@@ -401,6 +465,7 @@ class ThreadDriver:
             error = self._turn()
             with self._lock:
                 self.node.finish(error)
+                self._wake_some()
                 self._hand_over()
 
     def _await_work(self) -> bool:

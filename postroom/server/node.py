@@ -39,7 +39,6 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Call, Replica
-from postroom.ranges.requests import CommitTransaction
 from postroom.ranges.transactions import Committer
 from postroom.server.tasks import Pending, Signal, Tasks
 
@@ -117,6 +116,7 @@ class Node:
         )  # fmt: skip
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
+        self._failing: Error | None = None
         self._look_for_room_at = clock.monotonic()
         self.replica = self._create_replica()
 
@@ -128,7 +128,7 @@ class Node:
         evaluators.register(registry)
         reads = Reads(locks, protections)
         reads.register(registry)
-        registry.commands[CommitTransaction] = Committer(registry.writes)
+        Committer(registry.writes, self.clock.now).register(registry)
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
         messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
@@ -155,10 +155,17 @@ class Node:
     # --- what drivers call
 
     def start(self) -> None:
-        """The first turns: a group of one elects itself and takes the lease; services begin."""
+        """The first turns: a group of one elects itself and takes the lease; services begin.
+
+        Raises:
+            Unavailable: a write failed. The node is closed again.
+        """
         error = self.write(self.consensus.stage())
         self.finish(error)
         self.turn()
+        if self.failed is not None:
+            self.close()
+            raise self.failed
         for service in self._services:
             self.tasks.spawn(service)
 
@@ -186,7 +193,7 @@ class Node:
 
     def prepare(self) -> WriteSet:
         """The first part of a turn: everything up to what must be written."""
-        if self.failed is not None:
+        if self.failed is not None or self._failing is not None:
             return {}
         self.tasks.run()
         self._mind_the_room()
@@ -198,6 +205,8 @@ class Node:
 
     def write(self, staged: WriteSet) -> Error | None:
         """The second part: makes it durable. May run without the lock; returns what went wrong."""
+        if self._failing is not None:
+            return self._failing
         sync = self.options.sync or self._sync_is_due()
         if not staged and not sync:
             return None
@@ -206,11 +215,7 @@ class Node:
         try:
             self.engine.write(staged, sync=sync)
         except EngineFailed as failure:
-            return Unavailable(
-                f"the store has stopped because a write failed ({failure}); nothing more is "
-                "written: make sure that the device has room and works, then open it again",
-                retry_after=5.0,
-            )
+            return _stopped_by(failure)
         if sync:
             self._unsynced_since = None
         elif self._unsynced_since is None:
@@ -219,6 +224,8 @@ class Node:
 
     def finish(self, error: Error | None) -> None:
         """The last part: what was prepared is durable, or the node has failed."""
+        if self.failed is not None:
+            return
         if error is not None:
             self._fail(error)
             return
@@ -242,10 +249,11 @@ class Node:
         self.tasks.stop()
         for service in self._services:
             service.close()
-        if self.failed is None:
-            self.engine.write({_CEILING_KEY: keys.u64(self.clock.last())}, sync=True)
+        error = self.failed or self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
         self.engine.close()
+        if error is not None and self.failed is None and not self.options.sync:
+            raise error  # what was not synced yet may be lost
 
     # --- failing, filling up
 
@@ -272,8 +280,20 @@ class Node:
 
     # --- the clock's ceiling, and syncing at intervals
 
-    def _store_ceiling(self, ceiling: int) -> None:
-        self.engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+    def _store_ceiling(self, ceiling: int) -> bool:
+        """Called by the clock, wherever somebody reads it: if it fails, the next turn tells."""
+        error = self.failed or self._write_ceiling(ceiling)
+        if error is not None and self.failed is None and self._failing is None:
+            self._failing = error
+            self.wake(urgent=False)
+        return error is None
+
+    def _write_ceiling(self, ceiling: int) -> Error | None:
+        try:
+            self.engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+        except EngineFailed as failure:
+            return _stopped_by(failure)
+        return None
 
     def _stage_ceiling(self, staged: WriteSet) -> None:
         ceiling = self.clock.wanted_ceiling()
@@ -292,12 +312,23 @@ class Node:
         return due is not None and self.monotonic() >= due
 
 
+def _stopped_by(failure: EngineFailed) -> Unavailable:
+    return Unavailable(
+        f"the store has stopped because a write failed ({failure}); nothing more is "
+        "written: make sure that the device has room and works, then open it again",
+        retry_after=5.0,
+    )
+
+
 def _open_store(engine: Engine, randomness: random.Random, options: NodeOptions) -> StoreRecord:
     stored = engine.get(_STORE_KEY)
     if stored is None:
         _check_empty(engine)
         record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), options.node_id)
-        engine.write({_STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
+        try:
+            engine.write({_STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
+        except EngineFailed as failure:
+            raise _stopped_by(failure) from failure
         return record
     version, *_ = msgspec.msgpack.decode(stored, type=list[Any])
     if version != FORMAT_VERSION:

@@ -22,6 +22,7 @@ from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Invalid
+from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.counters import Counters
@@ -32,6 +33,7 @@ from postroom.server.node import Node, NodeOptions
 
 T = TypeVar("T")
 
+CEILING_KEY: Final = keys.store_key("clock ceiling")
 PATIENCE_SECONDS: Final = 300.0
 """Who waits longer than this, on the clock moved by hand, waits for ever."""
 
@@ -57,7 +59,8 @@ class WatchedEngine:
         writes: batches that were written, empty ones not counted.
         keys_written: keys in them.
         steps: pairs that iterators have stepped over.
-        fault: what becomes of the next write; afterwards the engine has failed.
+        fault: what becomes of the next write, but for one of the clock's ceiling alone; afterwards
+            the engine has failed.
         before_write: called before each write.
     """
 
@@ -86,8 +89,8 @@ class WatchedEngine:
         self.before_write(writes)
         if self._failed:
             raise EngineFailed("it has failed before")
-        self._failed = self.fault is not None
-        if self.fault is not WriteFault.NOT_AT_ALL:
+        self._failed = self.fault is not None and writes.keys() != {CEILING_KEY}
+        if not self._failed or self.fault is not WriteFault.NOT_AT_ALL:
             self.inner.write(writes, sync=sync)
             self.writes += bool(writes)
             self.syncs += sync
@@ -160,7 +163,7 @@ class HandDriver:
         node.start()
         self.settle()
 
-    def _on_wake(self, _: bool) -> None:  # noqa: FBT001 - the node's callback
+    def _on_wake(self, _: bool) -> None:
         self._woken = True
 
     # --- a sender
@@ -182,6 +185,9 @@ class HandDriver:
 
     def now(self) -> int:
         return self.node.clock.now()
+
+    def reading(self) -> int:
+        return self.node.clock.reading()
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -221,7 +227,7 @@ class HandDriver:
             if self.node.failed is None:
                 self.node.turn()
             self._running = [each for each in self._running if not each.done]
-            went_on = any([each.go_on() for each in self._running])
+            went_on = sum(each.go_on() for each in self._running) > 0
 
     def advance(self, seconds: float) -> None:
         """Let a time pass, with everything that happens meanwhile."""
@@ -267,7 +273,7 @@ class Running(Generic[T]):
         except StopIteration as stop:
             self.done = True
             self._result = stop.value
-        except BaseException as error:  # noqa: BLE001 - raised where its result is asked for
+        except BaseException as error:
             self.done = True
             self._error = error
         finally:
@@ -330,7 +336,7 @@ class Store:
         self.driver.attach(self.node)
 
     def restart(self, *, after_seconds: float = 0, services: bool = True) -> None:
-        """Closed and opened again, perhaps without its services; clients and transactions live on."""
+        """Closed and opened again, perhaps without services; clients and transactions live on."""
         self.node.close()
         self.clock.seconds += after_seconds
         self._start(services=services)

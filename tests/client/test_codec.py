@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
@@ -149,9 +148,6 @@ def test_any_object_with_encode_and_decode_is_a_codec() -> None:
         assert db.get(b"a") == "TEXT"
         with pytest.raises(TypeError, match="only text, not bytes"):
             db.put(b"a", b"bytes")
-    with postroom.open(":memory:", codec=pickle) as db:  # a module will do
-        with pytest.raises(AttributeError):
-            db.codec  # noqa: B018
 
 
 def test_a_codec_must_return_bytes() -> None:

@@ -87,14 +87,14 @@ def test_increment_adds_and_returns_the_sum(db: postroom.Database) -> None:
 @pytest.mark.parametrize(("last", "by"), [(2**63 - 1, 1), (-(2**63), -1)])
 def test_increment_beyond_64_bits_overflows(db: postroom.Database, last: int, by: int) -> None:
     db.increment(b"n", last)
-    with pytest.raises(postroom.Overflow, match="b'n'.*64-bit.*nothing was changed"):
+    with pytest.raises(postroom.Overflow, match=r"b'n'.*64-bit.*nothing was changed"):
         db.increment(b"n", by)
     assert postroom.integer(db.get(b"n")) == last
 
 
 def test_only_eight_bytes_are_an_integer(db: postroom.Database) -> None:
     db.put(b"n", b"seven")
-    with pytest.raises(postroom.WrongType, match="b'n' holds 5 bytes.*nothing was changed"):
+    with pytest.raises(postroom.WrongType, match=r"b'n' holds 5 bytes.*nothing was changed"):
         db.increment(b"n")
     with pytest.raises(postroom.WrongType, match="b'seven'"):
         postroom.integer(db.get(b"n"))

@@ -55,7 +55,14 @@ def test_a_message_tells_where_it_comes_from(db: postroom.Database) -> None:
 
 
 def test_headers_are_text_to_simple_values(db: postroom.Database) -> None:
-    headers = {"text": "é", "bytes": b"\x00", "whole": -(2**63), "real": 1.5, "yes": True, "no": None}
+    headers = {
+        "text": "é",
+        "bytes": b"\x00",
+        "whole": -(2**63),
+        "real": 1.5,
+        "yes": True,
+        "no": None,
+    }
     send(db, b"k", b"v", headers=headers)
     assert db.peek(b"k")[0].headers == headers
     with db.begin() as tx:
@@ -572,10 +579,10 @@ def test_nothing_is_lost_at_any_step(store: Store) -> None:
 
 def test_an_aborted_transaction_counts_nothing(store: Store) -> None:
     before = store.counters()
-    with pytest.raises(ZeroDivisionError), store.db.begin() as tx:
-        tx.enqueue_message(b"k", b"m")
-        tx.enqueue_update(postroom.Increment(b"n"))
-        raise ZeroDivisionError
+    tx = store.db.begin()
+    tx.enqueue_message(b"k", b"m")
+    tx.enqueue_update(postroom.Increment(b"n"))
+    tx.rollback()
     tx = store.db.begin()
     tx.get(b"a")
     store.db.put(b"a", b"1")

@@ -1,4 +1,4 @@
-"""Snapshots and the past; and that collecting garbage takes what nobody can ask for, and no more."""
+"""Snapshots, the past, and that garbage collection takes what nobody can ask for: no more."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def _message(store: Store) -> None:
 
 
 def _update(store: Store) -> None:
-    for request in (postroom.Put(b"c", b"1"), postroom.Increment(b"d"), postroom.Delete(b"c"),
-                    postroom.Delete(b"d"), postroom.Put(b"c", b"1"), postroom.Delete(b"c")):  # fmt: skip
+    put, delete = postroom.Put(b"c", b"1"), postroom.Delete(b"c")
+    for request in (put, postroom.Increment(b"d"), delete, postroom.Delete(b"d"), put, delete):
         with store.db.begin() as tx:
             tx.enqueue_update(request)
             tx.enqueue_update(request)

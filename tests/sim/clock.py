@@ -41,6 +41,11 @@ class VirtualClock:
         """Time passes until ``moment`` on the monotonic clock, if that is still to come."""
         self._seconds = max(self._seconds, moment)
 
+    def correct_wall(self, milliseconds: int) -> None:
+        """Somebody finds that it is ``milliseconds`` at least, and sets the wall clock right."""
+        behind = milliseconds - self.wall_milliseconds()
+        self._offset_milliseconds += max(behind, 0)
+
     def set_wall(self, by_seconds: float) -> None:
         """Somebody sets the wall clock; the monotonic one does not notice."""
         self._offset_milliseconds += int(by_seconds * 1000)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
 
 from postroom.errors import CommitUnknown, Error, Unavailable
-from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.ranges.replica import Call
@@ -71,13 +71,16 @@ class Host:
             engine = MemoryEngine(self.disk)
             try:
                 node = Node(engine, self.clock, self.random, NoPeers(), self.options)
-            except EngineFailed:
+            except Unavailable:
                 engine.close()
                 return False
             node.on_wake = self._on_wake
             self.node = node
             self.opened += 1
-            node.start()
+            try:
+                node.start()
+            except Unavailable:
+                self.node = None
         return self.node is not None
 
     def close(self) -> None:
@@ -149,7 +152,21 @@ class Host:
                 return self.node.clock.now()
         raise Unavailable("the node is down", retry_after=0.01)
 
+    def reading(self) -> int:
+        """About now, as the node's clock says.
+
+        Raises:
+            Unavailable: the node is down.
+        """
+        if self.node is None:
+            raise Unavailable("the node is down", retry_after=0.01)
+        return self.node.clock.reading()
+
     # --- turns
+
+    def serves(self) -> bool:
+        """Whether a node is up that has not failed."""
+        return self.node is not None and self.node.failed is None
 
     @property
     def busy(self) -> bool:

@@ -104,6 +104,11 @@ class SimulatedSender:
         self._require_alive()
         return self.world.now()
 
+    def reading(self) -> int:
+        """About now."""
+        self._require_alive()
+        return self.world.host.reading()
+
     def monotonic(self) -> float:
         """Seconds since the simulation began."""
         return self.world.clock.monotonic()

@@ -27,6 +27,7 @@ from postroom.client.codec import resolve
 from postroom.client.database import Database
 from postroom.client.values import Status
 from postroom.errors import Unavailable
+from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import ReadCounters
 from postroom.server.node import NodeOptions
 from tests.sim.clock import VirtualClock
@@ -116,13 +117,12 @@ class World:
 
         async def status() -> Status:
             counters = await sender.send(ReadCounters())
-            return Status(":simulated:", 1, 0, 0, Database.now(database), 0, counters)
+            return Status(":simulated:", 1, 0, 0, Timestamp(sender.now()), 0, counters)
 
         async def close() -> None:
             return None
 
-        database = Database(sender, resolve(None), status, close)
-        return database
+        return Database(sender, resolve(None), status, close)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """A client begins."""
@@ -131,13 +131,20 @@ class World:
         self._ready.append(task)
         return task
 
-    def kill(self, task: Task) -> None:
-        """A client dies where it stands: it sends nothing more, and releases nothing."""
-        waits_for = task.waits_for
-        if waits_for is not None:
-            waits_for.task = None
-        elif task in self._ready:
+    def kill(self, task: Task, database: Database) -> None:
+        """A client dies where it stands: it sends nothing more, and releases nothing.
+
+        Args:
+            task: what it does.
+            database: the one of its process, which dies with it.
+        """
+        sender = database._sender
+        assert isinstance(sender, SimulatedSender)
+        sender.is_dead = True
+        if task in self._ready:
             self._ready.remove(task)
+        elif task.waits_for is not None:
+            task.waits_for.task = None
         try:
             task.coroutine.throw(Killed())
         except (Killed, StopIteration):
@@ -205,9 +212,10 @@ class World:
         """Nothing can happen now."""
         timer = self._timers[0][0] if self._timers else None
         events = [each for each in (timer, turn_due) if each is not None]
-        if not events:
+        if events:
+            self.clock.advance_to(min(events))
+        elif self.host.serves():
             raise AssertionError(f"nothing will ever happen: {self._who_waits()}")
-        self.clock.advance_to(min(events))
 
     def _who_waits(self) -> str:
         waiting = [

@@ -1,0 +1,85 @@
+"""A small cache of engine values, for what is read and written again and again.
+
+A transaction reads a key and writes it a moment later; a counter or the index entry of a busy
+inbox is read by every proposal. Asking the engine costs about a microsecond, and lets go of
+Python's interpreter lock, at which threads that wait for it pile up. The cache answers from a
+dictionary.
+
+Exact, not approximate: whoever writes tells it (``wrote``), so what it holds, absence included, is
+what the engine holds. It belongs to the leaseholder's replica and is emptied when others may have
+written. It keeps two generations: when the young one is full it becomes the old one, and what is
+not asked for again goes with the next change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from postroom.kv.engine import Reader, WriteSet
+
+ENTRIES_MAX: Final = 16_384
+"""In each of the two generations."""
+
+ENTRY_BYTES_MAX: Final = 1024
+"""Larger values are not worth their room here: copying them out of the engine dominates."""
+
+_UNKNOWN: Final[Any] = object()
+
+
+class Cache:
+    """A reader in front of another one."""
+
+    __slots__ = ("_old", "_stored", "_young")
+
+    def __init__(self, stored: Reader) -> None:
+        self._stored = stored
+        self._young: WriteSet = {}
+        self._old: WriteSet = {}
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``."""
+        value = self._young.get(key, _UNKNOWN)
+        if value is not _UNKNOWN:
+            return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+        value = self._old.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._stored.get(key)
+        self.offer(key, value)
+        return value  # type: ignore[no-any-return]
+
+    def peek(self, key: bytes) -> tuple[bool, bytes | None]:
+        """Whether the value of ``key`` is known here, and what it is. Changes nothing."""
+        value = self._young.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._old.get(key, _UNKNOWN)
+        return (False, None) if value is _UNKNOWN else (True, value)
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span; not cached."""
+        return self._stored.iterate(lower, upper, reverse=reverse)
+
+    def wrote(self, writes: WriteSet) -> None:
+        """The engine holds ``writes`` now."""
+        young, old = self._young, self._old
+        for key, value in writes.items():
+            if key in young:
+                young[key] = value
+            elif key in old:
+                old[key] = value
+
+    def clear(self) -> None:
+        """Anything may have changed."""
+        self._young = {}
+        self._old = {}
+
+    def offer(self, key: bytes, value: bytes | None) -> None:
+        """The engine holds ``value`` at ``key``, as somebody has found out."""
+        if value is not None and len(value) > ENTRY_BYTES_MAX:
+            return
+        self._young[key] = value
+        if len(self._young) > ENTRIES_MAX:
+            self._old = self._young
+            self._young = {}

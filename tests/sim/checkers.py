@@ -1,0 +1,266 @@
+"""What must hold of the content of a disk, whatever the workload, in every state it is ever in.
+
+Each checker reads the raw keys itself, in one pass, and compares what the store says of itself
+(counters, index, lists) with what is there. None of them knows who wrote what.
+
+* **Conservation**: the counters equal the numbers of entries in outboxes, inboxes, dead letters.
+* **Index**: the index of inboxes tells number and first message of each inbox that holds any.
+* **Once**: no message is in two places: outbox, inbox, reaped, dead.
+* **Order**: the versions of a key are strictly ordered; a receipt follows its sending; nothing is
+  due before it was committed.
+* **Overtaking**: nothing that was due at once waits while a later message has arrived.
+* **Clock**: no timestamp in the store is above the stored ceiling.
+* **Garbage**: whatever must go one day is on a list that says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from postroom.kv import keys, versions
+from postroom.kv.sorted_map import SortedMap
+from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, Mail
+from postroom.server.node import RANGE_ID
+
+_RANGE: Final = keys.RANGE + keys.u64(RANGE_ID)
+_SENDER: Final = keys.u64(RANGE_ID)
+_CEILING: Final = keys.store_key("clock ceiling")
+
+_decode = msgspec.msgpack.decode
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raises ``Broken`` unless ``holds``."""
+    if not holds:
+        raise Broken(what)
+
+
+@dataclass
+class Content:
+    """The keys of one state of a disk, by what they are. Ids are (timestamp, ordinal)."""
+
+    messages: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)
+    """Deliverable outbox: id to due time and recipient."""
+    updates: dict[bytes, bytes] = field(default_factory=dict)
+    """Executable outbox: id to due time."""
+    dead_messages: list[bytes] = field(default_factory=list)
+    dead_updates: list[bytes] = field(default_factory=list)
+    inboxes: dict[bytes, dict[bytes, Delivered]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    reaped: dict[bytes, list[tuple[bytes, bytes, Delivered]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By recipient: when it was reaped, id, message."""
+    mail: dict[bytes, Mail] = field(default_factory=dict)
+    versions: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """By user key, newest first, as stored."""
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    """COMMIT records: transaction id to the stored record."""
+    garbage: set[bytes] = field(default_factory=set)
+    must_be_listed: list[bytes] = field(default_factory=list)
+    counters: Counters = field(default_factory=Counters)
+    collected: int = 0
+    ceiling: int = 0
+    newest: bytes = b""
+
+
+def read_content(disk: SortedMap) -> Content:
+    """Sorts out everything that a disk holds."""
+    content = Content()
+    content.ceiling = _number(disk.get(_CEILING))
+    for raw, stored in disk.iterate(keys.RANGE, keys.DATA_END):
+        _SPACES[raw[:1]](content, raw, stored)
+    return content
+
+
+def _number(stored: bytes | None) -> int:
+    return int.from_bytes(stored or b"", "big")
+
+
+def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
+    kind, rest = raw[9:10], raw[10:]
+    if kind == keys.DELIVERABLE:
+        content.messages[rest[8:]] = rest[:8], _decode(stored, type=Deliverable).key
+    elif kind == keys.EXECUTABLE:
+        content.updates[rest[8:]] = rest[:8]
+    elif kind == keys.DEAD_LETTER:
+        record = _decode(stored, type=DeadLetterRecord)
+        (content.dead_updates if record.update else content.dead_messages).append(rest)
+    elif kind == keys.GARBAGE:
+        content.garbage.update(_decode(stored, type=list[bytes]))
+    elif rest == COUNTERS_RECORD.encode():
+        content.counters = _decode(stored, type=Counters)
+    elif rest == b"collected":
+        content.collected = _number(stored)
+
+
+def _read_record(content: Content, raw: bytes, stored: bytes) -> None:
+    content.records[raw[-16:]] = stored
+    content.must_be_listed.append(raw)
+    content.newest = max(content.newest, stored[:8])
+
+
+def _read_mail(content: Content, raw: bytes, stored: bytes) -> None:
+    content.mail[keys.user_key(raw)] = _decode(stored, type=Mail)
+
+
+def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
+    end = raw.index(keys.END_OF_KEY, 1) + 2
+    key, suffix, rest = keys.user_key(raw), raw[end : end + 1], raw[end + 1 :]
+    if suffix == keys.HEAD:
+        content.versions[key].append(stored)
+        content.newest = max(content.newest, stored[1:9])
+        if stored[0] == versions.TOMBSTONE:
+            content.must_be_listed.append(raw)
+    elif suffix == keys.HISTORY:
+        require(keys.complement(rest) == stored[1:9], f"a version of {key!r} is misplaced")
+        content.versions[key].append(stored)
+        content.must_be_listed.append(raw)
+    elif suffix == keys.INBOX:
+        require(rest[8:16] == _SENDER, f"a message to {key!r} has no sender")
+        content.inboxes[key][rest[:8] + rest[16:]] = _decode(stored, type=Delivered)
+    elif suffix == keys.REAPED:
+        content.must_be_listed.append(raw)
+        for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
+            receipt = _decode(message, type=Delivered)
+            content.reaped[key].append((keys.complement(rest), id_[:8] + id_[16:], receipt))
+
+
+_SPACES: Final = {
+    keys.RANGE: _read_range,
+    keys.TRANSACTION: _read_record,
+    keys.MAIL: _read_mail,
+    keys.DATA: _read_data,
+}
+
+
+# --- the checkers ---------------------------------------------------------------------------------
+
+
+def check(disk: SortedMap) -> Content:
+    """Raises ``Broken`` if anything is wrong with what a disk holds."""
+    content = read_content(disk)
+    for checker in CHECKERS:
+        checker(content)
+    return content
+
+
+def check_conservation(content: Content) -> None:
+    """The counters equal what is there."""
+    counters = content.counters
+    in_inboxes = sum(len(inbox) for inbox in content.inboxes.values())
+    dead = len(content.dead_messages) + len(content.dead_updates)
+    found = Counters(
+        enqueued=counters.enqueued,
+        delivered=counters.reaped + in_inboxes,
+        executed=counters.executed,
+        pending_messages=len(content.messages),
+        pending_updates=len(content.updates),
+        dead=counters.discarded + dead,
+        discarded=counters.discarded,
+        reaped=counters.reaped,
+    )
+    require(counters == found, f"the counters say {counters}, but there is {found}")
+    require(counters.conserved(), f"messages are lost or made up: {counters}")
+
+
+def check_index(content: Content) -> None:
+    """The index of inboxes tells what they hold."""
+    found = {
+        key: Mail(len(inbox), _long(min(inbox))) for key, inbox in content.inboxes.items() if inbox
+    }
+    require(content.mail == found, f"the index says {content.mail}, the inboxes hold {found}")
+
+
+def _long(id_: bytes) -> bytes:
+    return id_[:8] + _SENDER + id_[8:]
+
+
+def check_once(content: Content) -> None:
+    """No message, and no update, is in two places, and none was reaped twice."""
+    delivered = [id_ for inbox in content.inboxes.values() for id_ in inbox]
+    reaped = [id_ for taken in content.reaped.values() for _, id_, _ in taken]
+    everywhere = (
+        (*content.messages, *content.dead_messages, *delivered, *reaped),
+        (*content.updates, *content.dead_updates),
+    )
+    for ids in everywhere:
+        twice = [id_.hex() for id_, number in Counter(ids).items() if number > 1]
+        require(not twice, f"in two places at once: {twice}")
+
+
+def check_order(content: Content) -> None:
+    """Versions are strictly ordered, receipts follow sendings, nothing is due too early."""
+    for key, stored in content.versions.items():
+        stamps = [version[1:9] for version in stored]
+        require(
+            all(newer > older for newer, older in _neighbours(stamps)),
+            f"the versions of {key!r} are not in order: {[stamp.hex() for stamp in stamps]}",
+        )
+    for id_, receipt in _receipts(content):
+        sent = int.from_bytes(id_[:8], "big")
+        require(receipt.delivered_at > sent, f"{id_.hex()} was received before it was sent")
+    dues = {id_: due for id_, (due, _) in content.messages.items()}
+    for id_, due in (*dues.items(), *content.updates.items()):
+        require(due >= id_[:8], f"{id_.hex()} was due before it was committed")
+    for key, taken in content.reaped.items():
+        for when, id_, receipt in taken:
+            require(
+                int.from_bytes(when, "big") > receipt.delivered_at,
+                f"{id_.hex()} was reaped from {key!r} before it was there",
+            )
+
+
+def check_overtaking(content: Content) -> None:
+    """What is on its way, and was due at once, has not been overtaken by a later message."""
+    arrived = {key: max(inbox) for key, inbox in content.inboxes.items() if inbox}
+    for key, taken in content.reaped.items():
+        arrived[key] = max(arrived.get(key, b""), *(id_ for _, id_, _ in taken))
+    for id_, (due, key) in content.messages.items():
+        late = due == id_[:8] and arrived.get(key, b"") > id_
+        require(not late, f"{id_.hex()} to {key!r} was overtaken by {arrived.get(key, b'').hex()}")
+
+
+def _receipts(content: Content) -> Iterator[tuple[bytes, Delivered]]:
+    for inbox in content.inboxes.values():
+        yield from inbox.items()
+    for taken in content.reaped.values():
+        yield from ((id_, receipt) for _, id_, receipt in taken)
+
+
+def _neighbours(ordered: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    return zip(ordered, ordered[1:], strict=False)
+
+
+def check_clock(content: Content) -> None:
+    """After a restart no timestamp is handed out twice: the ceiling is above all of them."""
+    newest = int.from_bytes(content.newest, "big")
+    require(newest <= content.ceiling, f"timestamp {newest} is above {content.ceiling}")
+
+
+def check_garbage(content: Content) -> None:
+    """What is obsolete is on a list, so that it goes one day."""
+    forgotten = [raw for raw in content.must_be_listed if raw not in content.garbage]
+    require(not forgotten, f"nobody will ever remove {forgotten[:3]}")
+
+
+CHECKERS: Final = (
+    check_conservation,
+    check_index,
+    check_once,
+    check_order,
+    check_overtaking,
+    check_clock,
+    check_garbage,
+)

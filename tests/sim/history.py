@@ -1,0 +1,243 @@
+"""What clients were told, held against what the store says at the end.
+
+The history is a :class:`tests.sim.world.Witness`: it sees requests and answers, and knows nothing
+of the workloads. From them follow, for every transaction and every read:
+
+* a commit that was acknowledged is there, whole: its record, values, messages and reaped messages;
+* one that was refused left no record; of one whose outcome is unknown there is all or nothing;
+* its timestamp is above every timestamp that any client had been told before it was sent, also
+  across restarts with the clock set back; and no two commits have the same one;
+* a read returned what the versions say for its timestamp, whenever it was made;
+* messages are handed out in the order of their ids.
+
+What garbage collection may have removed by now is not looked for.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from postroom.errors import CommitUnknown, Unavailable
+from postroom.kv import versions
+from postroom.messaging.requests import EnqueueMessage, Peek, ReapMessages, ReapQueue
+from postroom.ranges.requests import (
+    Committed,
+    CommitTransaction,
+    Get,
+    GetForUpdate,
+    GetMany,
+    Protect,
+    Put,
+    ReverseScan,
+    Scan,
+)
+from tests.sim.checkers import Content, require
+
+READS_MAX = 3000
+"""More are not remembered: one run need not look at everything."""
+
+
+class Outcome(enum.Enum):
+    """What the client knows of its commit."""
+
+    UNKNOWN = enum.auto()
+    COMMITTED = enum.auto()
+    REFUSED = enum.auto()
+
+
+@dataclass
+class Attempt:
+    """A transaction that a client tried to commit, once or several times."""
+
+    request: CommitTransaction
+    above: int
+    outcome: Outcome = Outcome.UNKNOWN
+    timestamp: int = 0
+    tries: int = 1
+
+
+@dataclass
+class History:
+    """See the module."""
+
+    attempts: dict[bytes, Attempt] = field(default_factory=dict)
+    reads: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
+    scans: list[tuple[int, bytes, bytes | None, dict[bytes, bytes]]] = field(default_factory=list)
+    newest: int = 0
+    _owners: dict[int, bytes] = field(default_factory=dict)
+
+    # --- what it sees
+
+    def sent(self, request: Any) -> None:
+        """A client sends ``request``."""
+        if type(request) is CommitTransaction:
+            known = self.attempts.get(request.transaction_id)
+            if known is None:
+                self.attempts[request.transaction_id] = Attempt(request, self.newest)
+            else:
+                known.tries += 1
+
+    def handed_out(self, timestamp: int) -> None:
+        """A client is told a timestamp."""
+        self.newest = max(self.newest, timestamp)
+
+    def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
+        """A client hears of its request."""
+        if type(request) is CommitTransaction:
+            self._commit_answered(self.attempts[request.transaction_id], result, error)
+        elif error is None:
+            self._read_answered(request, result)
+
+    def _commit_answered(
+        self, attempt: Attempt, result: Committed | None, error: BaseException | None
+    ) -> None:
+        told = attempt.request.transaction_id.hex()
+        if result is not None:
+            require(attempt.outcome is not Outcome.REFUSED, f"{told} was refused, then committed")
+            same = attempt.timestamp in (0, result.timestamp)
+            require(same, f"{told} is told two timestamps")
+            attempt.outcome, attempt.timestamp = Outcome.COMMITTED, result.timestamp
+            require(result.timestamp > attempt.above, f"{told} committed in the past")
+            owner = self._owners.setdefault(result.timestamp, attempt.request.transaction_id)
+            require(
+                owner == attempt.request.transaction_id,
+                f"{told} and {owner.hex()} committed at the same timestamp",
+            )
+            self.handed_out(result.timestamp)
+        elif isinstance(error, CommitUnknown):
+            pass
+        elif isinstance(error, Unavailable) and attempt.tries > 1:
+            pass  # nothing came of this try; of the earlier one nobody knows
+        else:
+            require(attempt.outcome is not Outcome.COMMITTED, f"{told} committed, then refused")
+            attempt.outcome = Outcome.REFUSED
+
+    def _read_answered(self, request: Any, result: Any) -> None:
+        match request:
+            case Get() | GetForUpdate():
+                self._read(result.timestamp, request.key, result.value)
+            case GetMany():
+                for key, value in zip(request.keys, result.values, strict=True):
+                    self._read(result.timestamp, key, value)
+            case Scan() | ReverseScan():
+                self._scanned(request, result)
+            case Protect():
+                self.handed_out(result)
+            case ReapQueue() | Peek():
+                ids = [id_ for id_, _ in result.messages]
+                require(ids == sorted(set(ids)), "messages are not handed out in order")
+
+    def _read(self, timestamp: int, key: bytes, value: bytes | None) -> None:
+        self.handed_out(timestamp)
+        if len(self.reads) < READS_MAX:
+            self.reads.append((timestamp, key, value))
+
+    def _scanned(self, request: Scan | ReverseScan, result: Any) -> None:
+        self.handed_out(result.timestamp)
+        start, end = request.start, request.end
+        if result.resume is not None and isinstance(request, Scan):
+            end = result.resume
+        elif result.resume is not None:
+            start = result.resume
+        ordered = [key for key, _ in result.pairs]
+        reverse = isinstance(request, ReverseScan)
+        require(ordered == sorted(set(ordered), reverse=reverse), "a scan is not in order")
+        if len(self.scans) < READS_MAX // 10:
+            self.scans.append((result.timestamp, start, end, dict(result.pairs)))
+
+    # --- what it says at the end
+
+    def check(self, content: Content) -> None:
+        """Raises ``Broken`` if the store tells another story."""
+        for id_, attempt in self.attempts.items():
+            self._check_attempt(content, id_, attempt)
+        for timestamp, key, value in self.reads:
+            self._check_read(content, timestamp, key, value)
+        for timestamp, start, end, found in self.scans:
+            if timestamp >= content.collected:
+                self._check_scan(content, timestamp, start, end, found)
+
+    def _check_attempt(self, content: Content, id_: bytes, attempt: Attempt) -> None:
+        record = content.records.get(id_)
+        if attempt.outcome is Outcome.REFUSED:
+            require(record is None, f"{id_.hex()} was refused, but is there")
+        if attempt.outcome is Outcome.COMMITTED and attempt.timestamp > content.collected:
+            require(record is not None, f"{id_.hex()} was acknowledged, and is lost")
+        if record is not None:
+            timestamp = int.from_bytes(record[:8], "big")
+            require(
+                timestamp == attempt.timestamp or attempt.outcome is Outcome.UNKNOWN,
+                f"{id_.hex()} committed at {timestamp}, told was {attempt.timestamp}",
+            )
+            owner = self._owners.setdefault(timestamp, id_)
+            require(owner == id_, f"{id_.hex()} and {owner.hex()} have one timestamp")
+            self._check_effects(content, attempt.request, record[:8])
+
+    def _check_effects(self, content: Content, request: CommitTransaction, stamp: bytes) -> None:
+        """Everything that the transaction did is there, unless it may be collected."""
+        if int.from_bytes(stamp, "big") <= content.collected:
+            return
+        name = request.transaction_id.hex()
+        last = {write.key: write.value for write in request.writes if isinstance(write, Put)}
+        for key, value in last.items():
+            version = versions.VALUE_KIND + stamp + value
+            require(version in content.versions.get(key, ()), f"{name} did not write {key!r}")
+        ordinal = 0
+        for write in request.writes:
+            if type(write).__name__.startswith("Enqueue"):
+                ordinal += 1
+                if isinstance(write, EnqueueMessage):
+                    id_ = stamp + ordinal.to_bytes(4, "big")
+                    require(_has_message(content, write.key, id_), f"{name} did not send")
+            elif isinstance(write, ReapMessages):
+                gone = {(id_[:8] + id_[16:]) for id_ in write.ids}
+                inbox = content.inboxes.get(write.key, {})
+                taken = {id_ for when, id_, _ in content.reaped[write.key] if when == stamp}
+                require(taken == gone and not gone & inbox.keys(), f"{name} did not reap")
+
+    def _check_read(
+        self, content: Content, timestamp: int, key: bytes, value: bytes | None
+    ) -> None:
+        if timestamp < content.collected:
+            return
+        stored = _value_at(content, key, timestamp)
+        require(
+            stored == value,
+            f"{key!r} was read as {value!r} at {timestamp}, but it was {stored!r} then",
+        )
+
+    def _check_scan(
+        self,
+        content: Content,
+        timestamp: int,
+        start: bytes,
+        end: bytes | None,
+        found: dict[bytes, bytes],
+    ) -> None:
+        then = {
+            key: value
+            for key in content.versions
+            if key >= start
+            and (end is None or key < end)
+            and (value := _value_at(content, key, timestamp)) is not None
+        }
+        require(then == found, f"a scan of [{start!r}, {end!r}) at {timestamp} was not what was")
+
+
+def _value_at(content: Content, key: bytes, timestamp: int) -> bytes | None:
+    stamp = timestamp.to_bytes(8, "big")
+    for version in content.versions.get(key, ()):
+        if version[1:9] <= stamp:
+            return versions.payload(version)
+    return None
+
+
+def _has_message(content: Content, key: bytes, id_: bytes) -> bool:
+    return (
+        id_ in content.messages
+        or id_ in content.inboxes.get(key, ())
+        or id_ in content.dead_messages
+        or any(id_ == reaped for _, reaped, _ in content.reaped.get(key, ()))
+    )

@@ -1,0 +1,122 @@
+"""Watchers: each keeps a mirror of a few keys from the stream of changes, and the mirror is right.
+
+The stream is in order of commit, complete, and resumes where a watcher left off. When a watcher has
+fallen too far behind it is told so (``SnapshotTooOld``), reads everything anew, and goes on.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+from postroom.client.database import Database
+from postroom.client.values import Change
+from postroom.errors import SnapshotTooOld
+from tests.sim.workloads.workload import EXPECTED, Client, pairs
+
+KEYS = 4
+WRITERS = 2
+START, END = b"watched/", b"watched0"
+LAST = START + b"last"
+CHANGES_BEFORE_LEAVING = 12
+
+
+class Mirror:
+    """A copy of the keys as of a timestamp. The changes of one timestamp enter it together."""
+
+    def __init__(self, timestamp: int, content: dict[bytes, bytes]) -> None:
+        self.timestamp = timestamp
+        self.content = content
+        self._coming: list[Change] = []
+
+    def add(self, change: Change) -> None:
+        """The next change of the stream."""
+        before = self._coming[-1] if self._coming else None
+        place = (change.timestamp, change.key)
+        assert place > ((before.timestamp, before.key) if before else (self.timestamp, b""))
+        assert change.timestamp > self.timestamp
+        if before is not None and change.timestamp > before.timestamp:
+            self.finish()
+        self._coming.append(change)
+
+    def finish(self) -> None:
+        """No more changes of the timestamp come."""
+        for change in self._coming:
+            self.timestamp = change.timestamp
+            if change.value is None:
+                self.content.pop(change.key, None)
+            else:
+                self.content[change.key] = change.value
+        self._coming = []
+
+    def leave(self) -> None:
+        """The stream ends here; what may be incomplete comes again with the next one."""
+        self._coming = []
+
+
+class Watchers:
+    """See the module."""
+
+    clients = 4
+
+    def __init__(self) -> None:
+        self.mirrors: dict[int, Mirror] = {}
+
+    async def setup(self, db: Database) -> None:
+        """Nothing is there."""
+
+    async def start(self, client: Client) -> None:
+        """The first clients write, the others watch."""
+        while client.goes_on():
+            if client.number < WRITERS:
+                await client.attempt(client.db.run(self._write, client, client.token()))
+                await client.pause(0.05)
+            else:
+                await self._watch(client)
+
+    def _write(self, tx: Any, client: Client, token: bytes) -> None:
+        for number in client.random.sample(range(KEYS), client.random.randint(1, 3)):
+            key = START + b"%d" % number
+            if client.random.random() < 0.3:
+                tx.delete(key)
+            else:
+                tx.put(key, token)
+
+    async def _watch(self, client: Client) -> None:
+        """A stream, from where the one before was left."""
+        try:
+            mirror = self.mirrors.get(client.number)
+            if mirror is None:
+                self.mirrors[client.number] = mirror = await self._read_anew(client.db)
+            mirror.leave()
+            await self._follow(client.db, mirror, CHANGES_BEFORE_LEAVING)
+        except SnapshotTooOld:
+            self.mirrors.pop(client.number, None)
+        except EXPECTED:
+            await client.pause(0.2)
+
+    async def _read_anew(self, db: Database) -> Mirror:
+        async with db.snapshot() as snapshot:
+            found = [pair async for pair in snapshot.scan(START, END)]
+            return Mirror(snapshot.timestamp, dict(found))
+
+    async def _follow(self, db: Database, mirror: Mirror, changes_max: int) -> None:
+        async with aclosing(db.watch(START, END, after=mirror.timestamp)) as changes:
+            async for change in changes:
+                mirror.add(change)
+                changes_max -= 1
+                if not changes_max or change.key == LAST:
+                    return
+
+    async def check(self, db: Database) -> None:
+        """From where each mirror stands, the rest of the stream makes it complete."""
+        await db.put(LAST, b"nothing comes after this")
+        now = dict(await pairs(db, START))
+        for mirror in self.mirrors.values():
+            mirror.leave()
+            try:
+                await self._follow(db, mirror, 1_000_000)
+            except SnapshotTooOld:
+                continue
+            mirror.finish()
+            assert mirror.content == now, f"the mirror shows {mirror.content}, there is {now}"

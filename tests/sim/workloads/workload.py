@@ -1,0 +1,98 @@
+"""What a workload is: ``setup``, ``start``, ``check``, as FoundationDB's are.
+
+``setup`` runs first, alone. ``start`` is then run by several clients at once, each until it is told
+to stop; a client may be killed at any moment, and another one takes its place. When everything has
+come to rest ``check`` looks at what is left. A workload keeps in its own memory only what a client
+was told; whatever must match is written into the store, by the very transactions in question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Any, Protocol, TypeVar
+
+from postroom.client.database import Database
+from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
+
+T = TypeVar("T")
+
+EXPECTED = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired)
+"""What may happen to anybody while machines die and clocks are set."""
+
+
+class Client:
+    """Somebody who runs a workload.
+
+    Attributes:
+        number: which of the workload's clients; another one who takes its place has the same.
+        life: which of those who had its place.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        randomness: Random,
+        number: int,
+        life: int,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.db = db
+        self.random = randomness
+        self.number = number
+        self.life = life
+        self._is_over = is_over
+        self._tokens = 0
+
+    def goes_on(self) -> bool:
+        """Whether there is still something to do."""
+        return not self._is_over()
+
+    def token(self) -> bytes:
+        """A name that nobody else uses."""
+        self._tokens += 1
+        return f"{self.number}-{self.life}-{self._tokens}".encode()
+
+    async def pause(self, seconds: float = 0.02) -> None:
+        """Let some time pass."""
+        await self.db._sender.sleep(self.random.random() * seconds)
+
+    async def attempt(self, awaitable: Awaitable[T]) -> T | None:
+        """What comes of it; ``None`` if one of the expected things went wrong."""
+        try:
+            return await awaitable
+        except EXPECTED:
+            await self.pause(0.2)
+            return None
+
+
+class Workload(Protocol):
+    """See the module."""
+
+    clients: int
+
+    async def setup(self, db: Database) -> None:
+        """What must be there before."""
+
+    async def start(self, client: Client) -> None:
+        """What each client does, until it is over."""
+
+    async def check(self, db: Database) -> None:
+        """Raises ``AssertionError`` unless everything is as it must be."""
+
+
+async def pairs(db: Database, prefix: bytes) -> list[tuple[bytes, Any]]:
+    """Everything that the store holds under ``prefix``."""
+    return [pair async for pair in db.scan(prefix, prefix + b"\xff")]
+
+
+async def reap_all(db: Database, key: bytes) -> list[Any]:
+    """Empties an inbox when nobody else does."""
+
+    async def take(tx: Any) -> list[Any]:
+        return list(await tx.reap_queue(key, 1000))
+
+    taken: list[Any] = []
+    while some := await db.run(take):
+        taken += some
+    return taken
