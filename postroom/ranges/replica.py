@@ -360,8 +360,8 @@ class Replica:
         assert proposal is not None
         applied = outcome is Outcome.APPLIED and not proposal.rejected
         if applied:
-            # First of all: who reads beside us may take cached values as soon as nothing is in
-            # flight. self._cache.wrote(proposal.command.writes)
+            # First of all: who reads beside us takes cached values once nothing is in flight.
+            self._cache.wrote(proposal.command.writes)
         self._generation += 1
         self._proposal = None
         self._view.in_flight = {}
@@ -369,6 +369,9 @@ class Replica:
             self.last_commit = proposal.last_commit
             self._finish(proposal)
         else:
+            if outcome is Outcome.UNKNOWN:
+                # It may be applied yet, below what a read would be served at: not under this lease.
+                self._serves_from = 0
             self._fail(proposal, outcome)
         self._submit_again(_taken(self._blocked))
         if self.wants_turn():
