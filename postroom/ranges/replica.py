@@ -226,11 +226,13 @@ class Replica:
         """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
 
         The one method that several threads may call at once, also while the others are called. What
-        was read counts only if no proposal has started or ended meanwhile.
+        was read counts only if no proposal has started or ended meanwhile. It is read at the
+        timestamp of the last commit applied: commits that are evaluated just now are above it,
+        though the clock has passed them.
         """
         if request.timestamp or self.failed is not None:
             return None
-        generation, at = self._generation, self._clock.last()
+        generation, at = self._generation, self.last_commit
         head = keys.head_key(request.key)
         if not self._serves_from or self.lease.expiration <= self._clock.reading():
             return None

@@ -269,6 +269,8 @@ class ThreadDriver:
             with self._lock:
                 self._submit(answer)
                 self.wake_next()  # it may have freed what others wait for
+                if answer.done and self.node.wants_turn():
+                    self._call_background(0.0)
         return answer
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -446,10 +448,13 @@ class ThreadDriver:
     # --- what nobody waits for
 
     def _on_wake(self, urgent: bool) -> None:
-        """Called under the lock."""
-        if urgent and not self.node.hurries():
-            return  # its sender will wait for it, and drive
-        due = self.monotonic() + (0.0 if self.node.hurries() else UPKEEP_SECONDS)
+        """For a client's request: its sender will wait, and drive. Else called under the lock."""
+        if not urgent:
+            self._call_background(0.0 if self.node.hurries() else UPKEEP_SECONDS)
+
+    def _call_background(self, seconds: float) -> None:
+        """Called under the lock: the background thread is to drive after a time at the latest."""
+        due = self.monotonic() + seconds
         if self._deadline is None or due < self._deadline:
             self._deadline = due
             if due < self._asleep_until:

@@ -1,4 +1,4 @@
-"""Bad input: the documented error, which names what is wrong and says what to do; nothing changes."""
+"""Bad input: the documented error, which says what is wrong and what to do; nothing changes."""
 
 from __future__ import annotations
 
@@ -358,15 +358,18 @@ CLOSED: Calls = {
 @pytest.mark.parametrize("call", CLOSED)
 def test_every_call_after_close_says_so(db: postroom.Database, call: str) -> None:
     db.close()
-    with pytest.raises(errors.Invalid, match="database was closed.*open it again"):
+    with pytest.raises(errors.Invalid, match=r"database was closed.*open it again"):
         CLOSED[call](db)
 
 
 def test_a_transaction_that_outlives_its_database(db: postroom.Database) -> None:
-    with pytest.raises(errors.Invalid, match="closed"), db.begin() as tx:
-        tx.put(b"a", b"1")
-        tx.get_for_update(b"a")
-        db.close()
+    tx = db.begin()
+    tx.get_for_update(b"a")
+    tx.put(b"a", b"1")
+    db.close()
+    for call in (lambda: tx.get(b"b"), tx.commit):
+        with pytest.raises(errors.Invalid, match="closed"):
+            call()
 
 
 def test_a_scan_that_outlives_its_database(db: postroom.Database) -> None:
@@ -485,7 +488,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
     engine.write({b"foreign": b"1"}, sync=True)
     engine.close()
     before = contents(tmp_path / "else")
-    with pytest.raises(errors.StoreCorrupted, match="b'foreign'.*not a Postroom store.*give anot"):
+    with pytest.raises(errors.StoreCorrupted, match=r"b'foreign'.*not a Postroom store.*give anot"):
         postroom.open(tmp_path / "else")
     assert contents(tmp_path / "else") == before
 
@@ -557,10 +560,15 @@ def test_a_device_that_is_full_stops_the_store_but_loses_nothing(device: Path) -
     acknowledged = -1
     db = postroom.open(device / "store", disk_reserve_bytes=0)
     (device / "filler").write_bytes(bytes(device_room(device) - 2 * MIB))
-    with pytest.raises((errors.CommitUnknown, errors.Unavailable)):
+
+    def fill() -> None:
+        nonlocal acknowledged
         for number in range(100):
             db.put(b"%03d" % number, bytes(100_000))
             acknowledged = number
+
+    with pytest.raises((errors.CommitUnknown, errors.Unavailable)):
+        fill()
     with pytest.raises(errors.Unavailable, match=r"a write failed.*make sure that the device has"):
         db.get(b"000")
     db.close()

@@ -22,6 +22,7 @@ from typing import Final
 from postroom.client.database import Database
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
+from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
 from tests.sim import checkers
 from tests.sim.history import History, Outcome
@@ -273,6 +274,7 @@ class Simulation:
         for task, database in self._clients.values():
             if not task.done:
                 world.kill(task, database)
+        world.clock.advance(TRANSACTION_SECONDS_MAX)  # what the dead hold is free again
         world.let_pass(CALM_SECONDS)
 
     def _reckon(self) -> None:

@@ -1,0 +1,157 @@
+"""A fixed scenario that meets every kind of write, and ends in one known state.
+
+One client carries it out, step by step, each in a transaction that it commits for sure. Whatever
+breaks meanwhile, at the end everything has happened exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import postroom
+from postroom.client.database import Database
+from postroom.errors import CommitUnknown, Retryable
+from postroom.kv.memory import WriteFault
+from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
+from postroom.server.node import NodeOptions
+from tests.sim import checkers
+from tests.sim.history import History
+from tests.sim.world import World
+
+STEPS: Final = 9
+
+
+def write(tx: Any) -> None:
+    """Values, some of them over earlier ones."""
+    for number in range(5):
+        tx.put(b"key/%d" % number, b"first")
+
+
+def overwrite(tx: Any) -> None:
+    """A newer version, and a deletion."""
+    tx.put(b"key/0", b"second")
+    tx.delete(b"key/1")
+
+
+def send(tx: Any) -> None:
+    """Messages at once and later, updates at once and later."""
+    tx.enqueue_message(b"inbox", b"at once")
+    tx.enqueue_message(b"inbox", b"later", deliver_at=0.05)
+    tx.enqueue_update(Increment(b"counter", 5))
+    tx.enqueue_update(Increment(b"counter", 7), execute_at=0.05)
+    tx.enqueue_update(Accounting(b"stats/a", {"sent": 2}))
+
+
+def send_behind(tx: Any) -> None:
+    """While something waits in the outboxes."""
+    tx.enqueue_message(b"inbox", b"behind")
+    tx.enqueue_update(Increment(b"counter", 1))
+    tx.enqueue_update(Put(b"deferred", b"value"), execute_at=0.01)
+    tx.enqueue_update(Delete(b"key/2"))
+
+
+def poison(tx: Any) -> None:
+    """Updates that can never succeed."""
+    tx.put(b"text", b"no number")
+    tx.enqueue_update(Increment(b"text", 1))
+    tx.enqueue_update(Increment(b"text", 2), execute_at=0.02)
+
+
+async def reap(tx: Any) -> None:
+    """The oldest message, with a change of state."""
+    for message in await tx.reap_queue(b"inbox", 1, wait=1.0):
+        tx.put(b"reaped/" + message.value, b"")
+
+
+async def count(tx: Any) -> None:
+    """Reads and writes."""
+    await tx.increment(b"steps", 1)
+    tx.enqueue_update(DeleteRange(b"key/3", b"key/4"))
+
+
+async def commit(db: Database, step: Any) -> None:
+    """Until it has happened, exactly once."""
+    while True:
+        try:
+            await db.run(step)
+        except (Retryable, CommitUnknown) as error:  # pragma: no cover - the store was down long
+            if isinstance(error, CommitUnknown):
+                raise
+        else:
+            return
+
+
+async def carry_out(db: Database) -> None:
+    """All steps."""
+    for step in (write, overwrite, send, send_behind, poison, reap, count):
+        await commit(db, step)
+    await db._sender.sleep(2.0)  # after a crash the clock may be a second ahead, and stand still
+    await commit(db, reap)
+    await db._sender.sleep(100.0)  # versions and COMMIT records become garbage
+    await commit(db, count)
+    await db._sender.sleep(6.0)
+
+
+async def check(db: Database) -> None:
+    """Everything has happened once."""
+    await db.drain()
+    left = {key: value async for key, value in db.scan(b"", None)}
+    assert left == {
+        b"counter": (13).to_bytes(8, "big"),
+        b"deferred": b"value",
+        b"key/0": b"second",
+        b"key/4": b"first",
+        b"reaped/at once": b"",
+        b"reaped/later": b"",
+        b"steps": (2).to_bytes(8, "big"),
+        b"text": b"no number",
+    }
+    assert [message.value for message in await db.peek(b"inbox")] == [b"behind"]
+    letters = await db.dead_letters()
+    assert sorted(letter.request.by for letter in letters) == [1, 2]
+    assert await db.accounting(b"stats") == {"sent": 2}
+    assert (await db.status()).pending == 0
+    assert postroom.integer(left[b"counter"]) == 13
+
+
+class Scenario:
+    """The scenario in a world of its own, with a fault at one write.
+
+    Args:
+        options: of the node.
+    """
+
+    def __init__(self, options: NodeOptions | None = None) -> None:
+        self.world = World(1, options, in_parts=False)
+        self.history = History()
+        self.world.witness = self.history
+
+    def run(self) -> int:
+        """Carry it out and check it; answers how many writes the disk has seen."""
+        world, host = self.world, self.world.host
+        host.open()
+        task = world.spawn("scenario", self._carry_out())
+        world.run_until(lambda: self._is_over(task.done))
+        content = checkers.check(host.disk.content)
+        self.history.check(content)
+        return host.disk.writes
+
+    async def _carry_out(self) -> None:
+        db = self.world.database()
+        await carry_out(db)
+        await check(db)
+
+    def _is_over(self, done: bool) -> bool:
+        """Meanwhile: a node that is down is opened again, after a look at the disk."""
+        host = self.world.host
+        if not done and not host.serves():
+            if host.node is not None:
+                host.close()
+            checkers.check(host.disk.content)
+            host.open()
+            checkers.check(host.disk.content)
+        return done
+
+    def fail_write(self, number: int, fault: WriteFault) -> None:
+        """The write fails, and the node is opened again."""
+        self.world.host.disk.write_faults[number] = fault
