@@ -116,6 +116,10 @@ class HybridLogicalClock:
         """About now: not below any timestamp handed out, and possibly handed out itself later."""
         return max(self._wall() << LOGICAL_BITS, self._last)
 
+    def outlives(self, timestamp: int) -> bool:
+        """Whether whatever this clock answers after a restart will be above ``timestamp``."""
+        return timestamp < self._ceiling
+
     def last(self) -> int:
         """The greatest timestamp handed out or seen."""
         return self._last

@@ -95,9 +95,8 @@ class Outbox:
         when = max(id_[:8], due.to_bytes(8, "big"))
         key = self._prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
-        if key < self._coming_head:
-            # Committed before, but stored after something due later was taken: in one proposal.
-            self._coming_head = key
+        # Committed before, but stored after something due later was taken: in one proposal.
+        self._coming_head = min(self._coming_head, key)
         self._has_stored = True
         ctx.count(self.pending)
         ctx.grow(len(key) + len(stored))

@@ -90,14 +90,11 @@ class Evaluation:
     """
 
     __slots__ = (
-        "_after_mark",
-        "_deferred_mark",
         "_earlier",
         "_erased",
-        "_garbage_mark",
+        "_marks",
         "_reader",
         "_request_tally",
-        "_sent_mark",
         "_step_marks",
         "after",
         "bytes",
@@ -128,7 +125,9 @@ class Evaluation:
         self.deferred: list[Any] = []
         self.after: list[Callable[[], None]] = []
         self.bytes = 0
-        self.begin(0)
+        self._earlier: WriteSet = {}
+        self._request_tally: dict[str, int] = {}
+        self._erased: list[bytes] = []
 
     # --- one request after the other
 
@@ -136,17 +135,16 @@ class Evaluation:
         """The next request, at a fresh timestamp."""
         self.timestamp = timestamp
         self.stamp = timestamp.to_bytes(8, "big")
-        self.transaction_id = b""
-        self.source = b""
+        self.transaction_id = self.source = b""
         self.ordinal = 0
         self.writes = {}
-        self._earlier: WriteSet = {}
-        self._request_tally: dict[str, int] = {}
-        self._erased: list[bytes] = []
-        self._garbage_mark = len(self.garbage)
-        self._after_mark = len(self.after)
-        self._sent_mark = len(self.sent)
-        self._deferred_mark = len(self.deferred)
+        if self._earlier:
+            self._earlier = {}
+        if self._request_tally:
+            self._request_tally = {}
+        if self._erased:
+            self._erased = []
+        self._marks = (len(self.garbage), len(self.after), len(self.sent), len(self.deferred))
 
     def accept(self) -> None:
         """The request's writes join the proposal."""
@@ -163,10 +161,11 @@ class Evaluation:
 
     def reject(self) -> None:
         """The request failed: nothing of it remains."""
-        del self.garbage[self._garbage_mark :]
-        del self.after[self._after_mark :]
-        del self.sent[self._sent_mark :]
-        del self.deferred[self._deferred_mark :]
+        garbage, after, sent, deferred = self._marks
+        del self.garbage[garbage:]
+        del self.after[after:]
+        del self.sent[sent:]
+        del self.deferred[deferred:]
 
     def begin_step(self) -> None:
         """A part of the request that may fail by itself begins."""

@@ -25,6 +25,7 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ from postroom.ranges.snapshot import RangeSink, open_snapshot
 
 APPLIED_RECORD: Final = "applied"
 LEASE_RECORD: Final = "lease"
+_log = logging.getLogger(__name__)
+
 _REQUESTS_PER_PROPOSAL_MAX: Final = 2000
 _OFFERS_MAX: Final = 1000
 
@@ -278,20 +281,42 @@ class Replica:
         else:
             self._take_offers()
             self._submit_again(_taken(self._without_lease))
-            self._propose(self._evaluate_queue())
+            self._evaluate_queue()
 
-    def _evaluate_queue(self) -> tuple[Evaluation, Proposal]:
+    def _evaluate_queue(self) -> None:
         ctx = Evaluation(self._cache, self.range_id, self.last_commit)
         results: list[Result] = []
         self._evaluate_calls(ctx, self._queue, results)
-        self._evaluate_calls(ctx, self._upkeep, results)
-        if ctx.tally:
+        if self._upkeep:
+            self._evaluate_calls(ctx, self._upkeep, results)
+        try:
+            self._complete(ctx)
+        except Exception as error:
+            # Not one request is at fault but what they come to: none of it happens.
+            _log.critical("a proposal was stopped", exc_info=True)
+            self._finish([(call, None, error) for call, _, _ in results], [])
+            return
+        if ctx.staged:
+            command = Command(self.lease.sequence, ctx.staged)
+            self._start(Proposal(command, results, ctx.after, ctx.last_commit))
+        else:
+            self._finish(results, ctx.after)
+
+    def _complete(self, ctx: Evaluation) -> None:
+        """What goes along with the requests of a proposal, and the records that sum it up."""
+        if ctx.sent or ctx.deferred:
             for companion in self.registry.companions:
                 ctx.begin(self._clock.now())
                 companion(ctx)
                 ctx.accept()
-        command = Command(self.lease.sequence, ctx.staged)
-        return ctx, Proposal(command, results, ctx.after, ctx.last_commit)
+        if not ctx.staged:
+            return
+        ctx.begin(ctx.last_commit)
+        for finish in self.registry.finishers:
+            finish(ctx)
+        now = self._clock.last()
+        if self.lease.wants_extension(now):
+            ctx.staged[self._lease_key] = leases.encode(leases.extended(self.lease, now))
 
     def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
         commands, now, room = self.registry.commands, self._clock.now, _REQUESTS_PER_PROPOSAL_MAX
@@ -312,19 +337,6 @@ class Replica:
             else:
                 ctx.accept()
                 results.append((call, answer, None))
-
-    def _propose(self, evaluated: tuple[Evaluation, Proposal]) -> None:
-        ctx, proposal = evaluated
-        if not ctx.staged:
-            self._finish(proposal)
-            return
-        ctx.begin(ctx.last_commit)
-        for finish in self.registry.finishers:
-            finish(ctx)
-        now = self._clock.last()
-        if self.lease.wants_extension(now):
-            ctx.staged[self._lease_key] = leases.encode(leases.extended(self.lease, now))
-        self._start(proposal)
 
     def _ask_for_lease(self) -> None:
         now = self._clock.now()
@@ -369,7 +381,7 @@ class Replica:
         self._view.in_flight = {}
         if applied:
             self.last_commit = proposal.last_commit
-            self._finish(proposal)
+            self._finish(proposal.results, proposal.after)
         else:
             if outcome is Outcome.UNKNOWN:
                 # It may be applied yet, below what a read would be served at: not under this lease.
@@ -379,11 +391,11 @@ class Replica:
         if self.wants_turn():
             self._host.wake(urgent=bool(self._queue or self._without_lease))
 
-    def _finish(self, proposal: Proposal) -> None:
-        for act in proposal.after:
+    def _finish(self, results: list[Result], after: list[Callable[[], None]]) -> None:
+        for act in after:
             act()
         self.wake([TOKEN])
-        for call, answer, error in proposal.results:
+        for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
             call.complete(answer, error)

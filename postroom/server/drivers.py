@@ -108,7 +108,6 @@ class AsyncioDriver:
         self._closed = False
         node.on_wake = self._on_wake
         self._submit = node.replica.submit
-        self.reading = node.clock.reading
         self.monotonic = node.monotonic
 
     def start(self) -> None:
@@ -133,6 +132,12 @@ class AsyncioDriver:
         if self._closed:
             raise _closed()
         return self.node.clock.now()
+
+    def reading(self) -> int:
+        """About now: cheap, and below what the clock answers after a restart."""
+        clock = self.node.clock
+        reading = clock.reading()
+        return reading if clock.outlives(reading) else self.now()
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -241,7 +246,6 @@ class ThreadDriver:
         self._deadline: float | None = None
         self._asleep_until = 0.0
         node.on_wake = self._on_wake
-        self.reading = node.clock.reading
         self.monotonic = node.monotonic
         self._submit = node.replica.submit
         self._try_get = node.replica.try_get
@@ -283,6 +287,12 @@ class ThreadDriver:
             if self._closed:
                 raise _closed()
             return self.node.clock.now()
+
+    def reading(self) -> int:
+        """About now: cheap, and below what the clock answers after a restart."""
+        clock = self.node.clock
+        reading = clock.reading()
+        return reading if clock.outlives(reading) else self.now()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` to its end, blocking whenever it waits."""

@@ -483,6 +483,20 @@ def test_the_same_commit_sent_twice_is_applied_once(store: Store, restarted: boo
     assert store.db.get(b"a") == b"2"
 
 
+def test_a_commit_that_comes_too_late_is_refused_by_the_store_as_well(store: Store) -> None:
+    request = CommitTransaction(
+        b"0123456789abcdef", store.driver.now(), 5.0, 0, b"a", [], [], [Put(b"a", b"1")]
+    )
+    store.advance(5.1)
+
+    async def send() -> Any:
+        return await store.driver.send(request)
+
+    with pytest.raises(TransactionExpired, match="more than 5 s"):
+        store.driver.run(send())
+    assert store.db.get(b"a") is None
+
+
 def test_a_commit_so_late_that_its_record_may_be_gone_is_unknown(store: Store) -> None:
     request = CommitTransaction(
         b"0123456789abcdef", store.driver.now(), 60.0, 0, b"a", [], [], [Put(b"a", b"1")]

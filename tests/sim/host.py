@@ -96,6 +96,12 @@ class Host:
             node.close()
         self._answer_outstanding()
 
+    def reopen(self) -> bool:
+        """Close the node if there still is one, then open what the disk holds."""
+        if self.node is not None:
+            self.close()
+        return self.open()
+
     def crash(self, *, power: bool) -> None:
         """The process dies; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
@@ -160,7 +166,8 @@ class Host:
         """
         if self.node is None:
             raise Unavailable("the node is down", retry_after=0.01)
-        return self.node.clock.reading()
+        reading = self.node.clock.reading()
+        return reading if self.node.clock.outlives(reading) else self.now()
 
     # --- turns
 

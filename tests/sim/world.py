@@ -99,6 +99,8 @@ class World:
             Random(f"host {seed}"),
             options or NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0),
         )
+        self.heals = False
+        """Whether a node that is down, or has failed, is opened again at once."""
         self.tasks: list[Task] = []
         self.steps = 0
         self._seed = seed
@@ -164,6 +166,19 @@ class World:
         result: T = task.result
         return result
 
+    def retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What comes of ``call``, once the store is there to answer it."""
+
+        async def call_until_it_answers() -> T:
+            while True:
+                try:
+                    return await call()
+                except Unavailable:
+                    await pause.sleep(0.05)
+
+        pause = SimulatedSender(self, self.random)
+        return self.run(call_until_it_answers())
+
     # --- steps
 
     def run_until(self, condition: Callable[[], bool]) -> None:
@@ -171,6 +186,8 @@ class World:
         for _ in range(STEPS_MAX):
             if condition():
                 return
+            if self.heals and not self.host.serves():
+                self.host.reopen()
             self.step()
         raise AssertionError(f"nothing came of {STEPS_MAX} steps")
 

@@ -1,0 +1,27 @@
+"""``kill -9`` under load, again and again: nothing acknowledged is lost, nothing is half done.
+
+The short form of ``python -m tests.crash``; with ``POSTROOM_CRASH_LONG`` set (``make crash``) the
+long one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random  # noqa: TID251 - seeded
+
+import pytest
+
+from tests.crash.lives import Lives
+
+KILLS = 150 if os.environ.get("POSTROOM_CRASH_LONG") else 5
+
+
+@pytest.mark.parametrize("mode", ["asyncio", "threads"])
+def test_kill(tmp_path: Path, mode: str) -> None:
+    lives = Lives(tmp_path / "store", Random(mode))
+    lives.set_up()
+    for _ in range(KILLS):
+        lives.live_and_die(mode)
+        lives.check()
+    assert lives.acknowledged
