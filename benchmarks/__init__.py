@@ -1,0 +1,1 @@
+"""Every number in the documentation comes from here: ``python -m benchmarks``."""
