@@ -62,6 +62,7 @@ class WatchedEngine:
         fault: what becomes of the next write, but for one of the clock's ceiling alone; afterwards
             the engine has failed.
         before_write: called before each write.
+        overlaps: writes that began while another one was under way, which the port forbids.
     """
 
     def __init__(self, inner: Engine) -> None:
@@ -69,6 +70,8 @@ class WatchedEngine:
         self.writes = self.keys_written = self.syncs = self.gets = self.steps = 0
         self.fault: WriteFault | None = None
         self.before_write: Callable[[WriteSet], None] = lambda _: None
+        self.overlaps = 0
+        self._under_way = 0
         self._failed = False
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -86,6 +89,14 @@ class WatchedEngine:
             yield pair
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
+        self.overlaps += self._under_way > 0
+        self._under_way += 1
+        try:
+            self._write(writes, sync=sync)
+        finally:
+            self._under_way -= 1
+
+    def _write(self, writes: WriteSet, *, sync: bool) -> None:
         self.before_write(writes)
         if self._failed:
             raise EngineFailed("it has failed before")
@@ -239,7 +250,9 @@ class HandDriver:
         deadlines = [end, self.node.next_deadline(), *(each.deadline for each in self._timed)]
         due = min(each for each in deadlines if each is not None)
         self._clock.seconds = max(due, self._clock.seconds + 0.001)
-        for waiting in [each for each in self._timed if each.deadline <= self._clock.seconds]:
+        for waiting in [
+            each for each in self._timed if (each.deadline or 0) <= self._clock.seconds
+        ]:
             self._timed.remove(waiting)
             self._expire(waiting)
         self.settle()

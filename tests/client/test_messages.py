@@ -318,6 +318,15 @@ def test_a_message_that_becomes_free_ends_the_wait_for_one(store: Store) -> None
     assert [message.value for message in waits.result()] == [b"m"]
 
 
+@pytest.mark.xfail(reason="nothing wakes who waits when the time of a forgotten reap is over")
+def test_a_message_that_was_forgotten_ends_the_wait_for_one(store: Store) -> None:
+    send(store.db, b"k", b"m")
+    store.db.begin(timeout=5).reap_queue(b"k")
+    waits = store.start(store.core.begin().reap_queue(b"k", wait=30))
+    store.advance(6)
+    assert waits.done
+
+
 def test_one_message_wakes_one_of_those_who_wait(store: Store) -> None:
     transactions = [store.core.begin() for _ in range(3)]
     waits = [store.start(tx.reap_queue(b"k", wait=30)) for tx in transactions]
@@ -625,9 +634,7 @@ def test_a_reap_costs_what_the_first_one_cost(store: Store) -> None:
         return store.engine.steps, store.engine.gets
 
     first = round_of()
-    for _ in range(500):
-        last = round_of()
-    assert last == first
+    assert {round_of() for _ in range(500)} == {first}
     store.kill()
     assert round_of() == first
 

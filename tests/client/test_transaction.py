@@ -323,6 +323,14 @@ def test_a_lock_that_its_client_forgot_ends_with_its_time(store: Store) -> None:
         assert store.clock.seconds < 6
 
 
+@pytest.mark.xfail(reason="nothing wakes who waits when the time of a forgotten lock is over")
+def test_who_waits_for_a_forgotten_lock_gets_it_when_its_time_is_over(store: Store) -> None:
+    store.db.begin(timeout=5).get_for_update(b"a")
+    waiting = store.start(store.core.begin().get_for_update(b"a"))
+    store.advance(6)
+    assert waiting.done
+
+
 def test_who_waits_too_long_for_a_lock_gets_a_conflict(store: Store) -> None:
     holder = store.db.begin()
     holder.get_for_update(b"a")

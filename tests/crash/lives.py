@@ -63,12 +63,14 @@ class Lives:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as writer:
-            assert writer.stdout is not None and writer.stderr is not None
+            assert writer.stdout is not None
+            assert writer.stderr is not None
             said, died_by_itself = self._listen(writer, writer.stdout)
             writer.kill()
             said += writer.stdout.read()
             error = writer.stderr.read().decode()
-        assert not died_by_itself and writer.returncode == -signal.SIGKILL, error
+        assert not died_by_itself, error
+        assert writer.returncode == -signal.SIGKILL
         assert not error, error
         self._note(said)
 

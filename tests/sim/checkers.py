@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -55,9 +56,7 @@ class Content:
     """Executable outbox: id to due time."""
     dead_messages: list[bytes] = field(default_factory=list)
     dead_updates: list[bytes] = field(default_factory=list)
-    inboxes: dict[bytes, dict[bytes, Delivered]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    inboxes: dict[bytes, dict[bytes, Delivered]] = field(default_factory=lambda: defaultdict(dict))
     reaped: dict[bytes, list[tuple[bytes, bytes, Delivered]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -240,7 +239,7 @@ def _receipts(content: Content) -> Iterator[tuple[bytes, Delivered]]:
 
 
 def _neighbours(ordered: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    return zip(ordered, ordered[1:], strict=False)
+    return pairwise(ordered)
 
 
 def check_clock(content: Content) -> None:

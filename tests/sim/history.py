@@ -7,6 +7,7 @@ of the workloads. From them follow, for every transaction and every read:
 * one that was refused left no record; of one whose outcome is unknown there is all or nothing;
 * its timestamp is above every timestamp that any client had been told before it was sent, also
   across restarts with the clock set back; and no two commits have the same one;
+* a change feed tells every version, in order;
 * a read returned what the versions say for its timestamp, whenever it was made;
 * messages are handed out in the order of their ids.
 
@@ -23,6 +24,7 @@ from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import versions
 from postroom.messaging.requests import EnqueueMessage, Peek, ReapMessages, ReapQueue
 from postroom.ranges.requests import (
+    Changes,
     Committed,
     CommitTransaction,
     Get,
@@ -32,6 +34,7 @@ from postroom.ranges.requests import (
     Put,
     ReverseScan,
     Scan,
+    ScanChanges,
 )
 from tests.sim.checkers import Content, require
 
@@ -65,6 +68,7 @@ class History:
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
     reads: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
     scans: list[tuple[int, bytes, bytes | None, dict[bytes, bytes]]] = field(default_factory=list)
+    changes: list[tuple[ScanChanges, Changes]] = field(default_factory=list)
     newest: int = 0
     _owners: dict[int, bytes] = field(default_factory=dict)
 
@@ -123,6 +127,9 @@ class History:
                     self._read(result.timestamp, key, value)
             case Scan() | ReverseScan():
                 self._scanned(request, result)
+            case ScanChanges():
+                if len(self.changes) < READS_MAX // 10:
+                    self.changes.append((request, result))
             case Protect():
                 self.handed_out(result)
             case ReapQueue() | Peek():
@@ -158,6 +165,9 @@ class History:
         for timestamp, start, end, found in self.scans:
             if timestamp >= content.collected:
                 self._check_scan(content, timestamp, start, end, found)
+        for request, result in self.changes:
+            if request.after >= content.collected:
+                self._check_changes(content, request, result)
 
     def _check_attempt(self, content: Content, id_: bytes, attempt: Attempt) -> None:
         record = content.records.get(id_)
@@ -224,6 +234,21 @@ class History:
             and (value := _value_at(content, key, timestamp)) is not None
         }
         require(then == found, f"a scan of [{start!r}, {end!r}) at {timestamp} was not what was")
+
+    def _check_changes(self, content: Content, request: ScanChanges, told: Changes) -> None:
+        """A part of a change feed is exactly the versions of its time."""
+        end = request.end
+        found = [
+            (timestamp, key, versions.payload(version))
+            for key, stored in content.versions.items()
+            if key >= request.start and (end is None or key < end)
+            for version in stored
+            if request.after < (timestamp := int.from_bytes(version[1:9], "big")) <= told.until
+        ]
+        seen = [(change.timestamp, change.key, change.value) for change in told.changes]
+        require(seen == sorted(seen, key=lambda change: change[:2]), "changes are not in order")
+        by_place = sorted(found, key=lambda change: change[:2])
+        require(seen == by_place, f"the changes of {request} were {by_place}, not {seen}")
 
 
 def _value_at(content: Content, key: bytes, timestamp: int) -> bytes | None:

@@ -55,7 +55,7 @@ class Host:
         self.node: Node | None = None
         self.outstanding: dict[Call, None] = {}
         self.opened = 0
-        self.on_crash: Callable[[], None] = lambda: None
+        self.on_crash: Callable[[], object] = lambda: None
         self._part = Part.IDLE
         self._staged: WriteSet = {}
         self._error: Error | None = None

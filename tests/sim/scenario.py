@@ -1,7 +1,7 @@
 """A fixed scenario that meets every kind of write, and ends in one known state.
 
-One client carries it out, step by step, each in a transaction that it retries until it has happened.
-Whatever breaks meanwhile, at the end everything has happened exactly once.
+One client carries it out, step by step, each in a transaction that it retries until it has
+happened. Whatever breaks meanwhile, at the end everything has happened exactly once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from postroom.server.node import NodeOptions
 from tests.sim import checkers
 from tests.sim.history import History
 from tests.sim.world import World
-
-STEPS: Final = 9
 
 
 def write(tx: Any) -> None:

@@ -33,6 +33,7 @@ from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
+from tests.sim.workloads.seats import Seats
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task, World
@@ -44,6 +45,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Lists,
     Reapers,
     Ring,
+    Seats,
     Watchers,
 )
 STEPS: Final = 2500

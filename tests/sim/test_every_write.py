@@ -16,9 +16,7 @@ from tests.sim.host import PowerFailure
 from tests.sim.scenario import Scenario
 
 SYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0)
-UNSYNCED = NodeOptions(
-    disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0, sync=False
-)
+UNSYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0, sync=False)
 
 
 def writes_of_the_scenario() -> int:

@@ -9,13 +9,13 @@ import pytest
 
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import from_milliseconds
+from postroom.kv.clock import Timestamp, from_milliseconds
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import DeliverDue, EnqueueMessage
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
 from postroom.server.node import NodeOptions
 from tests.sim import checkers
-from tests.sim.sender import Answer
+from tests.sim.sender import Answer, SimulatedSender
 from tests.sim.world import World
 
 
@@ -34,13 +34,19 @@ def opens(world: World) -> bool:
 
 def sent(world: World, request: Any) -> Answer:
     """A request that the node has received, and not evaluated yet."""
-    answer = Answer(world.database()._sender, request)
+    answer = Answer(SimulatedSender(world, world.random), request)
     world.host.submit(answer)
     return answer
 
 
 def take_turn(world: World) -> None:
+    """A whole one, after the one that may be under way."""
+    end_turn(world)
     world.host.take_part()
+    end_turn(world)
+
+
+def end_turn(world: World) -> None:
     while world.host.busy:
         world.host.take_part()
 
@@ -61,40 +67,35 @@ def test_what_is_stored_in_the_proposal_that_takes_later_entries_is_not_passed_o
     """
     world = opened(poll_seconds=1000.0)
     db = world.database()
-    far = world.now() + from_milliseconds(3_600_000)
-    moment = world.now() + from_milliseconds(1000)
-    world.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))
     began = world.now()
-    first = transaction(1, EnqueueMessage(b"key", b"due first", None, moment), began=began)
-    sent(world, first)
-    take_turn(world)
+    moment = (began | 0xFFFF) + 1 + from_milliseconds(1000)
+    world.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))
+    due = Timestamp(moment).datetime
+    world.run(db.run(lambda tx: tx.enqueue_message(b"key", b"due first", deliver_at=due)))
+    world.clock.advance(1.1)
 
-    world.clock.advance(1.0)
-    # One proposal: the commit below ``moment``, the delivery above it.
-    timestamps = iter([moment - 2, moment + 1, moment + 2])
     node = world.host.node
     assert node is not None
-    now = node.clock.now
-    behind = transaction(2, EnqueueMessage(b"key", b"behind"), began=began)
-    sent(world, behind)
+    sent(world, transaction(1, EnqueueMessage(b"key", b"behind"), began=began))
     node.upkeep(DeliverDue(512))
-    node.replica._clock = _Scripted(node.clock, timestamps)  # type: ignore[assignment]
+    # Asking for the lease, the commit, and the delivery that the proposal ends with.
+    scripted = _Scripted(node.clock, [moment - 3, moment - 2, moment + 1])
+    node.replica._clock = scripted  # type: ignore[assignment]
     take_turn(world)
     node.replica._clock = node.clock
-    assert now() > moment
 
     world.let_pass(0.1)
     world.run(db.drain())
     assert [message.value for message in world.run(db.peek(b"key"))] == [b"due first", b"behind"]
-    assert far > world.now()
+    checkers.check(world.host.disk.content)
 
 
 class _Scripted:
     """A clock whose next answers are known."""
 
-    def __init__(self, clock: Any, answers: Any) -> None:
+    def __init__(self, clock: Any, answers: list[int]) -> None:
         self._clock = clock
-        self._answers = answers
+        self._answers = iter(answers)
 
     def now(self) -> int:
         answer: int = next(self._answers, 0) or self._clock.now()
@@ -132,14 +133,14 @@ def test_a_read_that_waited_for_a_write_of_unknown_outcome_does_not_see_the_old_
     world = opened()
     db = world.database()
     world.run(db.put(b"key", b"old"))
+    end_turn(world)
     disk = world.host.disk
     disk.write_faults[disk.writes + 1] = WriteFault.THERE_WHOLE
     sent(world, transaction(1, Put(b"key", b"new"), began=world.now()))
     world.host.take_part()
     read = sent(world, Get(b"key"))
     assert not read.done
-    while world.host.busy:
-        world.host.take_part()
+    end_turn(world)
     assert isinstance(read.error, Unavailable)
     world.host.close()
     assert opens(world)
@@ -198,7 +199,7 @@ def _stored_ceiling(disk: MemoryDisk) -> int:
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("fault", list(WriteFault))
 def test_a_store_that_cannot_be_written_does_not_open(number: int, fault: WriteFault) -> None:
-    """``EngineFailed``, or a failed assertion, came out of ``open``, and the folder stayed locked."""
+    """``EngineFailed``, or a failed assertion, came out of it, and the folder stayed locked."""
     world = World(0)
     world.host.disk.write_faults[number] = fault
     assert not opens(world)
@@ -229,9 +230,7 @@ def test_a_header_may_be_a_timestamp_or_another_kind_of_number(delay: float | No
     db = world.database()
     now = db.now()
     headers = {"at": now, "level": _Level.HIGH}
-    world.run(
-        db.run(lambda tx: tx.enqueue_message(b"key", b"", headers=headers, deliver_at=delay))
-    )
+    world.run(db.run(lambda tx: tx.enqueue_message(b"key", b"", headers=headers, deliver_at=delay)))
     world.let_pass(1.0)
     message = world.run(db.peek(b"key"))[0]
     assert message.headers == {"at": int(now), "level": 3}

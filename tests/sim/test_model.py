@@ -161,10 +161,12 @@ class Attempt:
         try:
             await self.tx.conditional_put(key, value, expected)
         except ConditionFailed as failed:
-            assert failed.actual == actual != expected
+            held, succeeds = failed.actual, False
         else:
-            assert actual == expected
+            held, succeeds = expected, True
             self.model.data[key] = value
+        assert held == actual
+        assert succeeds == (actual == expected)
 
     async def _get(self, key: bytes) -> None:
         assert await self.tx.get(key) == self.model.data.get(key)

@@ -186,7 +186,7 @@ class World:
         for _ in range(STEPS_MAX):
             if condition():
                 return
-            if self.heals and not self.host.serves():
+            while self.heals and not self.host.serves():
                 self.host.reopen()
             self.step()
         raise AssertionError(f"nothing came of {STEPS_MAX} steps")

@@ -1,8 +1,8 @@
-"""Ledger: money that travels by message. It is debited with the sending, credited with the reaping.
+"""Ledger: money that travels by message, debited with the sending, credited with the reaping.
 
-At every moment balances + what is under way are the same sum; at the end, with every message reaped,
-the balances alone are. The messages of one sender that are reaped together come in the order in which
-they were sent: each carries the sender's count.
+At every moment balances + what is under way are the same sum; at the end, with every message
+reaped, the balances alone are. The messages of one sender that are reaped together come in the
+order in which they were sent: each carries the sender's count.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ after which of them it came. A cycle among these dependencies is an anomaly:
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 from postroom.client.database import Database
@@ -65,7 +66,7 @@ class Lists:
         follows: dict[bytes, set[bytes]] = defaultdict(set)
         for key, tokens in final.items():
             assert len(set(tokens)) == len(tokens), f"{key!r} has an element twice: {tokens}"
-            for earlier, later in zip(tokens, tokens[1:], strict=False):
+            for earlier, later in pairwise(tokens):
                 follows[earlier].add(later)
         for reader, reads in self.reads.items():
             for key, seen in reads.items():

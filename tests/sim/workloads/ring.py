@@ -63,4 +63,5 @@ def _require_ring(pointers: dict[bytes, bytes]) -> None:
     while number not in seen:
         seen.append(number)
         number = pointers[_node(number)]
-    assert number == b"0" and len(seen) == len(pointers) == NODES, f"no ring: {pointers}"
+    is_ring = number == b"0" and len(seen) == len(pointers) == NODES
+    assert is_ring, f"no ring: {pointers}"

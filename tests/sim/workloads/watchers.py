@@ -6,7 +6,6 @@ fallen too far behind it is told so (``SnapshotTooOld``), reads everything anew,
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Any
 
 from postroom.client.database import Database
@@ -101,12 +100,11 @@ class Watchers:
             return Mirror(snapshot.timestamp, dict(found))
 
     async def _follow(self, db: Database, mirror: Mirror, changes_max: int) -> None:
-        async with aclosing(db.watch(START, END, after=mirror.timestamp)) as changes:
-            async for change in changes:
-                mirror.add(change)
-                changes_max -= 1
-                if not changes_max or change.key == LAST:
-                    return
+        async for change in db.watch(START, END, after=mirror.timestamp):
+            mirror.add(change)
+            changes_max -= 1
+            if not changes_max or change.key == LAST:
+                return
 
     async def check(self, db: Database) -> None:
         """From where each mirror stands, the rest of the stream makes it complete."""
