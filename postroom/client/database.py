@@ -8,7 +8,7 @@ the same coroutines and block where these wait.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from types import TracebackType
@@ -75,7 +75,7 @@ class Snapshot:
 
     def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
-    ) -> AsyncIterator[tuple[bytes, Any]]:
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
         """The pairs in ``[start, end)`` then."""
         return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
 
@@ -129,7 +129,7 @@ class Database:
         limit: int | None = None,
         reverse: bool = False,
         at: int | None = None,
-    ) -> AsyncIterator[tuple[bytes, Any]]:
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
         """The pairs with ``start <= key < end`` at one timestamp, however long it takes.
 
         Args:
@@ -143,7 +143,7 @@ class Database:
 
     async def _unpacked(
         self, found: AsyncIterator[list[tuple[bytes, bytes]]]
-    ) -> AsyncIterator[tuple[bytes, Any]]:
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
         decode = self.codec.decode
         async for page in found:
             for key, value in page:
@@ -157,7 +157,7 @@ class Database:
         limit: int | None = None,
         reverse: bool = False,
         at: int | None = None,
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """The same in lists of up to a thousand pairs, values not unpacked."""
         arguments.span(start, end)
         if limit is not None:
@@ -167,7 +167,7 @@ class Database:
 
     async def _pages(
         self, start: bytes, end: bytes | None, at: int, limit: int | None, reverse: bool
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         moment = await self._sender.send(Protect(at))
         try:
             async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
@@ -176,7 +176,7 @@ class Database:
             await self._sender.send(Unprotect(moment))
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
         """Reads at one timestamp: ``async with db.snapshot() as snapshot``."""
         moment = await self._sender.send(Protect())
         try:
@@ -186,14 +186,15 @@ class Database:
 
     def watch(
         self, start: bytes, end: bytes | None = None, *, after: int | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """The committed changes of a key, or of a span, in order, from now or ``after`` on, for
         ever.
 
         Args:
             start: the key; or the first key of a span if ``end`` is given.
             end: first key beyond the span.
-            after: go on after this timestamp (of the last change seen).
+            after: go on after this timestamp. Changes of one commit share theirs: go on after the
+                last one of which all have been seen.
 
         Raises:
             SnapshotTooOld: changes since ``after`` are collected already.
@@ -202,7 +203,7 @@ class Database:
         since = self._sender.now() if after is None else arguments.timestamp(after)
         return self._watch(start, start + b"\x00" if end is None else end, since)
 
-    async def _watch(self, start: bytes, end: bytes, after: int) -> AsyncIterator[Change]:
+    async def _watch(self, start: bytes, end: bytes, after: int) -> AsyncGenerator[Change, None]:
         decode = self.codec.decode
         while True:
             reply: Changes = await self._sender.send(ScanChanges(start, end, after))

@@ -58,6 +58,10 @@ class Claims:
             return Free(oldest, {})
         return Free(max(oldest, inbox.free_mark), inbox.messages)
 
+    def first_expiry(self) -> int:
+        """When the first of the claims may end for being forgotten; 0 if there are none."""
+        return self._first_expiry if self._holders else 0
+
     def _expire(self, now: int) -> None:
         """Dead clients hold nothing."""
         for transaction_id, holder in list(self._holders.items()):

@@ -125,7 +125,7 @@ class Inboxes:
             unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
             taken, more = _fill(unclaimed, request.messages_max, request.bytes_max)
         if not taken and request.wait:
-            raise MustWait(Arrival(request.key))
+            raise MustWait(Arrival(request.key), self._claims.first_expiry())
         if taken:
             expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
             ids = [id_ for id_, _ in taken]

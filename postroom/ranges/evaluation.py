@@ -33,11 +33,17 @@ class Blocked(Exception):
 
 
 class MustWait(Exception):
-    """The request can be answered only after whoever wakes ``token`` has done so."""
+    """The request can be answered only after whoever wakes ``token`` has done so.
 
-    def __init__(self, token: object) -> None:
+    Attributes:
+        until: the timestamp at which it is worth another look even so (0: none): what it waits for
+            belongs to somebody whose time is over then.
+    """
+
+    def __init__(self, token: object, until: int = 0) -> None:
         super().__init__(token)
         self.token = token
+        self.until = until
 
 
 _UNKNOWN: Final[Any] = object()

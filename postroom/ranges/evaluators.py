@@ -219,7 +219,7 @@ class Reads:
         expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
         head = view.get(keys.head_key(request.key))
         if not self._locks.acquire(request.key, request.transaction_id, now, expires):
-            raise MustWait(request.key)
+            raise MustWait(request.key, self._locks.expiry(request.key))
         at = request.timestamp or now
         if head is not None and head[1:9] > at.to_bytes(8, "big"):
             raise TransactionConflict(

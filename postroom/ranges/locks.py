@@ -36,6 +36,11 @@ class LockTable:
         self._tokens.setdefault(transaction_id, []).append(token)
         return True
 
+    def expiry(self, token: object) -> int:
+        """When the lock of ``token`` ends at the latest; 0 if it is free."""
+        held = self._locks.get(token)
+        return 0 if held is None else held.expires
+
     def release(self, transaction_id: bytes) -> list[object]:
         """Free what the transaction holds, and tell what that was."""
         tokens = self._tokens.pop(transaction_id, [])

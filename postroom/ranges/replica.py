@@ -112,6 +112,9 @@ class Host(Protocol):
     def wake(self, *, urgent: bool) -> None:
         """A turn is wanted: now, or within a moment."""
 
+    def wake_at(self, timestamp: int, token: object) -> None:
+        """What waits for ``token`` is to be woken when the clock has passed ``timestamp``."""
+
 
 class Replica:
     """See the module.
@@ -220,6 +223,8 @@ class Replica:
         except MustWait as wait:
             call.token = wait.token
             self._parked.setdefault(wait.token, []).append(call)
+            if wait.until:
+                self._host.wake_at(wait.until, wait.token)
         except Exception as error:
             call.complete(None, error)
         else:

@@ -17,14 +17,15 @@ This module is the only place that knows all parts; here they are put together.
 from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from postroom.errors import Error, StoreCorrupted, Unavailable, VersionMismatch
 from postroom.kv import keys
-from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
 from postroom.messaging.services import dispatcher, executor
@@ -41,6 +42,8 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Call, Replica
 from postroom.ranges.transactions import Committer
 from postroom.server.tasks import Pending, Signal, Tasks
+
+T = TypeVar("T")
 
 FORMAT_VERSION: Final = 1
 RANGE_ID: Final = 1
@@ -114,6 +117,7 @@ class Node:
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness,
         )  # fmt: skip
+        self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
         self._failing: Error | None = None
@@ -183,6 +187,14 @@ class Node:
         """A turn is wanted: now, or within ``UPKEEP_SECONDS``."""
         self.on_wake(urgent)
 
+    def wake_at(self, timestamp: int, token: object) -> None:
+        """What waits for ``token`` is woken when the clock has passed ``timestamp``."""
+        milliseconds = (timestamp - self.clock.last() >> LOGICAL_BITS) + 1
+        pending = Pending()
+        pending.callback = lambda: self.replica.wake([token])
+        self.tasks.at(milliseconds / 1000, pending)
+        self.on_wake(False)
+
     def hurries(self) -> bool:
         """Whether somebody waits for what upkeep will bring: it must not wait for company then."""
         return bool(self.replica.waiting_for)
@@ -213,7 +225,7 @@ class Node:
         if not staged and self._unsynced_since is None:
             return None
         try:
-            self.engine.write(staged, sync=sync)
+            self._write_alone(staged, sync=sync)
         except EngineFailed as failure:
             return _stopped_by(failure)
         if sync:
@@ -221,6 +233,11 @@ class Node:
         elif self._unsynced_since is None:
             self._unsynced_since = self.monotonic()
         return None
+
+    def _write_alone(self, writes: WriteSet, *, sync: bool) -> None:
+        """A new ceiling may be written while another thread writes a turn."""
+        with self._one_write_at_a_time:
+            self.engine.write(writes, sync=sync)
 
     def finish(self, error: Error | None) -> None:
         """The last part: what was prepared is durable, or the node has failed."""
@@ -290,7 +307,7 @@ class Node:
 
     def _write_ceiling(self, ceiling: int) -> Error | None:
         try:
-            self.engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+            self._write_alone({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
         except EngineFailed as failure:
             return _stopped_by(failure)
         return None
@@ -330,13 +347,23 @@ def _open_store(engine: Engine, randomness: random.Random, options: NodeOptions)
         except EngineFailed as failure:
             raise _stopped_by(failure) from failure
         return record
-    version, *_ = msgspec.msgpack.decode(stored, type=list[Any])
+    version = _decoded(stored, list[Any])[0]
     if version != FORMAT_VERSION:
         raise VersionMismatch(
             f"the store is written in format {version}, this version of Postroom knows "
             f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
         )
-    return msgspec.msgpack.decode(stored, type=StoreRecord)
+    return _decoded(stored, StoreRecord)
+
+
+def _decoded(stored: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(stored, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupted(
+            f"the record that says what this store is cannot be read ({error}); nothing was "
+            "changed: restore a backup"
+        ) from error
 
 
 def _check_empty(engine: Engine) -> None:

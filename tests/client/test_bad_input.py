@@ -483,7 +483,6 @@ def test_a_folder_of_a_newer_format(folder: Path) -> None:
     assert contents(folder) == before
 
 
-@pytest.mark.xfail(reason="the error of the decoder reaches the caller")
 def test_a_folder_whose_store_record_is_damaged(folder: Path) -> None:
     rewrite_record(folder, b"\xc1")
     before = contents(folder)

@@ -318,7 +318,6 @@ def test_a_message_that_becomes_free_ends_the_wait_for_one(store: Store) -> None
     assert [message.value for message in waits.result()] == [b"m"]
 
 
-@pytest.mark.xfail(reason="nothing wakes who waits when the time of a forgotten reap is over")
 def test_a_message_that_was_forgotten_ends_the_wait_for_one(store: Store) -> None:
     send(store.db, b"k", b"m")
     store.db.begin(timeout=5).reap_queue(b"k")

@@ -253,7 +253,6 @@ def test_a_lock_is_waited_for_no_longer_than_the_transaction(threaded: Threaded)
         threaded.start(impatient).result(PATIENCE_SECONDS)
 
 
-@pytest.mark.xfail(reason="the clock stores its ceiling beside the write under way", strict=False)
 def test_the_engine_is_written_by_one_thread_at_a_time(threaded: Threaded) -> None:
     held = threaded.hold(b"a")
     threaded.clock.ahead_milliseconds = 10_000

@@ -323,7 +323,6 @@ def test_a_lock_that_its_client_forgot_ends_with_its_time(store: Store) -> None:
         assert store.clock.seconds < 6
 
 
-@pytest.mark.xfail(reason="nothing wakes who waits when the time of a forgotten lock is over")
 def test_who_waits_for_a_forgotten_lock_gets_it_when_its_time_is_over(store: Store) -> None:
     store.db.begin(timeout=5).get_for_update(b"a")
     waiting = store.start(store.core.begin().get_for_update(b"a"))
