@@ -37,6 +37,10 @@ format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: sim
+sim: $(VENV)/.dev  ## Simulate the store with faults (SEED=n for one history, RUNS=n for many)
+	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --runs $(or $(RUNS),1) $(ARGS)
+
 .PHONY: crash
 crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check what is left
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)

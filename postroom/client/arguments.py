@@ -26,17 +26,24 @@ _HEADER_TYPES = (str, bytes, int, float, bool, type(None))
 
 def key(value: Any) -> bytes:
     """A key."""
-    if not isinstance(value, bytes):
-        raise TypeError(
-            f"keys are bytes, not {type(value).__name__}: encode text, or pack a tuple with "
-            "postroom.key(...)"
-        )
+    if type(value) is not bytes:
+        value = _exactly_bytes(value)
     if len(value) > KEY_BYTES_MAX:
         raise KeyTooLarge(
             f"the key {shorten(value)} is over the limit of {KEY_BYTES_MAX} bytes; nothing was "
             "changed: use a shorter key, or a hash of it"
         )
     return value
+
+
+def _exactly_bytes(value: Any) -> bytes:
+    """A subclass of bytes as bytes: only those travel."""
+    if not isinstance(value, bytes):
+        raise TypeError(
+            f"keys are bytes, not {type(value).__name__}: encode text, or pack a tuple with "
+            "postroom.key(...)"
+        )
+    return bytes(value)
 
 
 def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:

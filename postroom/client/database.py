@@ -109,7 +109,7 @@ class Database:
         Raises:
             TypeError, KeyTooLarge, SnapshotTooOld, Unavailable.
         """
-        arguments.key(key)
+        key = arguments.key(key)
         moment = 0 if at is None else arguments.timestamp(at)
         reply: Value = await self._sender.send(Get(key, moment))
         return None if reply.value is None else self.codec.decode(reply.value)
@@ -159,7 +159,7 @@ class Database:
         at: int | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """The same in lists of up to a thousand pairs, values not unpacked."""
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
         moment = arguments.timestamp(at) or self._sender.now()
@@ -199,7 +199,7 @@ class Database:
         Raises:
             SnapshotTooOld: changes since ``after`` are collected already.
         """
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         since = self._sender.now() if after is None else arguments.timestamp(after)
         return self._watch(start, start + b"\x00" if end is None else end, since)
 
@@ -225,16 +225,17 @@ class Database:
         Raises:
             TypeError, KeyTooLarge, ValueTooLarge, Unavailable, CommitUnknown.
         """
-        arguments.key(key)
+        key = arguments.key(key)
         await self._commit_one(key, Put(key, arguments.value(value, self.codec, key)))
 
     async def delete(self, key: bytes) -> None:
         """Removes ``key``, if it is there."""
-        await self._commit_one(arguments.key(key), Delete(key))
+        key = arguments.key(key)
+        await self._commit_one(key, Delete(key))
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were."""
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         deleted: int = await self._commit_one(start, DeleteRange(start, end))
         return deleted
 
@@ -245,7 +246,7 @@ class Database:
             WrongType: ``key`` holds no integer.
             Overflow: the sum leaves 64 bits.
         """
-        arguments.key(key)
+        key = arguments.key(key)
         number: int = await self._commit_one(key, Increment(key, arguments.integer(by)))
         return number
 
@@ -255,7 +256,8 @@ class Database:
         Raises:
             ConditionFailed: it holds something else, which the error carries.
         """
-        packed = arguments.value(value, self.codec, arguments.key(key))
+        key = arguments.key(key)
+        packed = arguments.value(value, self.codec, key)
         wanted = None if expected is None else self.codec.encode(expected)
         try:
             await self._commit_one(key, ConditionalPut(key, packed, wanted))
@@ -343,7 +345,7 @@ class Database:
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
     ) -> list[InboxInfo]:
         """The keys in ``[start, end)`` with waiting messages, those with the oldest one first."""
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         found: list[Inbox] = await self._sender.send(
             ListInboxes(start, end, arguments.count(limit, "limit"))
         )

@@ -148,7 +148,7 @@ class Transaction:
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
         self._check_alive()
-        arguments.key(key)
+        key = arguments.key(key)
         written = self._writes.get(key, _UNWRITTEN)
         if written is _UNWRITTEN:
             reply: Value = await self._sender.send(Get(key, self._read_timestamp))
@@ -178,7 +178,7 @@ class Transaction:
             TransactionConflict: another transaction kept it locked for too long, or changed it.
         """
         self._check_alive()
-        arguments.key(key)
+        key = arguments.key(key)
         self._locked = True
         left = self._remaining()
         request = GetForUpdate(key, self._read_timestamp, self._id, left)
@@ -204,7 +204,7 @@ class Transaction:
     ) -> AsyncIterator[tuple[bytes, Any]]:
         """The pairs with ``start <= key < end``, its own writes included."""
         self._check_alive()
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
         return self._unpacked(self._raw_scan(start, end, limit=limit, reverse=reverse))
@@ -220,7 +220,7 @@ class Transaction:
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         self._check_alive()
-        arguments.span(start, end)
+        start, end = arguments.span(start, end)
         left = -1 if limit is None else limit
         own = sorted(self._own(start, end), reverse=reverse)
         if not self._read_timestamp:
@@ -247,7 +247,7 @@ class Transaction:
             TypeError, KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed.
         """
         self._check_open()
-        arguments.key(key)
+        key = arguments.key(key)
         self._write(key, arguments.value(value, self._codec, key))
 
     def delete(self, key: bytes) -> None:
@@ -280,7 +280,8 @@ class Transaction:
         Raises:
             ConditionFailed: it holds something else, which the error carries.
         """
-        packed = arguments.value(value, self._codec, arguments.key(key))
+        key = arguments.key(key)
+        packed = arguments.value(value, self._codec, key)
         wanted = None if expected is None else self._codec.encode(expected)
         actual = await self._stored(key)
         if actual != wanted:
@@ -294,7 +295,7 @@ class Transaction:
     async def _stored(self, key: bytes) -> bytes | None:
         """What ``get`` reads, before it is unpacked."""
         self._check_alive()
-        arguments.key(key)
+        key = arguments.key(key)
         if key in self._writes:
             return self._writes[key]
         reply: Value = await self._sender.send(Get(key, self._read_timestamp))
@@ -335,7 +336,8 @@ class Transaction:
         """
         self._check_open()
         extra, extra_bytes = arguments.headers(headers)
-        payload = arguments.message(value, self._codec, arguments.key(key), extra_bytes)
+        key = arguments.key(key)
+        payload = arguments.message(value, self._codec, key, extra_bytes)
         due = (
             0 if deliver_at is None else arguments.due(deliver_at, self._sender.now(), "deliver_at")
         )
@@ -379,7 +381,8 @@ class Transaction:
         most = arguments.count(max_results, "max_results")
         size = 1 << 62 if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         left = self._remaining()
-        request = ReapQueue(arguments.key(key), most, size, self._id, left, wait=bool(wait))
+        key = arguments.key(key)
+        request = ReapQueue(key, most, size, self._id, left, wait=bool(wait))
         self._locked = True
         try:
             reply: ReapedMessages = await self._sender.send(

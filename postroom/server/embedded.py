@@ -96,7 +96,8 @@ def open(  # noqa: A001 - a public name, as of files
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
         durability: ``"commit"``: synced before a commit returns. ``"interval"``: synced every 50
-            ms; a loss of power may cost that much. ``"none"``: written, never synced.
+            ms; a loss of power may cost that much. ``"none"``: written; synced about
+            twice a second, for the clock.
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
         ``decode``. gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.

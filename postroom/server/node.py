@@ -219,7 +219,9 @@ class Node:
         """The second part: makes it durable. May run without the lock; returns what went wrong."""
         if self._failing is not None:
             return self._failing
-        sync = self.options.sync or self._sync_is_due()
+        # A ceiling counts only once it is durable: it takes a sync along, whatever the durability.
+        ceiling = self._storing_ceiling is not None
+        sync = self.options.sync or ceiling or self._sync_is_due()
         if not staged and not sync:
             return None
         if not staged and self._unsynced_since is None:
