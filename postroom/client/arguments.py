@@ -33,7 +33,8 @@ def key(value: Any) -> bytes:
             f"the key {shorten(value)} is over the limit of {KEY_BYTES_MAX} bytes; nothing was "
             "changed: use a shorter key, or a hash of it"
         )
-    return value
+    checked: bytes = value
+    return checked
 
 
 def _exactly_bytes(value: Any) -> bytes:
