@@ -94,6 +94,12 @@ class Group:
         return self.core.role == LEADER and self.stopped is None
 
     @property
+    def has_applied_own_term(self) -> bool:
+        """Whether this leader has applied an entry of its own term, and so all earlier ones."""
+        own = self.core.first_index_of_term
+        return self.is_leader and own is not None and self.core.applied_index >= own
+
+    @property
     def leader(self) -> NodeId | None:
         """Who leads, as far as this member knows."""
         return self.core.leader
@@ -167,6 +173,28 @@ class Group:
         else:
             self._refuse()
         return writes
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether what the turn staged, if anything, must be synced before ``release``.
+
+        Applied state need not: its entries are durable on a majority, and the engine loses only
+        the newest writes, so what is lost with it is that they were dropped from the log. A member
+        that is the only voter has no majority elsewhere.
+        """
+        return self.core.quorum == 1 or self.core.journal.needs_sync
+
+    def take_early_messages(self) -> list[tuple[NodeId, Message]]:
+        """A leader's append messages, which may leave before the turn is durable.
+
+        Not those of a term that is entered in this very turn, nor those of an only voter.
+        """
+        core = self.core
+        if not core.outbox or core.role != LEADER or core.quorum < 2 or core.journal.enters_term:
+            return []
+        early = [each for each in core.outbox if type(each[1]) is Append]
+        core.outbox = [each for each in core.outbox if type(each[1]) is not Append]
+        return early
 
     def take_messages(self) -> list[tuple[NodeId, Message]]:
         """The messages of the turn, now that it is durable."""

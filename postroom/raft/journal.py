@@ -93,6 +93,10 @@ class Journal:
         self._hard_state_changed = False
         self._hard_base_index = 0
         self.writes: WriteSet = {}
+        self.needs_sync = False
+        """Whether what is staged in this turn must be durable before anybody hears of it."""
+        self.enters_term = False
+        """Whether term or vote are among it."""
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
@@ -166,6 +170,7 @@ class Journal:
     def begin(self, writes: WriteSet) -> None:
         """A turn begins: changes go to ``writes``."""
         self.writes = writes
+        self.needs_sync = self.enters_term = False
         self._durable = range(self._entries[0][1] + 1, self._entries[-1][1] + 1)
 
     def end(self) -> None:
@@ -192,7 +197,7 @@ class Journal:
         assert term >= self.term, f"term falls from {self.term} to {term}"
         self.term = term
         self.vote = vote
-        self._hard_state_changed = True
+        self._hard_state_changed = self.needs_sync = self.enters_term = True
 
     def add(self, payload: bytes, index: int, term: int) -> None:
         """Append an entry at the end."""
@@ -201,6 +206,7 @@ class Journal:
         assert term >= last_term, f"term falls from {last_term} to {term} at {index}"
         self._remember((payload, index, term))
         self.writes[self._entry_prefix + _pack_u64(index)] = _pack_u64(term) + payload
+        self.needs_sync = True
 
     def cut(self, index: int) -> None:
         """Remove the entries from ``index`` on: they conflict with the leader's."""
@@ -231,7 +237,7 @@ class Journal:
         self._unstage(self._entries[1:])
         self._entries = [(b"", index, term)]
         self._members = [(index, members)]
-        self._hard_state_changed = True
+        self._hard_state_changed = self.needs_sync = True
 
     def erase(self, engine: Engine) -> None:
         """Stage the removal of everything: the replica leaves this node."""

@@ -137,8 +137,9 @@ class Member:
 
     def turn(self) -> None:
         writes = self.consensus.stage()
+        self.consensus.send_early()
         if writes:
-            self.engine.write(writes, sync=True)
+            self.engine.write(writes, sync=self.consensus.needs_sync)
         self.consensus.release()
 
 

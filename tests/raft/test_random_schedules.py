@@ -90,9 +90,10 @@ class Schedule:
         member = self._somebody()
         if member is not None:
             writes = member.consensus.stage()
+            member.consensus.send_early()
             progress = self.random.randint(0, 2)
             if progress:
-                member.engine.write(writes, sync=progress == 2)
+                member.engine.write(writes, sync=progress == 2 and member.consensus.needs_sync)
             self._crash(member, power=True)
 
     def start(self) -> None:
