@@ -1,0 +1,304 @@
+"""Whether what transactions saw of lists is serializable, and in the order of real time.
+
+Elle's method (Kingsbury and Alvaro, *Elle: Inferring Isolation Anomalies from Experimental
+Observations*, VLDB 2020). Every element is appended once, by a known transaction, so the longest
+read of a list tells in which order it was written, and every other read shows after which of its
+writers it came, and before which::
+
+    ww   T1 appended the element before the one that T2 appended       T1 ──▶ T2
+    wr   T2 read a list that ends with an element of T1                T1 ──▶ T2
+    rw   T1 read a list that ends before an element of T2              T1 ──▶ T2
+    rt   T1 had returned before T2 was invoked                         T1 ──▶ T2
+
+A cycle is an anomaly, named as in Adya's thesis by the edges it needs: G0 (ww), G1c (ww, wr),
+G-single (and one rw), G2 (and more), each with *-realtime* if it needs an rt edge. Before that come
+the anomalies that need no cycle: reads of what was never committed (G1a), of half a transaction
+(G1b), lists that were read in orders that contradict each other, elements there twice, reads that
+do not show the transaction's own appends, and appends that were acknowledged and are lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from tests.sim.recorded.operations import Anomaly, Outcome, Transaction
+
+Elements = tuple[bytes, ...]
+Graph = dict[int, dict[int, str]]
+"""From transaction to transaction, and why."""
+
+
+class NotSerializable(Anomaly):
+    """No order of the transactions explains what they read."""
+
+
+def check_appends(transactions: Iterable[Transaction]) -> int:
+    """Raises ``NotSerializable`` unless one order explains everything; how many were judged."""
+    return _Appends(list(transactions)).check()
+
+
+class _Appends:
+    def __init__(self, transactions: list[Transaction]) -> None:
+        self.all = transactions
+        self.writers: dict[tuple[bytes, bytes], int] = {}
+        self.last_of: dict[tuple[bytes, int], bytes] = {}
+        for number, transaction in enumerate(transactions):
+            for what, key, element in transaction.actions:
+                if what == "append":
+                    assert isinstance(element, bytes)
+                    assert (key, element) not in self.writers, f"{element!r} is appended twice"
+                    self.writers[key, element] = number
+                    self.last_of[key, number] = element
+        self.reads = [
+            (number, key, elements)
+            for number, transaction in enumerate(transactions)
+            if transaction.outcome is Outcome.OK
+            for key, elements in _external_reads(transaction)
+        ]
+        self.longest: dict[bytes, Elements] = {}
+
+    def check(self) -> int:
+        self._check_each()
+        self._order_lists()
+        self._check_dirty_reads()
+        self._check_lost()
+        self._find_cycles()
+        return len(self.all)
+
+    # --- what needs no cycle
+
+    def _check_each(self) -> None:
+        for transaction in self.all:
+            if transaction.outcome is Outcome.OK:
+                _check_own_appends(transaction)
+        for number, key, elements in self.reads:
+            twice = len(set(elements)) < len(elements)
+            self._require(not twice, f"an element of {key!r} is there twice", number)
+
+    def _order_lists(self) -> None:
+        """The longest read of a list is its order; all others are beginnings of it."""
+        by_reader: dict[bytes, int] = {}
+        for number, key, elements in self.reads:
+            if key not in by_reader or len(elements) > len(self.longest[key]):
+                self.longest[key], by_reader[key] = elements, number
+        for number, key, elements in self.reads:
+            agrees = self.longest[key][: len(elements)] == elements
+            self._require(agrees, f"{key!r} was read in two orders", number, by_reader[key])
+
+    def _check_dirty_reads(self) -> None:
+        for number, key, elements in self.reads:
+            for element in elements:
+                writer = self.writers.get((key, element))
+                if writer is None:
+                    self._require(False, f"nobody appended {element!r} to {key!r}", number)
+                failed = writer is not None and self.all[writer].outcome is Outcome.FAILED
+                self._require(not failed, f"G1a: {element!r} was never committed", number, writer)
+            if elements:
+                writer = self.writers[key, elements[-1]]
+                whole = writer == number or self.last_of[key, writer] == elements[-1]
+                self._require(whole, f"G1b: half of an append to {key!r}", number, writer)
+
+    def _check_lost(self) -> None:
+        """What was acknowledged before the longest read began is in it."""
+        for key, longest in self.longest.items():
+            began = min(
+                self.all[number].invoked_at
+                for number, read, elements in self.reads
+                if read == key and elements == longest
+            )
+            for (list_, element), writer in self.writers.items():
+                known = self.all[writer].outcome is Outcome.OK
+                if list_ == key and known and self.all[writer].returned_at < began:
+                    there = element in longest
+                    self._require(there, f"{element!r} was acknowledged, and is lost", writer)
+
+    # --- cycles
+
+    def _find_cycles(self) -> None:
+        ww, wr, rw, rt = self._edges_ww(), self._edges_wr(), self._edges_rw(), self._edges_rt()
+        for name, graphs in {
+            "G0": (ww,),
+            "G1c": (ww, wr),
+            "G2": (ww, wr, rw),
+            "G0-realtime": (ww, rt),
+            "G1c-realtime": (ww, wr, rt),
+            "G2-realtime": (ww, wr, rw, rt),
+        }.items():
+            cycle = _cycle(_union(graphs))
+            if cycle is not None:
+                raise NotSerializable(self._told(name, cycle))
+
+    def _edges_ww(self) -> Graph:
+        edges: Graph = defaultdict(dict)
+        for key, elements in self.longest.items():
+            writers = [(self.writers[key, element], element) for element in elements]
+            for (one, earlier), (other, later) in pairwise(writers):
+                _add(edges, one, other, f"ww: {key!r} has {earlier!r} before {later!r}")
+            for writer, element in self._unseen(key) if writers else ():
+                _add(edges, writers[-1][0], writer, f"ww: {key!r} has no {element!r} yet")
+        return edges
+
+    def _edges_wr(self) -> Graph:
+        edges: Graph = defaultdict(dict)
+        for reader, key, elements in self.reads:
+            if elements:
+                writer = self.writers[key, elements[-1]]
+                _add(edges, writer, reader, f"wr: {elements[-1]!r} was read from {key!r}")
+        return edges
+
+    def _edges_rw(self) -> Graph:
+        edges: Graph = defaultdict(dict)
+        for reader, key, elements in self.reads:
+            longest = self.longest[key]
+            if len(elements) < len(longest):
+                unread = longest[len(elements)]
+                why = f"rw: {unread!r} was not in {key!r} when it was read"
+                _add(edges, reader, self.writers[key, unread], why)
+            else:
+                for writer, element in self._unseen(key):
+                    why = f"rw: {element!r} was not in {key!r} when it was read"
+                    _add(edges, reader, writer, why)
+        return edges
+
+    def _edges_rt(self) -> Graph:
+        """From each transaction to those that began after it had returned, as few as suffice."""
+        edges: Graph = defaultdict(dict)
+        events = sorted(
+            (moment, is_return, number)
+            for number, each in enumerate(self.all)
+            if each.outcome is Outcome.OK or self._has_effect(number)
+            for moment, is_return in ((each.invoked_at, 0), (each.returned_at, 1))
+        )
+        frontier: list[int] = []
+        for moment, is_return, number in events:
+            if not is_return:
+                for earlier in frontier:
+                    _add(edges, earlier, number, f"rt: returned before {moment:.6f}")
+            elif self.all[number].outcome is Outcome.OK:
+                frontier = [each for each in frontier if number not in edges.get(each, ())]
+                frontier.append(number)
+        return edges
+
+    def _has_effect(self, number: int) -> bool:
+        return any(
+            what == "append" and element in self.longest.get(key, ())
+            for what, key, element in self.all[number].actions
+        )
+
+    def _unseen(self, key: bytes) -> Iterator[tuple[int, bytes]]:
+        """Acknowledged appends that come after everything that was ever read."""
+        for (list_, element), writer in self.writers.items():
+            known = self.all[writer].outcome is Outcome.OK
+            if known and list_ == key and element not in self.longest[key]:
+                yield writer, element
+
+    # --- telling
+
+    def _require(self, holds: bool, what: str, *numbers: int | None) -> None:
+        if not holds:
+            involved = [str(self.all[number]) for number in numbers if number is not None]
+            raise NotSerializable("\n    ".join([what, *involved]))
+
+    def _told(self, name: str, cycle: list[tuple[int, str]]) -> str:
+        antidependencies = sum(why.startswith("rw") for _, why in cycle)
+        if name.startswith("G2") and antidependencies == 1:
+            name = name.replace("G2", "G-single")
+        lines = [f"{name}: these transactions have no order"]
+        for number, why in cycle:
+            lines += [str(self.all[number]), f"  └─ {why}"]
+        return "\n    ".join([*lines, "(and so again from the first)"])
+
+
+def _external_reads(transaction: Transaction) -> Iterator[tuple[bytes, Elements]]:
+    """What a transaction read of lists that it had not appended to yet."""
+    touched: set[bytes] = set()
+    for what, key, about in transaction.actions:
+        if what == "append":
+            touched.add(key)
+        elif key not in touched:
+            assert isinstance(about, tuple)
+            yield key, about
+
+
+def _check_own_appends(transaction: Transaction) -> None:
+    """A transaction sees what it did itself, and nothing else that changes."""
+    known: dict[bytes, Elements] = {}
+    own: dict[bytes, Elements] = defaultdict(tuple)
+    for what, key, about in transaction.actions:
+        if what == "append":
+            assert isinstance(about, bytes)
+            own[key] += (about,)
+            if key in known:
+                known[key] += (about,)
+            continue
+        assert isinstance(about, tuple)
+        fits = known.get(key, about) == about and about[len(about) - len(own[key]) :] == own[key]
+        if not fits:
+            raise NotSerializable(f"it does not see its own appends to {key!r}: {transaction}")
+        known[key] = about
+
+
+def _add(edges: Graph, one: int, other: int, why: str) -> None:
+    if one != other:
+        edges[one].setdefault(other, why)
+
+
+def _union(graphs: Iterable[Graph]) -> Graph:
+    whole: Graph = defaultdict(dict)
+    for graph in graphs:
+        for source, targets in graph.items():
+            for target, why in targets.items():
+                whole[source].setdefault(target, why)
+    return whole
+
+
+_SHORTEST_OF: Final = 50
+"""From so many transactions of a knot a shortest cycle is looked for."""
+
+
+def _cycle(graph: Mapping[int, Mapping[int, str]]) -> list[tuple[int, str]] | None:
+    """A short cycle, as transactions with the edge to the next one; ``None``: there is none."""
+    knot = _knot(graph)
+    found = [_shortest_cycle(graph, start, knot) for start in sorted(knot)[:_SHORTEST_OF]]
+    return min((cycle for cycle in found if cycle), key=len, default=None)
+
+
+def _knot(graph: Mapping[int, Mapping[int, str]]) -> set[int]:
+    """What is left when everything is taken away, again and again, that nothing leads to."""
+    predecessors: dict[int, int] = defaultdict(int)
+    for targets in graph.values():
+        for target in targets:
+            predecessors[target] += 1
+    left = set(graph) | set(predecessors)
+    free = [each for each in left if not predecessors[each]]
+    while free:
+        gone = free.pop()
+        left.discard(gone)
+        for target in graph.get(gone, ()):
+            predecessors[target] -= 1
+            if not predecessors[target]:
+                free.append(target)
+    return left
+
+
+def _shortest_cycle(
+    graph: Mapping[int, Mapping[int, str]], start: int, knot: set[int]
+) -> list[tuple[int, str]] | None:
+    came_from: dict[int, int] = {}
+    waiting = deque([start])
+    while waiting:
+        at = waiting.popleft()
+        for target in graph.get(at, ()):
+            if target == start:
+                path = [at]
+                while path[-1] != start:
+                    path.append(came_from[path[-1]])
+                path.reverse()
+                return [(one, graph[one][other]) for one, other in pairwise([*path, start])]
+            if target in knot and target not in came_from:
+                came_from[target] = at
+                waiting.append(target)
+    return None
