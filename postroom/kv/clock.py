@@ -134,6 +134,10 @@ class HybridLogicalClock:
             raise ClockOffset(f"timestamp {remote} is more than {offset_seconds_max} s ahead")
         self._last = max(self._last, remote)
 
+    def pass_over(self, timestamp: int) -> None:
+        """Answers will be above ``timestamp``, which is committed, whatever the wall clock says."""
+        self._last = max(self._last, timestamp)
+
     def wanted_ceiling(self) -> int | None:
         """A higher ceiling, if storing one with the next write saves a write of its own soon."""
         ahead = from_milliseconds(CEILING_MILLISECONDS)

@@ -40,6 +40,8 @@ class Mover:
         send: sends it to the range, as upkeep.
         signal: set by commits that add to the outbox.
         now: the node's clock.
+        last_commit: of the range: while that stays the same, and nothing is scheduled, a poll can
+            find nothing, and is left out: a range at rest stays at rest.
         poll_seconds: how long a lost wake-up may go unnoticed.
     """
 
@@ -49,19 +51,24 @@ class Mover:
         send: Callable[[Any], Awaitable[Moved]],
         signal: Signal,
         now: Callable[[], int],
+        last_commit: Callable[[], int],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._request = request
         self._send = send
         self._signal = signal
         self._now = now
+        self._last_commit = last_commit
         self._poll_seconds = poll_seconds
+        self._empty_since = -1
 
     async def run(self) -> None:
         """For ever."""
         while True:
             try:
-                pause = self._pause(await self.move_all())
+                pause = self._poll_seconds
+                if self._empty_since != self._last_commit():
+                    pause = self._pause(await self.move_all())
             except Retryable as error:
                 pause = error.retry_after if isinstance(error, Unavailable) else 0.0
             except CommitUnknown:
@@ -71,7 +78,9 @@ class Mover:
     async def move_all(self) -> int:
         """Everything that is due; answers when the next entry will be (0: none)."""
         while True:
+            before = self._last_commit()
             moved = await self._send(self._request)
+            self._empty_since = -1 if moved.messages or moved.next_due else before
             if not moved.more:
                 return moved.next_due
 
@@ -86,17 +95,19 @@ def dispatcher(
     send: Callable[[Any], Awaitable[Moved]],
     signal: Signal,
     now: Callable[[], int],
+    last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
     """The service that delivers."""
-    return Mover(DELIVER_DUE, send, signal, now, poll_seconds)
+    return Mover(DELIVER_DUE, send, signal, now, last_commit, poll_seconds)
 
 
 def executor(
     send: Callable[[Any], Awaitable[Moved]],
     signal: Signal,
     now: Callable[[], int],
+    last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
     """The service that executes."""
-    return Mover(EXECUTE_DUE, send, signal, now, poll_seconds)
+    return Mover(EXECUTE_DUE, send, signal, now, last_commit, poll_seconds)

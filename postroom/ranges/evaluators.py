@@ -36,6 +36,7 @@ from postroom.ranges.requests import (
     GetForUpdate,
     GetMany,
     Increment,
+    Now,
     Pairs,
     Protect,
     Put,
@@ -196,6 +197,7 @@ class Reads:
             Scan: self.scan,
             ReverseScan: self.reverse_scan,
             ReadAccounting: self.read_accounting,
+            Now: self.now,
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
@@ -204,6 +206,11 @@ class Reads:
 
     def _forget(self, _: Reader) -> None:
         self._locks.clear()
+        self._protections.clear()
+
+    def now(self, view: View, _: Now) -> int:
+        """``Now``."""
+        return view.now
 
     def get(self, view: View, request: Get) -> Value:
         """``Get``."""

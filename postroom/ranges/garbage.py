@@ -39,6 +39,7 @@ class GarbageLists:
 
     def __init__(self, range_id: int, protections: Protections) -> None:
         self._prefix = keys.garbage_prefix(range_id)
+        self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
         self._protections = protections
         self._from = self._prefix
@@ -71,7 +72,9 @@ class GarbageLists:
                 break
         if last:
             self._advance(ctx, last)
-        return Collected(removed, more=removed >= request.keys_max)
+        lists = ctx.iterate(last + b"\x00" if last else self._from, self._end)
+        left = next(lists, None) is not None
+        return Collected(removed, more=removed >= request.keys_max, left=left)
 
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
         for key in garbage:
@@ -104,19 +107,26 @@ def _is_head(key: bytes) -> bool:
 
 
 class Collector:
-    """The service that collects, on the leaseholder, a little at a time."""
+    """The service that collects, on the leaseholder, a little at a time.
+
+    While nothing is committed and no list is left it asks for nothing: a range at rest stays at
+    rest.
+    """
 
     def __init__(
         self,
         send: Callable[[CollectGarbage], Awaitable[Collected]],
         sleep: Callable[[float], Awaitable[None]],
         now: Callable[[], int],
+        last_commit: Callable[[], int],
         gc_ttl_seconds: float,
         interval_seconds: float,
     ) -> None:
         self._send = send
         self._sleep = sleep
         self._now = now
+        self._last_commit = last_commit
+        self._clean_since = -1
         self._age = from_seconds(max(gc_ttl_seconds, RECORD_SECONDS))
         self._interval_seconds = interval_seconds
 
@@ -124,6 +134,8 @@ class Collector:
         """For ever."""
         while True:
             await self._sleep(self._interval_seconds)
+            if self._clean_since == self._last_commit():
+                continue
             with suppress(Retryable, CommitUnknown):  # the next round does it
                 await self.collect()
 
@@ -131,7 +143,9 @@ class Collector:
         """Everything that is old enough now; answers how many engine keys went."""
         removed, more = 0, True
         while more:
+            before = self._last_commit()
             answer = await self._send(CollectGarbage(self._now() - self._age, KEYS_PER_COLLECTION))
             removed += answer.keys
             more = answer.more
+            self._clean_since = -1 if answer.left or answer.keys else before
         return removed

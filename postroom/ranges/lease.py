@@ -1,13 +1,30 @@
 """Leases: at any moment at most one replica of a range serves it.
 
 A lease is a record of the range: a holder, a sequence number, and an interval of timestamps. The
-holder answers reads from its own state, without a round, while its clock lies in the interval.
-Every proposal names the sequence number of the lease that it was evaluated under, and is applied
-only under that very lease: what a deposed leaseholder still proposes has no effect.
+holder answers reads from its own state, without a round. Every proposal names the sequence number
+of the lease that it was evaluated under, and is applied only under that very lease: what a deposed
+leaseholder still proposes has no effect.
 
-Invariant: the intervals of two leases do not overlap. Extending keeps the sequence; a successor
-starts after the end of the old interval, and waits until its own clock is ``max_offset`` past it,
-because the old holder's clock may be that much behind. The same node may succeed itself at once:
+Two things must not overlap, and they are kept apart by different means:
+
+* *Timestamps.* Whatever a holder reads or writes at lies below its lease's expiration, and the
+  lease of another holder starts there at the earliest. This holds whatever the clocks say.
+* *Moments.* The holder counts ``seconds`` on its monotonic clock from when it *proposed* the lease,
+  or its extension; a successor counts a little more (``DRIFT_SHARE``) from when it *applied* that,
+  which is later. An extension that the successor, being leader, has not applied was never
+  committed, so the holder does not count on it. Wall clocks may stand and jump as they like; only
+  the rates of monotonic clocks must not differ by more than the share.
+
+::
+
+    holder      propose ├────────── seconds ──────────┤ serves no longer
+                  ╲
+    successor      apply ├────────── seconds ── + drift ────┤ may ask for the lease
+
+(The usual rule, as in Chubby and CockroachDB's expiration leases, trusts wall clocks; Gray and
+Cheriton's paper of 1989, section 5, already counts from different ends like this.)
+
+A lease that was given back (holder 0) needs no waiting. The same node may succeed itself at once:
 its earlier life is over (the store is locked) and its clock starts above what that handed out.
 """
 
@@ -18,42 +35,49 @@ from typing import Final
 import msgspec
 
 from postroom.kv.clock import from_seconds
-from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 
 LEASE_SECONDS: Final = 9.0
+DRIFT_SHARE: Final = 0.1
+NODE_ID_NOBODY: Final = 0
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who serves a range, over ``start <= timestamp < expiration``."""
+    """Who serves a range, over ``start <= timestamp < expiration``, for ``seconds`` at a time."""
 
     sequence: int
     holder: int
     start: int
     expiration: int
-
-    def held_by(self, node_id: int, timestamp: int) -> bool:
-        """Whether ``node_id`` may serve at ``timestamp``."""
-        return self.holder == node_id and self.start <= timestamp < self.expiration
+    seconds: float = LEASE_SECONDS
 
     def wants_extension(self, timestamp: int) -> bool:
         """Whether less than half of the lease is left."""
-        return timestamp > self.expiration - from_seconds(LEASE_SECONDS) // 2
+        return timestamp > self.expiration - (from_seconds(self.seconds) >> 1)
+
+    def wait_seconds(self, node_id: int) -> float:
+        """How long after it was applied another lease may be asked for by ``node_id``."""
+        if self.holder in (NODE_ID_NOBODY, node_id):
+            return 0.0
+        return self.seconds * (1 + DRIFT_SHARE)
 
 
-NOBODY: Final = Lease(sequence=0, holder=0, start=0, expiration=0)
+NOBODY: Final = Lease(sequence=0, holder=NODE_ID_NOBODY, start=0, expiration=0)
 
 
-def extended(lease: Lease, now: int) -> Lease:
+def extended(lease: Lease, now: int, seconds: float) -> Lease:
     """The same lease, for longer."""
-    return msgspec.structs.replace(lease, expiration=now + from_seconds(LEASE_SECONDS))
+    expiration = max(lease.expiration, now + from_seconds(seconds))
+    return Lease(lease.sequence, lease.holder, lease.start, expiration, seconds)
 
 
-def successor(lease: Lease, node_id: int, now: int) -> Lease | None:
-    """The lease that ``node_id`` may ask for at ``now``; ``None``: not yet."""
-    safe = lease.expiration + from_seconds(CLOCK_OFFSET_SECONDS_MAX)
-    if lease.holder not in (0, node_id) and now < safe:
-        return None
-    return Lease(lease.sequence + 1, node_id, now, now + from_seconds(LEASE_SECONDS))
+def successor(lease: Lease, node_id: int, now: int, seconds: float) -> Lease:
+    """The next lease, for ``node_id``, whose clock is past ``lease`` and reads ``now``."""
+    return Lease(lease.sequence + 1, node_id, now, now + from_seconds(seconds), seconds)
+
+
+def given_back(lease: Lease, now: int) -> Lease:
+    """Nobody's lease: the holder, whose clock reads ``now``, serves no longer."""
+    return Lease(lease.sequence + 1, NODE_ID_NOBODY, now, now, 0.0)
 
 
 _decoder = msgspec.msgpack.Decoder(Lease)

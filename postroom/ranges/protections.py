@@ -27,6 +27,10 @@ class Protections:
         else:
             self._counts[timestamp] -= 1
 
+    def clear(self) -> None:
+        """Forget all protections: whoever still needs one asks the new leaseholder for it."""
+        self._counts.clear()
+
     def limit(self, threshold: int) -> int:
         """``threshold``, or the oldest protected timestamp if that is older."""
         return min(threshold, *self._counts) if self._counts else threshold

@@ -33,6 +33,7 @@ class Registry:
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
         on_release: called with a transaction's id when its locks go; answers the tokens to wake.
+        observers: engine keys of records, and who is told, on every replica, what is applied there.
     """
 
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
@@ -42,3 +43,4 @@ class Registry:
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)
+    observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)

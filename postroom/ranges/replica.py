@@ -17,8 +17,9 @@ Invariants:
 * An answer leaves only after the proposal that it speaks of is applied and durable, errors
   included: an error may tell of a write that another request of the same proposal made.
 * The applied index is written with the state that it describes.
-* ``_serves_from`` is not 0 only while the lease is this node's, and memory has been begun afresh.
+* It serves only while it leads and the lease is its own (:mod:`.tenure`), with fresh memory.
 * A command evaluated under one lease has no effect under another one.
+* A lease is asked for only when every entry of earlier leaders is applied: the last one is known.
 
 Left out here: several ranges (intents, splits), reads on followers.
 """
@@ -27,9 +28,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -43,11 +43,13 @@ from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges import lease as leases
+from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
 from postroom.ranges.snapshot import RangeSink, open_snapshot
+from postroom.ranges.tenure import Tenure
 
 APPLIED_RECORD: Final = "applied"
 LEASE_RECORD: Final = "lease"
@@ -56,58 +58,23 @@ _log = logging.getLogger(__name__)
 _REQUESTS_PER_PROPOSAL_MAX: Final = 2000
 _OFFERS_MAX: Final = 1000
 
-
-class Call:
-    """A request on its way, and whom to tell.
-
-    Attributes:
-        request: what is asked.
-        complete: told the answer or the error, once; drivers have subclasses with a method instead.
-        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait
-            a moment for company, and is evaluated after everything else.
-        token: what it waits for, if it is parked.
-        cancelled: nobody wants the answer any more.
-    """
-
-    __slots__ = ("cancelled", "request", "token", "urgent")
-
-    def __init__(self, request: Any, *, urgent: bool = True) -> None:
-        self.request = request
-        self.urgent = urgent
-        self.token: object = None
-        self.cancelled = False
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        """The answer, or why there is none."""
-        raise NotImplementedError
-
-
-class Command(msgspec.Struct, frozen=True, array_like=True):
-    """What a group replicates: raw writes, good only under one lease."""
-
-    lease_sequence: int
-    writes: dict[bytes, bytes | None]
-
-
 _commands = msgspec.msgpack.Decoder(Command)
 
 
-Result: TypeAlias = tuple[Call, Any, BaseException | None]
-
-
-@dataclass(slots=True)
-class Proposal:
-    """What the leaseholder remembers of a command that it proposed."""
-
-    command: Command
-    results: list[Result]
-    after: list[Callable[[], None]]
-    last_commit: int
-    rejected: bool = False
-
-
 class Host(Protocol):
-    """What a replica asks of its node."""
+    """What a replica asks of its node.
+
+    Attributes:
+        lease_seconds: how long a lease lasts, which is how long another node waits for it.
+    """
+
+    lease_seconds: float
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def on_serving(self, serves: bool) -> None:
+        """The replica has begun to serve under a new lease, or will not serve under this one."""
 
     def wake(self, *, urgent: bool) -> None:
         """A turn is wanted: now, or within a moment."""
@@ -145,10 +112,12 @@ class Replica:
         self._stored = stored
         self._clock = clock
         self._host = host
+        self._monotonic = host.monotonic
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._lease_key = keys.record_key(range_id, LEASE_RECORD)
         self._applied = _applied(stored.get(self._applied_key))
-        self.lease = leases.decode(stored.get(self._lease_key))
+        lease = leases.decode(stored.get(self._lease_key))
+        self._tenure = Tenure(node_id, lease, clock, host.monotonic, host.lease_seconds)
         self.last_commit = 0
         self._cache = Cache(stored)
         self._view = View(self._cache)
@@ -160,7 +129,10 @@ class Replica:
         self._proposal: Proposal | None = None
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
-        self._serves_from = 0
+        self._wants_lease = False
+        self._hands_over: Callable[[], None] | None = None
+        self._is_handing_over = False
+        registry.observers[self._lease_key] = self._observe_lease
         self.refusal: Unavailable | None = None
         self.group: Group
 
@@ -212,7 +184,7 @@ class Replica:
     def _read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         view = self._view
         view.now = now = self._clock.now()
-        if not (self._serves_from and self.lease.expiration > now):
+        if not self._tenure.serves(now):
             self._without_lease.append(call)
             self._host.wake(urgent=True)
             return
@@ -242,7 +214,7 @@ class Replica:
             return None
         generation, at = self._generation, self.last_commit
         head = keys.head_key(request.key)
-        if not self._serves_from or self.lease.expiration <= self._clock.reading():
+        if not self._tenure.serves(self._clock.reading()):
             return None
         if head in self._view.in_flight:
             return None
@@ -266,14 +238,36 @@ class Replica:
             if generation >= self._generation - 1:
                 self._cache.offer(head, version)
 
-    def _may_serve(self) -> bool:
-        return self._serves_from != 0 and self.lease.expiration > self._clock.now()
+    @property
+    def serves(self) -> bool:
+        """Whether this replica answers reads now, and evaluates commands."""
+        return self._tenure.serves(self._clock.reading())
+
+    @property
+    def lease(self) -> leases.Lease:
+        """The lease that is applied here, whoever holds it."""
+        return self._tenure.lease
 
     # --- a turn: evaluate what waits
 
     def wants_turn(self) -> bool:
         """Whether ``evaluate`` would have something to do."""
-        return self._proposal is None and bool(self._queue or self._upkeep or self._without_lease)
+        if self._proposal is not None:
+            return False
+        if self._hands_over is not None:
+            return True
+        return self._has_work() and not self._must_wait_for_lease()
+
+    def _has_work(self) -> bool:
+        return bool(self._queue or self._upkeep or self._without_lease or self._wants_lease)
+
+    def next_deadline(self) -> float | None:
+        """When ``evaluate`` has something to do without being woken; ``None``: never."""
+        if self._proposal is not None or self._tenure.serves_from or not self._has_work():
+            return None
+        if self._is_handing_over or not self.group.has_applied_own_term:
+            return None
+        return self._tenure.may_ask_at()
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
@@ -281,12 +275,22 @@ class Replica:
             return
         if not self.group.is_leader:
             self._turn_away()
-        elif not self._may_serve():
+        elif self._hands_over is not None:
+            self._give_back_lease(self._hands_over)
+        elif not self.serves:
             self._ask_for_lease()
         else:
             self._take_offers()
             self._submit_again(_taken(self._without_lease))
             self._evaluate_queue()
+
+    def _must_wait_for_lease(self) -> bool:
+        """Whether this is a leader who must not ask for the lease, or not yet."""
+        if self._tenure.serves_from or not self.group.is_leader:
+            return False
+        if self._is_handing_over or not self.group.has_applied_own_term:
+            return True
+        return self._tenure.may_ask_at() > self._monotonic()
 
     def _evaluate_queue(self) -> None:
         ctx = Evaluation(self._cache, self.range_id, self.last_commit)
@@ -303,7 +307,9 @@ class Replica:
             return
         if ctx.staged:
             command = Command(self.lease.sequence, ctx.staged)
-            self._start(Proposal(command, results, ctx.after, ctx.last_commit))
+            extends = self._lease_key in ctx.staged
+            until = self._tenure.until_if_granted() if extends else 0.0
+            self._start(Proposal(command, results, ctx.after, ctx.last_commit, until))
         else:
             self._finish(results, ctx.after)
 
@@ -319,9 +325,8 @@ class Replica:
         ctx.begin(ctx.last_commit)
         for finish in self.registry.finishers:
             finish(ctx)
-        now = self._clock.last()
-        if self.lease.wants_extension(now):
-            ctx.staged[self._lease_key] = leases.encode(leases.extended(self.lease, now))
+        if self._tenure.wants_extension(self._clock.last()):
+            ctx.staged[self._lease_key] = leases.encode(self._tenure.extended())
 
     def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
         commands, now, room = self.registry.commands, self._clock.now, _REQUESTS_PER_PROPOSAL_MAX
@@ -344,27 +349,81 @@ class Replica:
                 results.append((call, answer, None))
 
     def _ask_for_lease(self) -> None:
-        now = self._clock.now()
-        if self._serves_from:
-            lease: leases.Lease | None = leases.extended(self.lease, now)
-            after = self._serve_again
+        """For the same lease again, if it has lapsed; or for the next one."""
+        if self._tenure.serves_from:
+            lease, after = self._tenure.extended(), self._serve_again
         else:
-            lease = leases.successor(self.lease, self.node_id, now)
-            after = self._begin_to_serve
-        if lease is not None:
-            command = Command(self.lease.sequence, {self._lease_key: leases.encode(lease)})
-            self._start(Proposal(command, [], [after], self.last_commit))
+            lease, after = self._tenure.successor(), self._begin_to_serve
+        self._propose_lease(lease, after, self._tenure.until_if_granted())
+
+    def _propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
+        command = Command(self.lease.sequence, {self._lease_key: leases.encode(lease)})
+        self._start(Proposal(command, [], [after], self.last_commit, until))
 
     def _begin_to_serve(self) -> None:
         """The lease is ours: memory starts afresh from what is stored."""
-        self.last_commit = self._serves_from = self.lease.start
+        self.last_commit = self._tenure.begin()
+        self._wants_lease = False
         self._cache.clear()
         for begin in self.registry.on_lease:
             begin(self._stored)
+        self._host.on_serving(True)
         self._serve_again()
+        self.wake(list(self._parked))
 
     def _serve_again(self) -> None:
         self._submit_again(_taken(self._without_lease))
+
+    # --- serving no longer
+
+    def hand_over(self, done: Callable[[], None]) -> None:
+        """Serve no longer, so that a successor can begin at once; ``done`` is called in any case.
+
+        From then on this replica asks for no lease until it is told to ``resume``, or leads anew.
+        """
+        if not self.group.is_leader:
+            done()
+            return
+        self._hands_over = done
+        self._is_handing_over = True
+        self._host.wake(urgent=True)
+
+    def resume(self) -> None:
+        """Nobody took over: serve again."""
+        self._is_handing_over = False
+        self._host.wake(urgent=True)
+
+    def _give_back_lease(self, done: Callable[[], None]) -> None:
+        self._hands_over = None
+        if not self._tenure.serves_from:
+            done()
+            return
+        # It stops before it says so: from here on nothing is read under this lease.
+        self.stop_serving()
+        self._propose_lease(self._tenure.given_back(), done, 0.0)
+
+    def stop_serving(self) -> None:
+        """This lease is not used any more, and whoever waits is sent elsewhere."""
+        if self._tenure.end():
+            self._host.on_serving(False)
+        parked = [call for waiting in self._parked.values() for call in waiting]
+        self._parked = {}
+        self._turn_away_calls(parked)
+
+    def on_leadership(self, leads: bool, term: int) -> None:
+        """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
+        there may be messages to deliver.
+        """
+        del term
+        self._wants_lease = leads
+        self._is_handing_over = False
+        if not leads:
+            self.stop_serving()
+            done, self._hands_over = self._hands_over, None
+            if done is not None:
+                done()
+        if self._has_work():
+            self._host.wake(urgent=True)
 
     def _start(self, proposal: Proposal) -> None:
         self._generation += 1
@@ -386,11 +445,13 @@ class Replica:
         self._view.in_flight = {}
         if applied:
             self.last_commit = proposal.last_commit
+            self._tenure.granted(proposal.lease_until)
             self._finish(proposal.results, proposal.after)
         else:
-            if outcome is Outcome.UNKNOWN:
-                # It may be applied yet, below what a read would be served at: not under this lease.
-                self._serves_from = 0
+            # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
+            # below what a read would be served at: not under this lease.
+            self.stop_serving()
+            self._wants_lease = self.group.is_leader
             self._fail(proposal, outcome)
         self._submit_again(_taken(self._blocked))
         if self.wants_turn():
@@ -409,19 +470,26 @@ class Replica:
         unknown = outcome is Outcome.UNKNOWN
         for call, _, error in proposal.results:
             if error is not None or not unknown:
-                call.complete(
-                    None, Unavailable("the range changed its leader; nothing was changed")
-                )
+                call.complete(None, self._not_leaseholder())
             else:
                 call.complete(None, CommitUnknown(
-                    "the write was under way when the store stopped; it may or may not be there: "
+                    "the write was under way when its node lost the lead, or stopped; it may or "
+                    "may not be there: "
                     "commit again with the same transaction id, or read what it wrote"
                 ))  # fmt: skip
 
     def _turn_away(self) -> None:
-        error = Unavailable("this range has no leader here now; nothing was changed: try again")
-        for call in (*_taken(self._queue), *_taken(self._upkeep), *_taken(self._without_lease)):
+        waiting = (*_taken(self._queue), *_taken(self._upkeep), *_taken(self._without_lease))
+        self._turn_away_calls(waiting)
+
+    def _turn_away_calls(self, calls: Sequence[Call]) -> None:
+        error = self._not_leaseholder()
+        for call in calls:
             call.complete(None, error)
+
+    def _not_leaseholder(self) -> NotLeaseholder:
+        leader = self.group.leader
+        return NotLeaseholder(None if leader == self.node_id else leader)
 
     def fail_all(self, error: Error) -> None:
         """Answer everything that waits, or will come, with ``error``: the node stops."""
@@ -450,6 +518,8 @@ class Replica:
         del term
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
+        if self._has_work():
+            self._host.wake(urgent=True)
 
     def apply(
         self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
@@ -462,7 +532,8 @@ class Replica:
             self._cache.clear()
         if decided.lease_sequence == self.lease.sequence:
             staged.update(decided.writes)
-            self._observe_lease(decided.writes)
+            if self.registry.observers.keys() & decided.writes.keys():
+                self._observe(decided.writes)
         elif mine is not None:
             mine.rejected = True
         self._applied = index
@@ -478,17 +549,20 @@ class Replica:
 
     def _installed(self, state: WriteSet) -> None:
         self._applied = _applied(state.get(self._applied_key))
-        self.lease = leases.decode(state.get(self._lease_key))
-        self._serves_from = 0
+        for key, observer in self.registry.observers.items():
+            observer(state.get(key))
+        self.stop_serving()
         self._cache.clear()
 
-    def _observe_lease(self, writes: WriteSet) -> None:
-        stored = writes.get(self._lease_key)
-        if stored is None:
-            return
-        before, self.lease = self.lease, leases.decode(stored)
-        if self.lease.holder != self.node_id or before.sequence != self.lease.sequence:
-            self._serves_from = 0
+    def _observe(self, writes: WriteSet) -> None:
+        for key, observer in self.registry.observers.items():
+            if key in writes:
+                observer(writes[key])
+
+    def _observe_lease(self, stored: bytes | None) -> None:
+        """A lease is applied. It may be another node's, or this one's next."""
+        if not self._tenure.applied(stored):
+            self.stop_serving()
 
 
 def _applied(stored: bytes | None) -> int:

@@ -89,6 +89,10 @@ class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=
     wait: bool = True
 
 
+class Now(Request, frozen=True, array_like=True, tag="now", gc=False):
+    """A timestamp above every one so far; answered with the number."""
+
+
 class ReadAccounting(Request, frozen=True, array_like=True, tag="read_accounting", gc=False):
     """The metric sums of a prefix."""
 
@@ -243,7 +247,10 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Collected(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``CollectGarbage``: how many engine keys went, and whether there are more."""
+    """Answers ``CollectGarbage``: how many engine keys went, whether more may go now, and whether
+    any list is left for later.
+    """
 
     keys: int
     more: bool
+    left: bool

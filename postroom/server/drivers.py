@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Error, Invalid
-from postroom.ranges.replica import Call
+from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Get
 from postroom.server.node import UPKEEP_SECONDS, Node
 

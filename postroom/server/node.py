@@ -3,7 +3,8 @@
 ::
 
     prepare   services go on · requests are evaluated · proposals are staged        one at a time
-    write     everything staged, in one batch, with one sync                        no lock needed
+              · what may leave early leaves (entries that a leader replicates)
+    write     everything staged, in one batch, with one sync if that is needed      no lock needed
     finish    messages leave · callers get their answers · services go on           one at a time
 
 A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
@@ -12,40 +13,54 @@ It says through ``on_wake`` when it wants a turn, and through ``next_deadline`` 
 latest.
 
 This module is the only place that knows all parts; here they are put together.
+
+In a cluster the services run where the lease is (:mod:`.services`). An entry counts once a majority
+has it in a synced log; what it does to the state needs no sync of its own, as it can be applied
+again.
 """
 
 from __future__ import annotations
 
+import logging
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroom.errors import Error, StoreCorrupted, Unavailable, VersionMismatch
+from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
+from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
+from postroom.raft.options import RaftOptions
+from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges import evaluators
+from postroom.ranges.calls import Call
 from postroom.ranges.evaluators import Reads
 from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
+from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.locks import LockTable
+from postroom.ranges.nodes import NodeRecords, NodeStatus, nodes_key
+from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.replica import Call, Replica
+from postroom.ranges.replica import Replica
 from postroom.ranges.transactions import Committer
+from postroom.server.describe import describe
+from postroom.server.peer_clocks import PeerClocks
+from postroom.server.services import Services
+from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
 from postroom.server.tasks import Pending, Signal, Tasks
 
 T = TypeVar("T")
 
-FORMAT_VERSION: Final = 1
 RANGE_ID: Final = 1
 UPKEEP_SECONDS: Final = 0.001
 """How long upkeep waits for a client's request to share a write with."""
@@ -55,12 +70,29 @@ ROOM_CHECK_SECONDS: Final = 0.05
 """How often the device's free room is looked at: far less than the reserve is written meanwhile."""
 
 
+HAND_OVER_SECONDS: Final = 2.0
+"""How long a node that is to stop waits for a successor."""
+
+
+CLOCK_CHECK_SECONDS: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be set when a node starts. ``sync``: whether writes are synced before they count."""
+    """What can be set when a node starts.
+
+    Attributes:
+        members: of a new group; none if this node is to be added to one.
+        sync: whether writes are synced before they count.
+        lease_seconds: how long the others wait for a leaseholder that has gone.
+    """
 
     node_id: int = 1
     members: tuple[int, ...] = (1,)
     sync: bool = True
+    lease_seconds: float = LEASE_SECONDS
+    raft: RaftOptions | None = None
     sync_interval_seconds: float | None = None
     gc_ttl_seconds: float = GC_TTL_SECONDS
     gc_interval_seconds: float = 5.0
@@ -68,15 +100,6 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
 
 
-class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Who this store is, and how it is written."""
-
-    format_version: int
-    cluster_id: bytes
-    node_id: int
-
-
-_STORE_KEY: Final = keys.store_key("store")
 _CEILING_KEY: Final = keys.store_key("clock ceiling")
 
 
@@ -94,7 +117,14 @@ class _Upkeep(Call):
 
 
 class Node:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        failed: why it does nothing any more.
+        nodes: who is in the cluster, as applied here; ``None``: this store is not part of one.
+        on_wake: called when a turn is wanted; with whether it is urgent.
+        on_nodes: called when ``nodes`` is another one.
+    """
 
     def __init__(
         self,
@@ -109,19 +139,27 @@ class Node:
         self.failed: Error | None = None
         self.on_wake: Callable[[bool], None] = lambda _: None
         self.monotonic = clock.monotonic
-        self.store = _open_store(engine, randomness, options)
+        self.lease_seconds = options.lease_seconds
+        self.store = open_store(engine, randomness, options.node_id)
         ceiling = int.from_bytes(engine.get(_CEILING_KEY) or b"", "big")
         self.clock = HybridLogicalClock(clock.wall_milliseconds, ceiling, self._store_ceiling)
         self.tasks = Tasks(clock.monotonic, lambda: self.wake(urgent=False))
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
-            random=randomness,
+            random=randomness, options=options.raft,
         )  # fmt: skip
         self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
         self._failing: Error | None = None
         self._look_for_room_at = clock.monotonic()
+        self._handing_over: Pending | None = None
+        self._wall_milliseconds = clock.wall_milliseconds
+        self._peer_clocks = PeerClocks()
+        self._look_at_clocks_at = 0.0
+        self.on_nodes: Callable[[], None] = lambda: None
+        self.nodes = decode_nodes(engine.get(nodes_key(RANGE_ID)))
+        self._nodes_changed = Signal(self.tasks)
         self.replica = self._create_replica()
 
     # --- putting together
@@ -133,33 +171,42 @@ class Node:
         reads = Reads(locks, protections)
         reads.register(registry)
         Committer(registry.writes, self.clock.now).register(registry)
+        NodeRecords(RANGE_ID).register(registry)
+        registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
         messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica)
-        self._services = self._create_services(deliveries, executions)
+        replica.group.on_leadership = self._on_leadership
+        self.services = self._create_services(replica, deliveries, executions)
         return replica
 
     def _create_services(
-        self, deliveries: Signal, executions: Signal
-    ) -> list[Coroutine[Any, Any, None]]:
-        now, poll = self.clock.now, self.options.poll_seconds
+        self, replica: Replica, deliveries: Signal, executions: Signal
+    ) -> Services:
+        options, now = self.options, self.clock.now
+
+        def last_commit() -> int:
+            return replica.last_commit
+
+        moving = (now, last_commit, options.poll_seconds)
         collector = Collector(
-            self.upkeep, self.tasks.sleep, now,
-            self.options.gc_ttl_seconds, self.options.gc_interval_seconds,
+            self.upkeep, self.tasks.sleep, now, last_commit,
+            options.gc_ttl_seconds, options.gc_interval_seconds,
         )  # fmt: skip
-        return [
-            dispatcher(self.upkeep, deliveries, now, poll).run(),
-            executor(self.upkeep, executions, now, poll).run(),
-            collector.run(),
+        begin = [
+            dispatcher(self.upkeep, deliveries, *moving).run,
+            executor(self.upkeep, executions, *moving).run,
+            collector.run,
         ]
+        return Services(self.tasks, begin)
 
     # --- what drivers call
 
     def start(self) -> None:
-        """The first turns: a group of one elects itself and takes the lease; services begin.
+        """The first turns: a group of one elects itself, takes the lease, and its services begin.
 
         Raises:
             Unavailable: a write failed. The node is closed again.
@@ -170,12 +217,14 @@ class Node:
         if self.failed is not None:
             self.close()
             raise self.failed
-        for service in self._services:
-            self.tasks.spawn(service)
 
     def submit(self, call: Call) -> None:
         """Take a request; ``call.complete`` is called once, perhaps before this returns."""
         self.replica.submit(call)
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a request that still waits; false if it is too late for that."""
+        return self.replica.cancel(call)
 
     def upkeep(self, request: Any) -> Pending:
         """A request of a service: evaluated with the next turn, which is not hurried for it."""
@@ -195,6 +244,73 @@ class Node:
         self.tasks.at(milliseconds / 1000, pending)
         self.on_wake(False)
 
+    # --- what a cluster needs
+
+    @property
+    def node_id(self) -> int:
+        """Which node this is."""
+        return self.options.node_id
+
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows."""
+        return self.replica.group.leader
+
+    def describe(self) -> NodeStatus:
+        """What this node can say of itself without asking anybody."""
+        return describe(self)
+
+    def hand_over(self) -> Pending:
+        """Give lease and lead away, if they are here; completed when that is done, or hopeless."""
+        if self._handing_over is None or self._handing_over.done:
+            self._handing_over = pending = Pending()
+            self.tasks.at(HAND_OVER_SECONDS, pending)
+            self.replica.hand_over(self._transfer)
+        return self._handing_over
+
+    def clock_offset_seconds(self) -> float:
+        """How far this node's wall clock is ahead of those of most others."""
+        return self._peer_clocks.offset_seconds(self.monotonic())
+
+    def _on_peer_clock(self, peer: NodeId, wall_milliseconds: int) -> None:
+        now = self.monotonic()
+        ahead = (wall_milliseconds - self._wall_milliseconds()) / 1000
+        self._peer_clocks.heard(peer, ahead, now)
+        if now >= self._look_at_clocks_at:
+            self._look_at_clocks_at = now + CLOCK_CHECK_SECONDS
+            if self.replica.group.is_leader and self._peer_clocks.is_alone(now):
+                _log.error(
+                    "this clock is %+.1f s away from those of all other nodes: it hands over",
+                    self.clock_offset_seconds(),
+                )
+                self.hand_over()
+
+    def _transfer(self) -> None:
+        """The lease is given back, or was not here; now the lead."""
+        group = self.replica.group
+        if group.is_leader and len(group.members) > 1:
+            group.transfer_leadership(None)
+        elif self._handing_over is not None:
+            self._handing_over.complete(None)
+
+    def _on_leadership(self, leads: bool, term: int) -> None:
+        self.replica.on_leadership(leads, term)
+        if not leads and self._handing_over is not None:
+            self._handing_over.complete(None)
+
+    def on_serving(self, serves: bool) -> None:
+        """The lease has come here, or is not used any more."""
+        if serves:
+            self.services.start()
+        else:
+            self.services.stop()
+
+    def _observe_nodes(self, stored: bytes | None) -> None:
+        self.nodes = decode_nodes(stored)
+        self._nodes_changed.set()
+        self.on_nodes()
+
+    # --- turns
+
     def hurries(self) -> bool:
         """Whether somebody waits for what upkeep will bring: it must not wait for company then."""
         return bool(self.replica.waiting_for)
@@ -213,6 +329,7 @@ class Node:
         staged = self.consensus.stage()
         if staged:
             self._stage_ceiling(staged)
+            self.consensus.send_early()
         return staged
 
     def write(self, staged: WriteSet) -> Error | None:
@@ -221,7 +338,8 @@ class Node:
             return self._failing
         # A ceiling counts only once it is durable: it takes a sync along, whatever the durability.
         ceiling = self._storing_ceiling is not None
-        sync = self.options.sync or ceiling or self._sync_is_due()
+        sync = self.options.sync and self.consensus.needs_sync
+        sync = sync or ceiling or self._sync_is_due()
         if not staged and not sync:
             return None
         if not staged and self._unsynced_since is None:
@@ -229,7 +347,7 @@ class Node:
         try:
             self._write_alone(staged, sync=sync)
         except EngineFailed as failure:
-            return _stopped_by(failure)
+            return stopped_by(failure)
         if sync:
             self._unsynced_since = None
         elif self._unsynced_since is None:
@@ -260,14 +378,16 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """When a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
-        deadlines = [self.tasks.next_deadline(), self.consensus.next_deadline(), self._sync_due()]
+        deadlines = [
+            self.tasks.next_deadline(), self.consensus.next_deadline(), self._sync_due(),
+            self.replica.next_deadline(),
+        ]  # fmt: skip
         return min((each for each in deadlines if each is not None), default=None)
 
     def close(self) -> None:
         """Let go of everything. What has not been answered by now gets an error."""
+        self.services.stop()
         self.tasks.stop()
-        for service in self._services:
-            service.close()
         error = self.failed or self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
         self.engine.close()
@@ -278,6 +398,7 @@ class Node:
 
     def _fail(self, error: Error) -> None:
         self.failed = error
+        self.services.stop()
         self.consensus.fail(error)
         self.replica.fail_all(error)
         self.tasks.stop()
@@ -311,7 +432,7 @@ class Node:
         try:
             self._write_alone({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
         except EngineFailed as failure:
-            return _stopped_by(failure)
+            return stopped_by(failure)
         return None
 
     def _stage_ceiling(self, staged: WriteSet) -> None:
@@ -331,49 +452,4 @@ class Node:
         return due is not None and self.monotonic() >= due
 
 
-def _stopped_by(failure: EngineFailed) -> Unavailable:
-    return Unavailable(
-        f"the store has stopped because a write failed ({failure}); nothing more is "
-        "written: make sure that the device has room and works, then open it again",
-        retry_after=5.0,
-    )
-
-
-def _open_store(engine: Engine, randomness: random.Random, options: NodeOptions) -> StoreRecord:
-    stored = engine.get(_STORE_KEY)
-    if stored is None:
-        _check_empty(engine)
-        record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), options.node_id)
-        try:
-            engine.write({_STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
-        except EngineFailed as failure:
-            raise _stopped_by(failure) from failure
-        return record
-    version = _decoded(stored, list[Any])[0]
-    if version != FORMAT_VERSION:
-        raise VersionMismatch(
-            f"the store is written in format {version}, this version of Postroom knows "
-            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
-        )
-    return _decoded(stored, StoreRecord)
-
-
-def _decoded(stored: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.msgpack.decode(stored, type=kind)
-    except msgspec.MsgspecError as error:
-        raise StoreCorrupted(
-            f"the record that says what this store is cannot be read ({error}); nothing was "
-            "changed: restore a backup"
-        ) from error
-
-
-def _check_empty(engine: Engine) -> None:
-    for key, _ in engine.iterate(b"", b"\xff"):
-        raise StoreCorrupted(
-            f"the folder holds a database (its first key is {key!r}) that is not a Postroom store; "
-            "nothing was changed: give another folder"
-        )
-
-
-__all__ = ["SYNC_INTERVAL_SECONDS", "Node", "NodeOptions", "StoreRecord"]
+__all__ = ["FORMAT_VERSION", "Node", "NodeOptions", "StoreRecord"]

@@ -88,12 +88,21 @@ class Tasks:
         self._ready: deque[Coroutine[Any, Any, None]] = deque()
         self._timers: list[tuple[float, int, Pending]] = []
         self._numbers = itertools.count()
+        self._alive: dict[Coroutine[Any, Any, None], None] = {}
         self._stopped = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a task with the next turn."""
+        self._alive[coroutine] = None
         self._ready.append(coroutine)
         self._wake()
+
+    def cancel(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """End a task where it stands. Not to be called from within it."""
+        self._alive.pop(coroutine, None)
+        if coroutine in self._ready:
+            self._ready.remove(coroutine)
+        coroutine.close()
 
     def at(self, seconds: float, pending: Pending) -> None:
         """Complete ``pending`` after a time, unless it is by then."""
@@ -126,14 +135,16 @@ class Tasks:
         """No task is stepped any more."""
         self._stopped = True
         self._timers.clear()
-        for coroutine in self._ready:
-            coroutine.close()
         self._ready.clear()
+        for coroutine in self._alive:
+            coroutine.close()
+        self._alive.clear()
 
     def _step(self, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
             pending: Pending = coroutine.send(None)
         except StopIteration:
+            self._alive.pop(coroutine, None)
             return
         except Exception:
             # A service that fails for a reason it does not know stays stopped, for all to see.
@@ -142,6 +153,6 @@ class Tasks:
         pending.callback = lambda: self._resume(coroutine)
 
     def _resume(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        if not self._stopped:
+        if not self._stopped and coroutine in self._alive:
             self._ready.append(coroutine)
             self._wake()

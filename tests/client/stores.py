@@ -28,7 +28,7 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
-from postroom.ranges.replica import Call
+from postroom.ranges.calls import Call
 from postroom.server.node import Node, NodeOptions
 
 T = TypeVar("T")

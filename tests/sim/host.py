@@ -20,7 +20,7 @@ from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
-from postroom.ranges.replica import Call
+from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.clock import VirtualClock
@@ -225,6 +225,5 @@ def lost(request: object) -> Error:
 
 def _forget(node: Node) -> None:
     """Let go of a dead node's coroutines: nothing of them may run any more."""
+    node.services.stop()
     node.tasks.stop()
-    for service in node._services:
-        service.close()

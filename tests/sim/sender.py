@@ -12,7 +12,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any
 
 from postroom.client.sender import DeadlineExceeded
-from postroom.ranges.replica import Call
+from postroom.ranges.calls import Call
 
 if TYPE_CHECKING:
     from tests.sim.world import Task, World

@@ -155,7 +155,7 @@ def test_a_read_survives_that_the_ceiling_cannot_be_stored(fault: WriteFault) ->
     """``EngineFailed`` came out of ``get``, and the node did not notice that it had failed."""
     world = opened()
     disk = world.host.disk
-    world.clock.advance(5.0)
+    world.clock.advance(2.0)
     disk.write_faults[disk.writes + 1] = fault
     read = sent(world, Get(b"key"))
     assert read.done

@@ -1,0 +1,86 @@
+"""What goes in and out of a replica: calls, and the commands that come of them.
+
+::
+
+    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ Command (raw writes) ──▶ applied
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroom.errors import Unavailable
+from postroom.raft.state_machine import NodeId
+
+
+class Call:
+    """A request on its way, and whom to tell.
+
+    Attributes:
+        request: what is asked.
+        complete: told the answer or the error, once; drivers have subclasses with a method instead.
+        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait
+            a moment for company, and is evaluated after everything else.
+        token: what it waits for, if it is parked.
+        cancelled: nobody wants the answer any more.
+    """
+
+    __slots__ = ("cancelled", "request", "token", "urgent")
+
+    def __init__(self, request: Any, *, urgent: bool = True) -> None:
+        self.request = request
+        self.urgent = urgent
+        self.token: object = None
+        self.cancelled = False
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """The answer, or why there is none."""
+        raise NotImplementedError
+
+
+class NotLeaseholder(Unavailable):
+    """Another node serves the range, or none does; nothing happened here.
+
+    Attributes:
+        leader: who leads, as far as this node knows; ``None``: nobody.
+    """
+
+    def __init__(self, leader: NodeId | None) -> None:
+        known = "no node" if leader is None else f"node {leader}"
+        super().__init__(
+            f"this node does not serve the range, {known} leads it; nothing was changed: try again",
+            retry_after=0.05,
+        )
+        self.leader = leader
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    """What a group replicates: raw writes, good only under one lease."""
+
+    lease_sequence: int
+    writes: dict[bytes, bytes | None]
+
+
+Result: TypeAlias = tuple[Call, Any, BaseException | None]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What the leaseholder remembers of a command that it proposed.
+
+    Attributes:
+        lease_until: until when it may serve, on its monotonic clock, if the command is applied and
+            says anything of the lease; 0: it does not.
+        rejected: it was applied under another lease, to no effect.
+    """
+
+    command: Command
+    results: list[Result]
+    after: list[Callable[[], None]]
+    last_commit: int
+    lease_until: float = 0.0
+    rejected: bool = False

@@ -1,0 +1,52 @@
+"""What a node says of itself, without asking anybody: for ``status`` and for the health check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from postroom.kv import keys
+from postroom.ranges.nodes import NodeStatus, PeerStatus
+
+if TYPE_CHECKING:
+    from postroom.server.node import Node
+
+LEADER: Final = "leader"
+FOLLOWER: Final = "follower"
+LEARNER: Final = "learner"
+OUTSIDER: Final = "outsider"
+
+
+def describe(node: Node) -> NodeStatus:
+    """How ``node`` is now."""
+    group, known = node.replica.group, node.nodes
+    mine = None if known is None else known.by_id(node.node_id)
+    return NodeStatus(
+        node.node_id,
+        "" if mine is None else mine.address,
+        _role(node),
+        int(group.leader or 0),
+        group.term,
+        group.applied_index,
+        group.last_index,
+        node.replica.serves,
+        _peers(node) if group.is_leader else (),
+        node.engine.approximate_bytes(b"", keys.DATA_END),
+        node.engine.free_bytes(),
+        node.clock_offset_seconds(),
+    )
+
+
+def _role(node: Node) -> str:
+    group = node.replica.group
+    if group.is_leader:
+        return LEADER
+    if node.node_id in group.members:
+        return FOLLOWER
+    return LEARNER if node.node_id in group.learners else OUTSIDER
+
+
+def _peers(node: Node) -> tuple[PeerStatus, ...]:
+    return tuple(
+        PeerStatus(int(peer), each.match_index, each.silent_seconds, each.snapshot_under_way)
+        for peer, each in sorted(node.replica.group.progress().items())
+    )

@@ -1,0 +1,134 @@
+"""The keeper: makes the consensus group what the record of the nodes says, one member at a time.
+
+::
+
+    admitted ──▶ learner ── has caught up ──▶ voter            retired ──▶ removed ──▶ forgotten
+
+A node that joins is fed first and counted afterwards, so that it holds nobody up (Raft
+dissertation, section 4.2.1). One that is retired leaves at once: it is gone, or about to go. When
+it is the leader that is to go, it hands over first, and its successor removes it.
+
+Runs on the leaseholder only, and sleeps while there is nothing to change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+from postroom.errors import CommitUnknown, Retryable
+from postroom.raft.group import Group
+from postroom.raft.membership import AddLearner, Change, Promote, Remove
+from postroom.raft.outcome import Outcome
+from postroom.ranges.nodes import ForgetNode, Nodes
+
+VOTERS_MAX: Final = 7
+"""More would only make every write slower. Further nodes wait as learners."""
+
+CAUGHT_UP_ENTRIES: Final = 64
+LOOK_SECONDS: Final = 0.25
+SILENT_SECONDS_MAX: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Signal(Protocol):
+    """Set when the record has changed."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Until it is set, or for a time."""
+
+
+class Steward(Protocol):
+    """What the keeper asks of its node."""
+
+    nodes: Nodes | None
+
+    @property
+    def node_id(self) -> int:
+        """Which node this is."""
+
+    def change_members(self, change: Change) -> Awaitable[Outcome]:
+        """Has the range's group change; answers how that ended."""
+
+    def upkeep(self, request: Any) -> Awaitable[Any]:
+        """Sends a request to the range."""
+
+    def hand_over(self) -> object:
+        """Gives the lease and the lead away."""
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        node: this node.
+        group: the range's.
+        changed: set whenever the record of the nodes is another one.
+    """
+
+    def __init__(self, node: Steward, group: Group, changed: Signal) -> None:
+        self._node = node
+        self._group = group
+        self._changed = changed
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            settled = await self.step()
+            await self._changed.wait(3600.0 if settled else LOOK_SECONDS)
+
+    async def step(self) -> bool:
+        """One change, if one is due; whether everything is as it should be."""
+        nodes = self._node.nodes
+        if nodes is None:
+            return True
+        change = self._next_change(nodes)
+        if change is not None:
+            outcome = await self._node.change_members(change)
+            _log.info("%s: %s", change, outcome.value)
+            return False
+        if self._retires_itself(nodes):
+            self._node.hand_over()
+            return False
+        return await self._forget(nodes) and not self._group.learners
+
+    def _next_change(self, nodes: Nodes) -> Change | None:
+        group = self._group
+        voters, learners = set(group.members), set(group.learners)
+        wanted = [node.node_id for node in nodes.nodes if not node.retired]
+        for member in sorted((voters | learners) - set(wanted)):
+            if member != self._node.node_id:
+                return Remove(member)
+        for member in wanted:
+            if member not in voters and member not in learners:
+                return AddLearner(member)
+        for member in sorted(learners):
+            if len(voters) < VOTERS_MAX and self._has_caught_up(member):
+                return Promote(member)
+        return None
+
+    def _has_caught_up(self, learner: int) -> bool:
+        progress = self._group.progress().get(learner)
+        return (
+            progress is not None
+            and not progress.snapshot_under_way
+            and progress.silent_seconds < SILENT_SECONDS_MAX
+            and progress.match_index + CAUGHT_UP_ENTRIES >= self._group.last_index
+        )
+
+    def _retires_itself(self, nodes: Nodes) -> bool:
+        mine = nodes.by_id(self._node.node_id)
+        return (mine is None or mine.retired) and len(self._group.members) > 1
+
+    async def _forget(self, nodes: Nodes) -> bool:
+        """Descriptors of retired nodes that have left the group go; whether none is left."""
+        members = {*self._group.members, *self._group.learners}
+        gone = [n for n in nodes.nodes if n.retired and n.node_id not in members]
+        for node in gone:
+            try:
+                await self._node.upkeep(ForgetNode(node.node_id))
+            except (Retryable, CommitUnknown):
+                return False
+        return not any(node.retired for node in nodes.nodes if node not in gone)

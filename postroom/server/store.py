@@ -1,0 +1,80 @@
+"""Who a store is: the first record in its folder, which says whose it is and how it is written.
+
+A folder is a store from the moment that this record is durable. A database without it, or in
+another format, is left alone.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - passed in, as an instance
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from postroom.errors import StoreCorrupted, Unavailable, VersionMismatch
+from postroom.kv import keys
+from postroom.kv.engine import Engine, EngineFailed
+
+FORMAT_VERSION: Final = 1
+STORE_KEY: Final = keys.store_key("store")
+
+T = TypeVar("T")
+
+
+class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Who this store is, and how it is written."""
+
+    format_version: int
+    cluster_id: bytes
+    node_id: int
+
+
+def open_store(engine: Engine, randomness: random.Random, node_id: int) -> StoreRecord:
+    """The record of the store in ``engine``, made if that is empty.
+
+    Raises:
+        StoreCorrupted, VersionMismatch, Unavailable: it cannot be opened.
+    """
+    stored = engine.get(STORE_KEY)
+    if stored is None:
+        _check_empty(engine)
+        record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), node_id)
+        try:
+            engine.write({STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
+        except EngineFailed as failure:
+            raise stopped_by(failure) from failure
+        return record
+    version = _decoded(stored, list[Any])[0]
+    if version != FORMAT_VERSION:
+        raise VersionMismatch(
+            f"the store is written in format {version}, this version of Postroom knows "
+            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
+        )
+    return _decoded(stored, StoreRecord)
+
+
+def _decoded(stored: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(stored, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupted(
+            f"the record that says what this store is cannot be read ({error}); nothing was "
+            "changed: restore a backup"
+        ) from error
+
+
+def _check_empty(engine: Engine) -> None:
+    for key, _ in engine.iterate(b"", b"\xff"):
+        raise StoreCorrupted(
+            f"the folder holds a database (its first key is {key!r}) that is not a Postroom store; "
+            "nothing was changed: give another folder"
+        )
+
+
+def stopped_by(failure: EngineFailed) -> Unavailable:
+    """What callers are told after a write has failed."""
+    return Unavailable(
+        f"the store has stopped because a write failed ({failure}); nothing more is "
+        "written: make sure that the device has room and works, then open it again",
+        retry_after=5.0,
+    )
