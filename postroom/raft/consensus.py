@@ -28,7 +28,9 @@ from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.keys import raft_log_prefix
 from postroom.raft.group import Group
 from postroom.raft.journal import Journal
-from postroom.raft.messages import Envelope, decode_frame, encode_frame
+from postroom.raft.liveness import Liveness
+from postroom.raft.membership import Members
+from postroom.raft.messages import Envelope, decode_frame, encode_frame, frames_of
 from postroom.raft.options import RaftOptions
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
@@ -48,9 +50,12 @@ class Consensus:
         monotonic: seconds that never go back.
         random: for election time-outs.
         options: times and sizes.
+        wall_milliseconds: the wall clock, told to peers with every frame.
+        on_peer_clock: called with a peer and its wall clock when a frame of it comes.
+        on_malformed: called with the sender of a frame that was dropped because it is malformed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # by keyword: what a node is made of
         self,
         engine: Engine,
         transport: Transport,
@@ -59,6 +64,9 @@ class Consensus:
         monotonic: Callable[[], float],
         random: Random,
         options: RaftOptions | None = None,
+        wall_milliseconds: Callable[[], int] = lambda: 0,
+        on_peer_clock: Callable[[NodeId, int], None] = lambda peer, clock: None,
+        on_malformed: Callable[[NodeId], None] = lambda peer: None,
     ) -> None:
         """Open no group yet."""
         self._engine = engine
@@ -67,6 +75,12 @@ class Consensus:
         self._monotonic = monotonic
         self._random = random
         self._options = RaftOptions() if options is None else options
+        self._wall_milliseconds = wall_milliseconds
+        self._on_peer_clock = on_peer_clock
+        self._on_malformed = on_malformed
+        self._liveness = Liveness(monotonic, self._options)
+        self._peers_changed = False
+        self._beats = False
         self._groups: dict[int, Group] = {}
         self._ready: dict[int, Group] = {}
         self._staged: list[Group] | None = None
@@ -93,8 +107,8 @@ class Consensus:
 
         Args:
             group_id: which group.
-            members: the first members, for a new group. A node that is to join a group is not among
-                them: it becomes a member when the leader adds it.
+            members: the first voters, for a new group. A node that is to join a group is not among
+                them: it becomes a member when the leader adds it. None at all will do for it.
             state_machine: what the group replicates.
 
         Raises:
@@ -103,12 +117,14 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         applied_index = state_machine.applied_index()
         prefix = raft_log_prefix(group_id)
-        journal = Journal.open(self._engine, prefix, tuple(members), applied_index)
+        journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied_index)
         core = Core(self._node_id, journal, applied_index, self._options, self._random)
         core.now = self._monotonic()
         core.restart_election_timer()
-        group = Group(group_id, core, state_machine, self._wake)
+        core.on_members = self._members_changed
+        group = Group(group_id, core, state_machine, self._wake, self._liveness)
         self._groups[group_id] = group
+        self._members_changed()
         self._wake(group)
         return group
 
@@ -120,6 +136,7 @@ class Consensus:
         """
         assert self._staged is None, "between stage and release"
         group = self._groups.pop(group_id)
+        self._members_changed()
         self._ready.pop(group_id, None)
         self._alarm_of.pop(group_id, None)
         group.close()
@@ -139,7 +156,8 @@ class Consensus:
         if self.failed is not None:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
-        self._receive()
+        self._receive(now)
+        self._look_around(now)
         if self._alarms:
             self._ring(now)
         self._staged = list(self._ready.values())
@@ -155,6 +173,8 @@ class Consensus:
             else:
                 writes = staged
             self._set_alarm(group)
+        if self._peers_changed:
+            self._count_peers()
         return writes
 
     def send_early(self) -> None:
@@ -187,6 +207,7 @@ class Consensus:
             for to, message in group.take_messages():
                 envelopes.setdefault(to, []).append((group.group_id, message))
         self._send(envelopes)
+        self._say_that_it_lives()
         for group in staged:
             group.tell()
 
@@ -208,21 +229,66 @@ class Consensus:
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
-        return self._alarms[0][0] if self._alarms else None
+        beat_at = self._liveness.deadline()
+        if not self._alarms:
+            return beat_at
+        return self._alarms[0][0] if beat_at is None else min(beat_at, self._alarms[0][0])
+
+    def heard_at(self, node_id: NodeId) -> float | None:
+        """When the last sound frame of a node came, on the monotonic clock."""
+        return self._liveness.heard_at(node_id)
 
     def _send(self, envelopes: dict[NodeId, list[Envelope]]) -> None:
+        if not envelopes:
+            return
+        now, wall_milliseconds = self._monotonic(), self._wall_milliseconds()
         for to, batch in envelopes.items():
-            self._transport.send(to, encode_frame(batch))
+            self._liveness.sent(to, now)
+            for part in frames_of(batch):
+                self._transport.send(to, encode_frame(part, wall_milliseconds))
+
+    def _say_that_it_lives(self) -> None:
+        """An empty frame to each peer to which nothing was sent for a heartbeat."""
+        if self._beats:
+            self._beats = False
+            self._send({peer: [] for peer in self._liveness.unspoken(self._monotonic())})
 
     def _wake(self, group: Group) -> None:
         self._ready[group.group_id] = group
 
-    def _receive(self) -> None:
-        for sender, frame in self._transport.receive():
-            for group_id, message in decode_frame(frame, sender):
-                group = self._groups.get(group_id)
-                if group is not None:
-                    group.deliver(sender, message)
+    def _receive(self, now: float) -> None:
+        for sender, received in self._transport.receive():
+            frame = decode_frame(received, sender)
+            if frame is None:
+                self._on_malformed(sender)
+                continue
+            self._on_peer_clock(sender, frame.wall_milliseconds)
+            if self._liveness.hear(sender, now):
+                for group in self._groups.values():
+                    group.on_return(sender, now)
+            for group_id, message in frame.envelopes:
+                addressed = self._groups.get(group_id)
+                if addressed is not None:
+                    addressed.deliver(sender, message)
+
+    def _look_around(self, now: float) -> None:
+        """Once a heartbeat: who has fallen silent, and who is to hear from this node."""
+        beat_at = self._liveness.deadline()
+        if beat_at is None or now < beat_at:
+            return
+        self._beats = True
+        for node in self._liveness.beat(now):
+            for group in self._groups.values():
+                group.on_silence(node, now)
+
+    def _members_changed(self) -> None:
+        self._peers_changed = True
+
+    def _count_peers(self) -> None:
+        """With whom this node shares a group."""
+        self._peers_changed = False
+        groups = self._groups.values()
+        self._liveness.set_peers({peer.id: None for group in groups for peer in group.core.peers})
 
     def _ring(self, now: float) -> None:
         """Wake the groups whose deadline has come."""

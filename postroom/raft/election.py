@@ -4,35 +4,48 @@
 
                  silence                   majority would             majority did
     follower ───────────────▶ straw poll ───────────────▶ candidate ───────────────▶ leader
-        ▲     (PreVote)           │          (Vote)           │                         │
+        ▲ │   (PreVote)           │          (Vote)           ▲                         │
+        │ └── the leader says so: TimeoutNow ─────────────────┘                         │
         └─────────────────────────┴───────────────────────────┴─────────────────────────┘
              a leader speaks, or a higher term is met; a leader also: no majority answers
 
 A member that comes back with an old log does not disturb the others: it asks before it enters a new
 term (dissertation, section 9.6), and whoever hears a leader neither says yes nor takes over the
-term that it is asked about (section 6 of the paper; dissertation, 4.2.3).
+term that it is asked about (section 6 of the paper; dissertation, 4.2.3). Two requests are answered
+all the same: that of a member which the leader has told to take over, and that of the very node
+that is believed to lead, for it does not, or it would not ask (it was started again).
+
+Learners do not campaign, are not asked and not counted. They do answer: one that is asked has been
+promoted by an entry which the candidate has and the learner has not (the dissertation, section
+4.1, has servers answer whatever their own configuration; etcd does so for learners).
+
+A *quiet* member's timers stand still, and its leader counts as heard as long as that node is
+(:mod:`.liveness`). Whoever asks for votes wakes it; if the leader is well it will say so.
 
 Invariants:
 
 * One vote a term, given to the same candidate however often it asks (section 5.2), and only to one
   whose log is at least as up to date (section 5.4.1).
-* Each voter is counted once an election, and only if it is a member.
+* Each voter is counted once an election, and only if it is a voter by this member's log.
 * Term and vote are synced before anybody hears of them.
+* A member whose state is not in place (:mod:`.snapshot_receiver`) does not campaign: it votes.
 """
 
 from __future__ import annotations
 
-from postroom.raft.messages import PreVote, PreVoted, Vote, Voted
+from postroom.raft.liveness import Liveness
+from postroom.raft.messages import PreVote, PreVoted, TimeoutNow, Vote, Voted
 from postroom.raft.state_machine import NodeId
-from postroom.raft.syncobj_core import CANDIDATE, LEADER, Core
+from postroom.raft.syncobj_core import CANDIDATE, FOLLOWER, LEADER, Core
 
 
 class Elections:
     """The rules of one member."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, liveness: Liveness) -> None:
         """Rules over ``core``, whose state they change."""
         self._core = core
+        self._liveness = liveness
         self._would_vote: set[NodeId] | None = None
         self._voted: set[NodeId] = set()
         self._heard_leader_at = float("-inf")
@@ -40,16 +53,20 @@ class Elections:
     def deadline(self) -> float | None:
         """When ``tick`` has something to do; ``None`` for never."""
         core = self._core
+        if core.quiet:
+            return None
         if core.role == LEADER:
-            return None if core.is_sole else self._majority_answered_at() + self._patience
-        return core.election_deadline if core.is_member else None
+            return None if core.is_only_voter else self._majority_answered_at() + self._patience
+        return core.election_deadline if core.is_voter and not core.installing else None
 
     def tick(self) -> None:
         """Campaign after a silence; as a leader, step down when no majority answers."""
         core = self._core
+        if core.quiet:
+            return
         if core.role == LEADER:
             self._check_quorum()
-        elif core.is_sole or (core.is_member and core.now >= core.election_deadline):
+        elif core.is_only_voter or core.now >= core.election_deadline:
             self._begin()
 
     def hear_leader(self, leader: NodeId, term: int) -> None:
@@ -57,6 +74,7 @@ class Elections:
         core = self._core
         if core.role != LEADER or term > core.term:
             core.become_follower(term, leader)
+        core.quiet = False
         self._would_vote = None
         self._heard_leader_at = core.now
         core.restart_election_timer()
@@ -64,31 +82,43 @@ class Elections:
     def meet_term(self, term: int) -> None:
         """Whoever meets a higher term follows, and forgets its leader (section 5.1)."""
         if term > self._core.term:
+            self.wake(self._core.now)
             self._core.become_follower(term, None)
             self._would_vote = None
+
+    def wake(self, heard_at: float) -> None:
+        """Let the timers run again, as if the leader had last been heard at ``heard_at``."""
+        core = self._core
+        if core.quiet:
+            core.quiet = False
+            self._heard_leader_at = heard_at
+            core.restart_election_timer()
+            core.election_deadline -= core.now - heard_at
 
     # Campaigning.
 
     def _begin(self) -> None:
         core = self._core
+        if not core.is_voter or core.installing:
+            return
         core.restart_election_timer()
-        if core.is_sole:
+        if core.is_only_voter:
             core.become_candidate()
             return
         core.become_follower(core.term, None)
         self._would_vote = {core.node_id}
         log = core.journal
-        for peer in core.peers:
+        for peer in core.voters:
             core.send(peer.id, PreVote(core.term + 1, log.last_index, log.last_term))
 
-    def _campaign(self) -> None:
+    def _campaign(self, *, transfer: bool = False) -> None:
         core, log = self._core, self._core.journal
         self._would_vote = None
         self._voted = {core.node_id}
         core.restart_election_timer()
         core.become_candidate()
-        for peer in core.peers:
-            core.send(peer.id, Vote(core.term, log.last_index, log.last_term))
+        for peer in core.voters:
+            core.send(peer.id, Vote(core.term, log.last_index, log.last_term, transfer))
 
     def on_pre_voted(self, sender: NodeId, message: PreVoted) -> None:
         """An answer to the straw poll; a refusal may tell of a higher term."""
@@ -96,7 +126,7 @@ class Elections:
         if not message.granted:
             self.meet_term(message.term)
             return
-        if self._would_vote is None or message.term != core.term + 1 or core.peer(sender) is None:
+        if self._would_vote is None or message.term != core.term + 1 or core.voter(sender) is None:
             return
         self._would_vote.add(sender)
         if len(self._would_vote) >= core.quorum:
@@ -106,18 +136,28 @@ class Elections:
         """An answer to a vote request, of this term or a higher one."""
         core = self._core
         self.meet_term(message.term)
-        peer = core.peer(sender)
+        voter = core.voter(sender)
         if not message.granted or message.term != core.term or core.role != CANDIDATE:
             return
-        if peer is not None and sender not in self._voted:
+        if voter is not None and sender not in self._voted:
             self._voted.add(sender)
-            core.count_vote(peer)
+            core.count_vote(voter)
+
+    def on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
+        """The leader wants this member in its place (dissertation, section 3.10)."""
+        core = self._core
+        if message.term != core.term or sender != core.leader or core.role != FOLLOWER:
+            return
+        if core.is_voter and not core.installing:
+            core.quiet = False
+            self._campaign(transfer=True)
 
     # Voting.
 
     def on_pre_vote(self, sender: NodeId, message: PreVote) -> None:
-        """Say whether ``sender`` would get this member's vote. Nothing changes here."""
+        """Say whether ``sender`` would get this member's vote. Nothing durable changes here."""
         core = self._core
+        self._be_asked(sender, message)
         willing = message.term > core.term and not self._hears_leader()
         if willing and self._is_up_to_date(message):
             core.send(sender, PreVoted(message.term, granted=True))
@@ -127,7 +167,8 @@ class Elections:
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """RequestVote (figure 2), unanswered while a leader is heard."""
         core = self._core
-        if message.term > core.term and self._hears_leader():
+        self._be_asked(sender, message)
+        if message.term > core.term and self._hears_leader() and not message.transfer:
             return
         self.meet_term(message.term)
         granted = (
@@ -140,6 +181,18 @@ class Elections:
             core.restart_election_timer()
         core.send(sender, Voted(core.term, granted))
 
+    def _be_asked(self, sender: NodeId, asking: PreVote | Vote) -> None:
+        """Somebody has not heard from the leader: is it still there?"""
+        core = self._core
+        if core.role == LEADER:
+            return
+        heard_at = core.now if core.leader is None else self._leader_heard_at(core.leader)
+        led = sender == core.leader and asking.term > core.term
+        if led:
+            core.leader = None
+        if led or core.voter(sender) is not None:
+            self.wake(heard_at)
+
     def _is_up_to_date(self, asking: PreVote | Vote) -> bool:
         log = self._core.journal
         return (asking.last_term, asking.last_index) >= (log.last_term, log.last_index)
@@ -148,8 +201,13 @@ class Elections:
         core = self._core
         if core.role == LEADER:
             return True
-        silence = core.now - self._heard_leader_at
-        return core.leader is not None and silence < core.options.election_seconds_min
+        if core.leader is None:
+            return False
+        return core.now - self._leader_heard_at(core.leader) < core.options.election_seconds_min
+
+    def _leader_heard_at(self, leader: NodeId) -> float:
+        node_heard_at = self._liveness.seems_alive_at(leader) if self._core.quiet else float("-inf")
+        return max(self._heard_leader_at, node_heard_at)
 
     # Stepping down.
 
@@ -159,14 +217,14 @@ class Elections:
 
     def _check_quorum(self) -> None:
         core = self._core
-        if not core.is_sole and core.now >= self._majority_answered_at() + self._patience:
+        if not core.is_only_voter and core.now >= self._majority_answered_at() + self._patience:
             core.become_follower(core.term, None)
             core.restart_election_timer()
 
     def _majority_answered_at(self) -> float:
         """Since when a majority has been silent, this member included."""
         core = self._core
-        times = [core.answered_at[peer] for peer in core.peers]
-        if core.is_member:
+        times = [core.answered_at[peer] for peer in core.voters]
+        if core.is_voter:
             times.append(core.now)
         return sorted(times, reverse=True)[core.quorum - 1]

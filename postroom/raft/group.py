@@ -23,11 +23,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
 from postroom.raft.journal import COMMAND, membership_payload
+from postroom.raft.liveness import Liveness
+from postroom.raft.membership import Change, changed
 from postroom.raft.messages import (
     COMMAND_BYTES_MAX,
     Append,
@@ -37,6 +40,7 @@ from postroom.raft.messages import (
     Message,
     PreVote,
     PreVoted,
+    TimeoutNow,
     Vote,
     Voted,
 )
@@ -46,10 +50,26 @@ from postroom.raft.replication import Feeding, Following
 from postroom.raft.snapshot_transfer import SnapshotReceiver
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
+from postroom.raft.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
 _COMMAND_KIND: Final = COMMAND[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a leader knows of a peer.
+
+    Attributes:
+        match_index: up to which entry the logs are known to agree.
+        silent_seconds: since when nothing was heard of it.
+        snapshot_under_way: whether it is being sent a snapshot, or puts one in place.
+    """
+
+    match_index: int
+    silent_seconds: float
+    snapshot_under_way: bool
 
 
 class Group:
@@ -68,6 +88,7 @@ class Group:
         core: Core,
         state_machine: StateMachine,
         wake: Callable[[Group], None],
+        liveness: Liveness,
     ) -> None:
         """A member over ``core``; ``wake`` asks for a turn."""
         self.group_id = group_id
@@ -78,13 +99,17 @@ class Group:
         self._state_machine = state_machine
         self._wake = wake
         self._inbox: list[tuple[NodeId, Message]] = []
-        self._changes: list[tuple[tuple[NodeId, ...], Done]] = []
-        self._elections = Elections(core)
-        self._feeding = Feeding(core, state_machine)
+        self._changes: list[tuple[Change, Done]] = []
+        self._transfer_to: tuple[NodeId | None] | None = None
+        self._liveness = liveness
+        self._elections = Elections(core, liveness)
+        self._feeding = Feeding(core, state_machine, liveness)
+        self._transfer = Transfer(core, self._feeding)
         self._following = Following(core, self._elections)
         self._receiver = SnapshotReceiver(core, self._elections, state_machine)
         self._told = (False, 0)
         self._closed = False
+        self._say_that_it_is_back()
 
     # What others see.
 
@@ -121,8 +146,38 @@ class Group:
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """The members, by the newest entry that changed them, committed or not."""
-        return self.core.members
+        """The voters, by the newest entry that changed the members, committed or not."""
+        return self.core.members.voters
+
+    @property
+    def learners(self) -> tuple[NodeId, ...]:
+        """The members that are fed and not counted, likewise."""
+        return self.core.members.learners
+
+    @property
+    def is_transferring(self) -> bool:
+        """Whether this leader is handing over, and holds proposals back."""
+        return self._transfer.is_under_way or self._transfer_to is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be done, so that this member's timers stand still."""
+        return self.core.quiet
+
+    def progress(self) -> dict[NodeId, Progress]:
+        """What this leader knows of each peer; nothing if it does not lead."""
+        core = self.core
+        if not self.is_leader:
+            return {}
+        now = self._liveness.monotonic()
+        return {
+            peer.id: Progress(
+                core.match_index[peer],
+                max(0.0, now - max(core.answered_at[peer], self._liveness.seems_alive_at(peer.id))),
+                self._feeding.snapshots.is_under_way(peer) or self._feeding.is_installing(peer),
+            )
+            for peer in core.peers
+        }
 
     def propose(self, command: Command, context: object, done: Done) -> None:
         """Append ``command`` in the next turn, if this member leads then.
@@ -138,16 +193,27 @@ class Group:
         self.proposals.queued.append((command, context, done))
         self._wake(self)
 
-    def change_members(self, members: tuple[NodeId, ...], done: Done) -> None:
-        """Make ``members`` the group: one more or one less than now (dissertation, section 4.1).
+    def change_members(self, change: Change, done: Done) -> None:
+        """Change who is in the group, by one member (dissertation, section 4.1).
 
-        ``done`` is told ``SUPERSEDED`` if this member does not lead, if it has not applied an entry
-        of its term yet, if an earlier change is under way, or if more than one member differs.
+        A leader that removes itself leads until that is committed, and then has another one
+        campaign. ``done`` is told ``SUPERSEDED`` if this member does not lead or is handing over,
+        if it has not applied an entry of its term yet, if an earlier change is under way, or if the
+        change makes no sense: a learner that is a member already, a last voter removed.
         """
         if self._closed:
             done(Outcome.SUPERSEDED)
             return
-        self._changes.append((members, done))
+        self._changes.append((change, done))
+        self._wake(self)
+
+    def transfer_leadership(self, to: NodeId | None) -> None:
+        """Hand over to ``to``, a voter; ``None``: to the one that has most of the log.
+
+        Proposals wait meanwhile, and end as superseded once another one leads. After an election
+        time-out, or if there is nobody to hand over to, this leader goes on.
+        """
+        self._transfer_to = (to,)
         self._wake(self)
 
     # What the node's set of groups calls.
@@ -156,6 +222,28 @@ class Group:
         """A message for the next turn."""
         self._inbox.append((sender, message))
         self._wake(self)
+
+    def on_silence(self, node: NodeId, now: float) -> None:
+        """``node`` has fallen silent: who is quiet because of it wakes."""
+        core = self.core
+        if not core.quiet:
+            return
+        core.now = now
+        if core.role == LEADER:
+            if not self._feeding.hears_majority():
+                self._feeding.wake()
+                self._wake(self)
+        elif core.leader in (node, None):
+            self._elections.wake(self._liveness.seems_alive_at(node))
+            self._wake(self)
+
+    def on_return(self, node: NodeId, now: float) -> None:
+        """``node`` is heard again: a leader that went quiet without it feeds it."""
+        core = self.core
+        if core.quiet and core.role == LEADER and core.peer(node) is not None:
+            core.now = now
+            self._feeding.wake()
+            self._wake(self)
 
     def stage(self, now: float) -> WriteSet:
         """One turn. What it writes must be durable before ``release``."""
@@ -217,7 +305,12 @@ class Group:
         """When the next turn is due without new input; ``None`` for never."""
         if self.stopped is not None or (self.core.is_sole and self.core.role == LEADER):
             return None
-        due = (self._elections.deadline(), self._feeding.deadline(), self.proposals.give_up_at)
+        due = (
+            self._elections.deadline(),
+            self._feeding.deadline(),
+            self._transfer.deadline(),
+            self.proposals.give_up_at,
+        )
         return min((at for at in due if at is not None), default=None)
 
     def stop(self, error: Exception) -> None:
@@ -243,19 +336,26 @@ class Group:
         core = self.core
         for sender, message in self._taken_inbox():
             self._receive(sender, message, writes)
+        if core.quiet and core.role == LEADER and self._has_work():
+            self._feeding.wake()
         self._elections.tick()
         if core.is_sole and core.role == LEADER and not self._changes:
             self._decide_alone(writes)
             return
         self._follow_leadership()
         self._append_changes()
-        self._append_queued()
+        if not self._transfer.is_under_way or core.role != LEADER:
+            self._append_queued()
         if core.role == LEADER:
             self._feeding.advance_commit()
         self._apply(writes)
         if core.role == LEADER:
             self._feeding.send()
+            self._transfer.send()
         self._truncate()
+
+    def _has_work(self) -> bool:
+        return bool(self.proposals.queued or self._changes or self._transfer_to)
 
     def _decide_alone(self, writes: WriteSet) -> None:
         """A group of one: append, commit, apply and truncate are one."""
@@ -285,17 +385,26 @@ class Group:
     def _receive(self, sender: NodeId, message: Message, writes: WriteSet) -> None:
         match message:
             case PreVote():
+                self._be_woken(sender)
                 self._elections.on_pre_vote(sender, message)
             case PreVoted():
                 self._elections.on_pre_voted(sender, message)
             case Vote():
+                self._be_woken(sender)
                 self._elections.on_vote(sender, message)
+            case TimeoutNow():
+                self._elections.on_timeout_now(sender, message)
             case Voted():
                 self._elections.on_voted(sender, message)
             case Append() | Chunk():
                 self._hear(sender, message, writes)
             case Appended() | ChunkTaken():
                 self._count(sender, message)
+
+    def _be_woken(self, sender: NodeId) -> None:
+        """A quiet leader hears of a peer that is not quiet."""
+        if self.core.quiet and self.core.role == LEADER and self.core.peer(sender) is not None:
+            self._feeding.wake()
 
     def _hear(self, sender: NodeId, message: Append | Chunk, writes: WriteSet) -> None:
         """From a leader. One of an earlier term is told so, and steps down (section 5.1)."""
@@ -311,6 +420,8 @@ class Group:
     def _count(self, sender: NodeId, message: Appended | ChunkTaken) -> None:
         """From a follower. An answer of an earlier term is about entries that may be gone."""
         core = self.core
+        if not (isinstance(message, Appended) and message.quiet):
+            self._be_woken(sender)
         self._elections.meet_term(message.term)
         if core.role != LEADER or message.term != core.term:
             return
@@ -321,6 +432,10 @@ class Group:
 
     def _follow_leadership(self) -> None:
         core = self.core
+        if self._transfer_to is not None:
+            self._transfer.begin(self._transfer_to[0])
+            self._transfer_to = None
+        self._transfer.tick()
         if core.role != LEADER:
             self._feeding.close()
             self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
@@ -343,8 +458,9 @@ class Group:
     def _append_changes(self) -> None:
         core = self.core
         changes, self._changes = self._changes, []
-        for members, done in changes:
-            if not self._may_change(members):
+        for change, done in changes:
+            members = changed(core.members, change) if self._may_change() else None
+            if members is None:
                 self.proposals.ended.append((done, Outcome.SUPERSEDED))
                 continue
             index = core.journal.last_index + 1
@@ -352,10 +468,10 @@ class Group:
             core.adopt_members()
             self.proposals.appended(index, core.term, None, done)
 
-    def _may_change(self, members: tuple[NodeId, ...]) -> bool:
-        """One change at a time, by one member, and only after an entry of the leader's own term."""
+    def _may_change(self) -> bool:
+        """One change at a time, and only after an entry of the leader's own term."""
         core = self.core
-        if core.role != LEADER or len(set(members) ^ set(core.members)) != 1 or not members:
+        if core.role != LEADER or self._transfer.is_under_way:
             return False
         own = core.first_index_of_term
         return own is not None and core.applied_index >= max(own, core.journal.members_index)
@@ -369,12 +485,19 @@ class Group:
             else:
                 state_machine.noop(index, term, writes)
             core.applied_index = index
-        if not core.is_member and core.role == LEADER and self._has_applied_members():
+        if not core.is_voter and core.role == LEADER and self._has_applied_members():
             # A leader that is no longer a member steps down once that is committed (section 6).
+            self._transfer.depart()
             core.become_follower(core.term, None)
 
     def _has_applied_members(self) -> bool:
         return self.core.applied_index >= self.core.journal.members_index
+
+    def _say_that_it_is_back(self) -> None:
+        """A leader, quiet or not, learns at once from where this member wants to be fed."""
+        core = self.core
+        for peer in core.peers:
+            core.send(peer.id, Appended(core.term, success=False, index=core.commit_index))
 
     def _truncate(self) -> None:
         core, log, options = self.core, self.core.journal, self.core.options

@@ -33,14 +33,20 @@ import msgspec
 
 from postroom.errors import StoreCorrupted, VersionMismatch
 from postroom.kv.engine import Engine, WriteSet
+from postroom.raft.membership import Members, NodeIds
 from postroom.raft.state_machine import NodeId
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Version 1 knew voters only: its hard state ends with them, its membership entries list them."""
+
+FORMAT_VERSIONS_READ: Final = (1, 2)
 
 COMMAND: Final = b"\x00"
 NOOP: Final = b"\x01"
-MEMBERSHIP: Final = b"\x02"
-"""First byte of a payload: a proposal, a leader's first entry, or a new set of members."""
+VOTERS: Final = b"\x02"
+MEMBERSHIP: Final = b"\x03"
+"""First byte of a payload: a proposal, a leader's first entry, or a new set of members (``VOTERS``
+in format 1: read, not written)."""
 
 LogEntry: TypeAlias = tuple[bytes, int, int]
 """Payload, index, term: the order that pysyncobj uses."""
@@ -57,38 +63,55 @@ class HardState(msgspec.Struct, array_like=True, frozen=True):
     vote: NodeId | None
     base_index: int
     base_term: int
-    members: tuple[NodeId, ...]
+    voters: NodeIds
+    learners: NodeIds = ()
+
+
+class _Versioned(msgspec.Struct, array_like=True, frozen=True):
+    """What every version of a record begins with."""
+
+    version: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
-_decode_members = msgspec.msgpack.Decoder(tuple[NodeId, ...]).decode
+_decode_version = msgspec.msgpack.Decoder(_Versioned).decode
+_decode_members = msgspec.msgpack.Decoder(Members).decode
+_decode_voters = msgspec.msgpack.Decoder(NodeIds).decode
 
 
-def membership_payload(members: tuple[NodeId, ...]) -> bytes:
+def membership_payload(members: Members) -> bytes:
     """The payload of an entry that makes ``members`` the group."""
     return MEMBERSHIP + _encode(members)
 
 
 def is_payload(payload: bytes) -> bool:
     """Whether ``payload`` can stand in a log."""
-    if payload[:1] != MEMBERSHIP:
-        return payload[:1] in (COMMAND, NOOP)
+    if payload[:1] in (COMMAND, NOOP):
+        return True
     try:
-        return len(_decode_members(payload[1:])) > 0
-    except (ValueError, msgspec.DecodeError):
+        members = members_in(payload)
+    except (ValueError, RecursionError, msgspec.DecodeError):
         return False
+    return members is not None and members.is_sound
+
+
+def members_in(payload: bytes) -> Members | None:
+    """The members that an entry sets, if it is one that does."""
+    if payload[:1] == MEMBERSHIP:
+        return _decode_members(payload[1:])
+    return Members(_decode_voters(payload[1:])) if payload[:1] == VOTERS else None
 
 
 class Journal:
     """One group's log and hard state. Open it, then give it ``writes`` before each turn."""
 
-    def __init__(self, prefix: bytes, members: tuple[NodeId, ...]) -> None:
+    def __init__(self, prefix: bytes, members: Members) -> None:
         """An empty log under ``prefix``; see :meth:`open`."""
         self._hard_key = prefix + b"h"
         self._entry_prefix = prefix + b"l"
         self._entries: list[LogEntry] = [(b"", 0, 0)]
-        self._members: list[tuple[int, tuple[NodeId, ...]]] = [(0, members)]
+        self._members: list[tuple[int, Members]] = [(0, members)]
         self._durable = range(0)
         self._hard_state_changed = False
         self._hard_base_index = 0
@@ -119,7 +142,7 @@ class Journal:
         return self._entries[-1][2]
 
     @property
-    def members(self) -> tuple[NodeId, ...]:
+    def members(self) -> Members:
         """The newest set of members in the log, committed or not (dissertation, section 4.1)."""
         return self._members[-1][1]
 
@@ -132,7 +155,7 @@ class Journal:
         """How many entries are kept, besides the base."""
         return len(self._entries) - 1
 
-    def members_at(self, index: int) -> tuple[NodeId, ...]:
+    def members_at(self, index: int) -> Members:
         """The members as of the entry at ``index``."""
         return next(who for since, who in reversed(self._members) if since <= index)
 
@@ -188,7 +211,8 @@ class Journal:
                     self.vote,
                     base_index,
                     base_term,
-                    self._members[0][1],
+                    self._members[0][1].voters,
+                    self._members[0][1].learners,
                 )
             )
 
@@ -232,7 +256,7 @@ class Journal:
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
 
-    def restart(self, index: int, term: int, members: tuple[NodeId, ...]) -> None:
+    def restart(self, index: int, term: int, members: Members) -> None:
         """Replace the whole log by a snapshot that ends with the entry (``index``, ``term``)."""
         self._unstage(self._entries[1:])
         self._entries = [(b"", index, term)]
@@ -250,8 +274,10 @@ class Journal:
     def _remember(self, entry: LogEntry) -> None:
         self._entries.append(entry)
         self.bytes_kept += len(entry[0])
-        if entry[0][:1] == MEMBERSHIP:
-            self._members.append((entry[1], _decode_members(entry[0][1:])))
+        if entry[0][:1] > NOOP:
+            members = members_in(entry[0])
+            assert members is not None, "checked when it came, and when it was read"
+            self._members.append((entry[1], members))
 
     def _unstage(self, gone: list[LogEntry]) -> None:
         """Stage the removal of entries; those of this very turn just leave the write set."""
@@ -275,7 +301,7 @@ class Journal:
         cls,
         engine: Engine,
         prefix: bytes,
-        members: tuple[NodeId, ...],
+        members: Members,
         applied_index: int,
     ) -> Journal:
         """The log as ``engine`` holds it.
@@ -304,17 +330,18 @@ class Journal:
             self._hard_state_changed = True
             return
         try:
+            version = _decode_version(stored).version
+            if version not in FORMAT_VERSIONS_READ:
+                raise VersionMismatch(
+                    f"raft log format {version}, this program knows {FORMAT_VERSION}"
+                )
             hard = _decode_hard_state(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"the hard state is unreadable ({error})") from error
-        if hard.version != FORMAT_VERSION:
-            raise VersionMismatch(
-                f"raft log format {hard.version}, this program knows {FORMAT_VERSION}"
-            )
         self.term, self.vote = hard.term, hard.vote
         self._hard_base_index = hard.base_index
         self._entries = [(b"", hard.base_index, hard.base_term)]
-        self._members = [(hard.base_index, hard.members)]
+        self._members = [(hard.base_index, Members(hard.voters, hard.learners))]
 
     def _read_entries(self, stored: list[tuple[bytes, bytes]]) -> None:
         for key, value in stored:
@@ -333,6 +360,8 @@ class Journal:
         if len(key) != len(self._entry_prefix) + 8 or len(value) < 9:
             raise self._corrupted(f"an entry of {len(value)} bytes is too short, or misplaced")
         index = _unpack_u64(key, len(self._entry_prefix))[0]
+        if not is_payload(value[8:]):
+            raise self._corrupted(f"entry {index} is unreadable")
         return value[8:], index, _unpack_u64(value)[0]
 
     def _meet(self, applied_index: int) -> None:

@@ -2,43 +2,50 @@
 
 ::
 
-    frame = [version, [[group id, message], ...]]        all groups of a turn, to one peer
+    frame = [version, wall clock, [[group id, message], ...]]     all groups of a turn, to one peer
 
     candidate        voter           leader                  follower
         | -- PreVote --> |              | -- Append ----------> |   entries, or a heartbeat
         | <-- PreVoted - |              | <-- Appended -------- |
         | -- Vote -----> |              | -- Chunk -----------> |   of a snapshot
         | <-- Voted ---- |              | <-- ChunkTaken ------ |
+                                        | -- TimeoutNow ------> |   lead in my place
 
 Every message, answers included, carries its sender's term, so that a late answer of an earlier term
-is known for what it is. A frame that is malformed, too large or of another version is dropped
-whole; decoding has no other effect, and runs no code that the bytes name.
+is known for what it is. A frame without messages says that its sender lives. The wall clock, in
+milliseconds, is for comparing; nothing is decided by it here.
+
+A frame that is malformed, too large or of another version is dropped whole; decoding has no other
+effect, and runs no code that the bytes name.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from postroom.raft.journal import is_payload
+from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
 
 logger = logging.getLogger(__name__)
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+FRAME_BYTES: Final = 1024 * 1024
+"""No more messages join a frame that has grown past this: a frame is at most that much longer than
+its largest message."""
+
 COMMAND_BYTES_MAX: Final = 32 * 1024 * 1024
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
-MEMBERS_MAX: Final = 64
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Payload: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=COMMAND_BYTES_MAX + 1)]
 Entry: TypeAlias = tuple[Count, Payload]
 """Term and payload; the index follows from the entry's place."""
-Members: TypeAlias = Annotated[tuple[NodeId, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -61,10 +68,15 @@ class PreVoted(_Message, tag=2, frozen=True):
 
 
 class Vote(_Message, tag=3, frozen=True):
-    """RequestVote (paper, figure 2)."""
+    """RequestVote (paper, figure 2).
+
+    ``transfer``: the leader asked for this election, so whoever hears the leader answers it too
+    (dissertation, section 4.2.3).
+    """
 
     last_index: Count
     last_term: Count
+    transfer: bool = False
 
 
 class Voted(_Message, tag=4, frozen=True):
@@ -74,20 +86,30 @@ class Voted(_Message, tag=4, frozen=True):
 
 
 class Append(_Message, tag=5, frozen=True):
-    """AppendEntries (paper, figure 2), and where the leader's own log begins."""
+    """AppendEntries (paper, figure 2), and where the leader's own log begins.
+
+    ``quiet``: there is nothing more to come, stop your timers and say so.
+    """
 
     prev_index: Count
     prev_term: Count
     commit_index: Count
     base_index: Count
     entries: tuple[Entry, ...]
+    quiet: bool = False
 
 
 class Appended(_Message, tag=6, frozen=True):
-    """The answer. Success: the logs agree up to ``index``; else: try again after ``index``."""
+    """The answer. Success: the logs agree up to ``index``; else: try again after ``index``.
+
+    ``quiet``: my timers stand still. ``installing``: I am putting a snapshot in place and can
+    not lead.
+    """
 
     success: bool
     index: Count
+    quiet: bool = False
+    installing: bool = False
 
 
 class Chunk(_Message, tag=7, frozen=True):
@@ -100,7 +122,7 @@ class Chunk(_Message, tag=7, frozen=True):
     index: Count
     index_term: Count
     members: Members
-    ordinal: Count
+    ordinal: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
     data: Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES_MAX)]
     final: bool
 
@@ -112,42 +134,92 @@ class ChunkTaken(_Message, tag=8, frozen=True):
     next_ordinal: Count
 
 
-Message: TypeAlias = PreVote | PreVoted | Vote | Voted | Append | Appended | Chunk | ChunkTaken
+class TimeoutNow(_Message, tag=9, frozen=True):
+    """Campaign at once: you have all that I have (dissertation, section 3.10)."""
+
+
+Message: TypeAlias = (
+    PreVote | PreVoted | Vote | Voted | Append | Appended | Chunk | ChunkTaken | TimeoutNow
+)
 Envelope: TypeAlias = tuple[Count, Message]
 """The group's id, and what is said to its member."""
 
+
+class Frame(msgspec.Struct, array_like=True, frozen=True):
+    """Everything that one node says to another at once."""
+
+    version: int
+    wall_milliseconds: Count
+    envelopes: list[Envelope]
+
+
+class _Versioned(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, list[Envelope]])
+_decoder = msgspec.msgpack.Decoder(Frame)
+_version_decoder = msgspec.msgpack.Decoder(_Versioned)
 
 
-def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
+def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> bytes:
     """All messages of a turn to one peer, each with its group."""
-    return _encoder.encode((WIRE_VERSION, envelopes))
+    return _encoder.encode((WIRE_VERSION, wall_milliseconds, envelopes))
 
 
-def decode_frame(frame: bytes, sender: NodeId) -> list[Envelope]:
-    """The messages in ``frame``; none, with the reason logged, if it is not sound."""
+def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:
+    """``envelopes`` cut where a frame would grow past ``FRAME_BYTES``."""
+    first = size = 0
+    for position, (_, message) in enumerate(envelopes):
+        if size >= FRAME_BYTES:
+            yield envelopes[first:position]
+            first, size = position, 0
+        size += _bytes_of(message)
+    yield envelopes if first == 0 else envelopes[first:]
+
+
+def _bytes_of(message: Message) -> int:
+    if isinstance(message, Append):
+        return sum(len(payload) for _, payload in message.entries)
+    return len(message.data) if isinstance(message, Chunk) else 0
+
+
+def decode_frame(frame: bytes, sender: NodeId) -> Frame | None:
+    """What ``frame`` says; nothing, with the reason logged, if it is not sound."""
+    problem = None
     if len(frame) > FRAME_BYTES_MAX:
-        logger.warning("dropped a frame of %d bytes from %s: too large", len(frame), sender)
-        return []
+        problem = f"{len(frame)} bytes are too large"
+    else:
+        try:
+            decoded = _decoder.decode(frame)
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+            problem = f"unknown version {_version(frame)}" if _is_other(frame) else str(error)
+        else:
+            if decoded.version != WIRE_VERSION:
+                problem = f"unknown version {decoded.version}"
+            elif all(_is_sound(message) for _, message in decoded.envelopes):
+                return decoded
+            else:
+                problem = "it contradicts itself"
+    logger.warning("dropped a malformed frame from %s: %s", sender, problem)
+    return None
+
+
+def _is_other(frame: bytes) -> bool:
+    return _version(frame) not in (None, WIRE_VERSION)
+
+
+def _version(frame: bytes) -> int | None:
     try:
-        version, envelopes = _decoder.decode(frame)
-    except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        logger.warning("dropped a malformed frame from %s: %s", sender, error)
-        return []
-    if version != WIRE_VERSION:
-        logger.warning("dropped a frame of unknown version %d from %s", version, sender)
-        return []
-    if not all(_is_sound(message) for _, message in envelopes):
-        logger.warning("dropped a malformed frame from %s: entries contradict each other", sender)
-        return []
-    return envelopes
+        return _version_decoder.decode(frame).version
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        return None
 
 
 def _is_sound(message: Message) -> bool:
     """What types cannot say: terms rise along a log and to the sender's; payloads are readable."""
     if isinstance(message, Chunk):
-        return message.index_term <= message.term and len(message.members) > 0
+        return message.index_term <= message.term and message.members.is_sound
     if not isinstance(message, Append):
         return True
     term = message.prev_term

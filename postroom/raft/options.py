@@ -29,6 +29,9 @@ class RaftOptions:
     election_seconds_min: float = 0.5
     election_seconds_max: float = 1.0
 
+    quiet_after_seconds: float | None = 1.0
+    """A group that has had nothing to do for this long stops its heartbeats; ``None``: never."""
+
     orphan_seconds: float = 1.0
     """How long a deposed leader's proposals wait for their fate before they end as unknown."""
 
@@ -37,6 +40,9 @@ class RaftOptions:
 
     append_messages_in_flight_max: int = 8
     """Append messages with entries that one follower may be behind with."""
+
+    append_bytes_in_flight_max: int = 8 * 1024 * 1024
+    """Bytes of entries that one follower may be behind with; one message may exceed it."""
 
     log_entries_max: int = 4096
     """Entries kept for a silent member; beyond it, that member gets a snapshot."""

@@ -10,6 +10,17 @@ way, and back to probing when the peer says that something is missing::
       └──────────────────────────────────────┘
             no: try again after i
 
+A group with nothing to do goes *quiet*: when every peer has everything for a while, the heartbeats
+say so, the followers stop their timers and answer that they have, and when all have, the leader
+stops too. From then on the nodes' own heartbeats vouch for the leader (:mod:`.liveness`). Peers
+whose node is silent are not waited for. A proposal, a request for votes, an answer of a peer that
+is not quiet, or a node that comes back wakes the leader, whose next heartbeat wakes the followers::
+
+    leader                        follower
+       | -- Append, quiet -------> |  has all that the message speaks of: timers stop
+       | <------ Appended, quiet - |
+       timers stop                    ... any Append that is not quiet: timers run
+
 Invariants:
 
 * A follower removes an entry only if the leader's entry at that place has another term, and never
@@ -28,6 +39,7 @@ from dataclasses import dataclass, field
 from pysyncobj.node import Node
 
 from postroom.raft.election import Elections
+from postroom.raft.liveness import Liveness
 from postroom.raft.messages import Append, Appended, Entry
 from postroom.raft.snapshot_transfer import SnapshotSender
 from postroom.raft.state_machine import NodeId, StateMachine
@@ -40,31 +52,65 @@ class _Progress:
 
     probing: bool = True
     waits_for_answer: bool = False
-    in_flight: deque[int] = field(default_factory=deque)
-    """Last index of each message with entries that is not acknowledged."""
+    in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    """Last index and bytes of each message with entries that is not acknowledged."""
+    bytes_in_flight: int = 0
+    is_quiet: bool = False
+    is_installing: bool = False
+
+    def sent(self, last_index: int, size: int) -> None:
+        """A message with entries is under way."""
+        self.in_flight.append((last_index, size))
+        self.bytes_in_flight += size
+
+    def arrived(self, index: int) -> None:
+        """The peer has all up to ``index``."""
+        while self.in_flight and self.in_flight[0][0] <= index:
+            self.bytes_in_flight -= self.in_flight.popleft()[1]
+
+    def lost(self) -> None:
+        """What is under way is not counted on any more."""
+        self.in_flight.clear()
+        self.bytes_in_flight = 0
 
 
 class Feeding:
     """The leader's side: sends what each peer lacks, counts answers, advances the commit index."""
 
-    def __init__(self, core: Core, state_machine: StateMachine) -> None:
+    def __init__(self, core: Core, state_machine: StateMachine, liveness: Liveness) -> None:
         """Nothing is known of any peer yet."""
         self._core = core
+        self._liveness = liveness
         self._snapshots = SnapshotSender(core, state_machine)
         self._progress: dict[Node, _Progress] = {}
         self._heartbeat_at = 0.0
+        self._settled_since: float | None = None
         self._term = -1
 
     def deadline(self) -> float | None:
         """When the next heartbeat is due; ``None`` if there is nobody to hear it."""
         core = self._core
-        return self._heartbeat_at if core.role == LEADER and core.peers else None
+        return self._heartbeat_at if core.role == LEADER and core.peers and not core.quiet else None
 
     def close(self) -> None:
         """No longer the leader, or closing: let go of snapshots under way."""
         self._snapshots.close()
         self._progress = {}
+        self._settled_since = None
         self._term = -1
+
+    def wake(self) -> None:
+        """This leader's timers run again; the nodes have vouched for the peers meanwhile."""
+        core = self._core
+        if not core.quiet:
+            return
+        core.quiet = False
+        self._settled_since = None
+        self._heartbeat_at = core.now
+        for peer in core.peers:
+            alive_at = self._liveness.seems_alive_at(peer.id)
+            core.answered_at[peer] = max(core.answered_at[peer], alive_at)
+            self._progress.setdefault(peer, _Progress()).is_quiet = False
 
     def send(self) -> None:
         """End a leader's turn: to each peer what it lacks, or a heartbeat if one is due."""
@@ -72,12 +118,43 @@ class Feeding:
         if self._term != core.term:
             self.close()
             self._term, self._heartbeat_at = core.term, core.now
+        self._forget_former_peers()
+        if core.quiet:
+            return
         heartbeat = core.now >= self._heartbeat_at
         if heartbeat:
             self._heartbeat_at = core.now + core.options.heartbeat_seconds
-        self._forget_former_peers()
+        may_be_quiet = self._may_be_quiet()
         for peer in core.peers:
-            self._feed(peer, heartbeat=heartbeat)
+            self._feed(peer, heartbeat=heartbeat, quiet=may_be_quiet)
+        if may_be_quiet and all(self._is_quiet(peer) for peer in core.peers):
+            core.quiet = True
+
+    def _may_be_quiet(self) -> bool:
+        """Whether nothing has been to do for long enough."""
+        core, patience = self._core, self._core.options.quiet_after_seconds
+        last_index = core.journal.last_index
+        settled = core.applied_index == core.commit_index == last_index and all(
+            core.match_index[peer] == last_index or self._liveness.is_silent(peer.id)
+            for peer in core.peers
+        )
+        if not settled or patience is None:
+            self._settled_since = None
+            return False
+        if self._settled_since is None:
+            self._settled_since = core.now
+            for progress in self._progress.values():
+                progress.is_quiet = False
+        return core.now - self._settled_since >= patience and self.hears_majority()
+
+    def hears_majority(self) -> bool:
+        """Whether the nodes of a majority are heard, this one included."""
+        core = self._core
+        heard = sum(not self._liveness.is_silent(peer.id) for peer in core.voters)
+        return heard + core.is_voter >= core.quorum
+
+    def _is_quiet(self, peer: Node) -> bool:
+        return self._liveness.is_silent(peer.id) or self._progress[peer].is_quiet
 
     def on_appended(self, sender: NodeId, message: Appended) -> None:
         """A peer's answer in this term."""
@@ -86,6 +163,7 @@ class Feeding:
         if peer is None or self._term != core.term or message.index > core.journal.last_index:
             return
         progress = self._progress.setdefault(peer, _Progress())
+        progress.is_quiet, progress.is_installing = message.quiet, message.installing
         if message.success:
             self._acknowledged(peer, progress, message.index)
         else:
@@ -94,8 +172,8 @@ class Feeding:
     def advance_commit(self) -> None:
         """Commit what a majority has, if it is of this leader's term (section 5.4.2)."""
         core = self._core
-        have = [core.match_index[peer] for peer in core.peers]
-        if core.is_member:
+        have = [core.match_index[peer] for peer in core.voters]
+        if core.is_voter:
             have.append(core.journal.last_index)
         majority_has = sorted(have, reverse=True)[core.quorum - 1]
         if majority_has > core.commit_index and core.journal.term_at(majority_has) == core.term:
@@ -110,6 +188,11 @@ class Feeding:
             default=core.journal.last_index,
         )
 
+    def is_installing(self, peer: Node) -> bool:
+        """Whether ``peer`` has said that a snapshot is being put in place there."""
+        progress = self._progress.get(peer)
+        return progress is not None and progress.is_installing
+
     @property
     def snapshots(self) -> SnapshotSender:
         """The transfers to peers that are behind the log's beginning."""
@@ -118,8 +201,7 @@ class Feeding:
     def _acknowledged(self, peer: Node, progress: _Progress, index: int) -> None:
         self._core.count_answer(peer, index + 1, success=True)
         progress.probing = progress.waits_for_answer = False
-        while progress.in_flight and progress.in_flight[0] <= index:
-            progress.in_flight.popleft()
+        progress.arrived(index)
         self._snapshots.forget(peer, index)
 
     def _missed(self, peer: Node, progress: _Progress, index: int) -> None:
@@ -128,9 +210,9 @@ class Feeding:
         after = max(index, core.match_index[peer])
         core.count_answer(peer, after + 1, success=False)
         progress.probing, progress.waits_for_answer = True, False
-        progress.in_flight.clear()
+        progress.lost()
 
-    def _feed(self, peer: Node, *, heartbeat: bool) -> None:
+    def _feed(self, peer: Node, *, heartbeat: bool, quiet: bool) -> None:
         core = self._core
         progress = self._progress.setdefault(peer, _Progress())
         if heartbeat:
@@ -140,7 +222,7 @@ class Feeding:
             return
         sent = self._stream(peer, progress)
         if heartbeat and not sent:
-            self._append(peer, core.next_index[peer] - 1, ())
+            self._append(peer, core.next_index[peer] - 1, (), quiet=quiet)
 
     def _stream(self, peer: Node, progress: _Progress) -> bool:
         core, options = self._core, self._core.options
@@ -148,6 +230,7 @@ class Feeding:
         while core.next_index[peer] <= core.journal.last_index and not (
             progress.waits_for_answer
             or len(progress.in_flight) >= options.append_messages_in_flight_max
+            or progress.bytes_in_flight >= options.append_bytes_in_flight_max
         ):
             first = core.next_index[peer]
             batch = core.journal.batch(first, options.append_bytes_max)
@@ -157,19 +240,23 @@ class Feeding:
                 progress.waits_for_answer = True
             else:
                 core.next_index[peer] = batch[-1][1] + 1
-                progress.in_flight.append(batch[-1][1])
+                progress.sent(batch[-1][1], sum(len(payload) for payload, _, _ in batch))
         return sent
 
-    def _append(self, peer: Node, prev_index: int, entries: tuple[Entry, ...]) -> None:
+    def _append(
+        self, peer: Node, prev_index: int, entries: tuple[Entry, ...], *, quiet: bool = False
+    ) -> None:
         core = self._core
         prev_term = core.journal.term_at(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         base_index = core.journal.base_index
-        message = Append(core.term, prev_index, prev_term, core.commit_index, base_index, entries)
+        message = Append(
+            core.term, prev_index, prev_term, core.commit_index, base_index, entries, quiet
+        )
         core.send(peer.id, message)
 
     def _forget_former_peers(self) -> None:
-        for peer in [peer for peer in self._progress if peer not in self._core.match_index]:
+        for peer in [peer for peer in self._progress if peer not in self._core.peers]:
             del self._progress[peer]
             self._snapshots.forget(peer, None)
 
@@ -191,13 +278,19 @@ class Following:
             return
         self._elections.hear_leader(leader, message.term)
         if not self._agrees(message):
-            core.send(leader, Appended(core.term, success=False, index=self._try_after(message)))
+            self._answer(leader, success=False, index=self._try_after(message))
             return
         self.leader_base_index = message.base_index
         self._take(message)
         agreed = max(message.prev_index + len(message.entries), core.commit_index)
         core.commit_index = max(core.commit_index, min(message.commit_index, agreed))
-        core.send(leader, Appended(core.term, success=True, index=agreed))
+        has_all = agreed == core.journal.last_index == core.commit_index
+        core.quiet = message.quiet and has_all and not core.installing
+        self._answer(leader, success=True, index=agreed)
+
+    def _answer(self, leader: NodeId, *, success: bool, index: int) -> None:
+        core = self._core
+        core.send(leader, Appended(core.term, success, index, core.quiet, core.installing))
 
     def _agrees(self, message: Append) -> bool:
         """What is committed agrees (section 5.4.3); past it, the entry before must be the same."""

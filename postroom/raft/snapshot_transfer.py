@@ -20,7 +20,8 @@ from pysyncobj.node import Node
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
-from postroom.raft.messages import Appended, Chunk, ChunkTaken, Members
+from postroom.raft.membership import Members
+from postroom.raft.messages import Appended, Chunk, ChunkTaken
 from postroom.raft.snapshot import Snapshot, SnapshotSink
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
@@ -70,6 +71,10 @@ class SnapshotSender:
             self._step(transfer, transfer.following)
         elif message.next_ordinal == 0 and transfer.ordinal > 0:
             self._end(peer)
+
+    def is_under_way(self, peer: Node) -> bool:
+        """Whether ``peer`` is being sent a snapshot."""
+        return peer in self._transfers
 
     def forget(self, peer: Node, index: int | None) -> None:
         """``peer`` has the log up to ``index``, or is gone: no need for an older snapshot."""

@@ -16,6 +16,8 @@ Invariants:
 * Time comes from ``now``, set once a turn; the base's clock is read only for values that are
   overwritten before they are used.
 * Peers are walked in a fixed order, never in that of a set.
+* The library knows voters only, so that its majorities are of voters. Learners have their place in
+  its dictionaries of indices, which it only looks up by name.
 * Whatever changes term or vote has gone through the journal, so it is synced before it is told.
 """
 
@@ -36,6 +38,7 @@ from postroom.raft.options import RaftOptions
 from postroom.raft.state_machine import NodeId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random  # noqa: TID251 (its type only)
 
 PYSYNCOBJ_VERSION: Final = "0.3.17"
@@ -57,7 +60,7 @@ ATTRIBUTES: Final = {
     "raftNextIndex": "next entry to send to each peer",
     "raftMatchIndex": "highest entry known to be on each peer",
     "lastResponseTime": "when each peer last answered, on the passed-in clock",
-    "otherNodes": "the peers; walked in a fixed order",
+    "otherNodes": "the voters besides this member: whom the library counts",
     "selfNode": "this member",
     "noopIDx": "the leader's first entry; members change only after it is applied",
     "startTime": "read from the base's clock; overwritten",
@@ -159,11 +162,16 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.options = options
         self.now = 0.0
         self._rng = rng
-        members = [Node(member) for member in journal.members]
+        members = [Node(voter) for voter in journal.members.voters]
         super().__init__(Node(node_id), members, _configuration(), transport=_Silent())
         self.node_id = node_id
         self.journal = journal
         self.outbox: list[tuple[NodeId, Message]] = []
+        self.quiet = False
+        """Nothing is to be done: this member's timers stand still (see :mod:`.replication`)."""
+        self.installing = False
+        """A snapshot is being put in place: nothing is applied, and this member does not lead."""
+        self.on_members: Callable[[], None] = _nothing
         self.__restore(applied_index)
         self.__settle_members()
 
@@ -176,12 +184,20 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__raftElectionDeadline = 0.0
 
     def __settle_members(self) -> None:
-        """Fix the order of the peers, and whether this node is a member at all."""
+        """Fix the order of the peers, and what this node is to the group."""
         self.members = self.journal.members
-        self.peers = sorted(self.__otherNodes, key=lambda node: str(node.id))
-        self.is_member = self.node_id in self.members
-        self.is_sole = self.is_member and not self.peers
-        self.quorum = len(self.members) // 2 + 1
+        voters, learners = self.members.voters, self.members.learners
+        self.voters = self.__in_order(voters)
+        self.peers = self.__in_order((*voters, *learners)) if learners else self.voters
+        self.is_voter = self.node_id in voters
+        self.is_only_voter = voters == (self.node_id,)
+        self.is_sole = self.is_only_voter and not learners
+        self.quorum = len(voters) // 2 + 1
+        self.on_members()
+
+    def __in_order(self, members: tuple[NodeId, ...]) -> list[Node]:
+        others = [Node(member) for member in members if member != self.node_id]
+        return sorted(others, key=lambda node: str(node.id))
 
     # What this member knows.
 
@@ -197,8 +213,12 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__raftLeader = None if node_id is None else Node(node_id)
 
     def peer(self, node_id: NodeId) -> Node | None:
-        """The peer of that name, if it is a member."""
+        """The peer of that name, if it is a voter or a learner."""
         return next((node for node in self.peers if node.id == node_id), None)
+
+    def voter(self, node_id: NodeId) -> Node | None:
+        """The peer of that name, if it is a voter."""
+        return next((node for node in self.voters if node.id == node_id), None)
 
     def send(self, to: NodeId, message: Message) -> None:
         """Queue ``message``; it leaves once the turn's writes are durable."""
@@ -219,7 +239,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__setState(CANDIDATE)
         self.__setCurrentTerm(self.term + 1, self.node_id)
         self.__votesCount = 1
-        if self.is_sole:
+        if self.is_only_voter:
             self.__onBecomeLeader()
 
     def vote_for(self, candidate: NodeId) -> None:
@@ -253,12 +273,22 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """Use the newest set of members in the log, as soon as it is there (section 6)."""
         if self.journal.members == self.members:
             return
-        others = [Node(member) for member in self.journal.members if member != self.node_id]
-        self.__updateClusterConfiguration(others)
+        known = {node: (self.match_index[node], self.next_index[node]) for node in self.match_index}
+        former = set(self.peers)
+        voters = self.journal.members.voters
+        self.__updateClusterConfiguration([Node(node) for node in voters if node != self.node_id])
         self.__settle_members()
         for node in self.peers:
-            # The base leaves this out, and would fail at the next look at response times.
+            # The base knows no learners, begins a promoted one anew, and leaves response times out.
+            fresh = (0, self.journal.last_index + 1)
+            self.match_index[node], self.next_index[node] = known.get(node, fresh)
             self.answered_at.setdefault(node, self.now)
+        for node in former.difference(self.peers):
+            self.__forget(node)
+
+    def __forget(self, node: Node) -> None:
+        for table in (self.match_index, self.next_index, self.answered_at):
+            table.pop(node, None)
 
     # Replaced methods of the base.
 
@@ -269,7 +299,8 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     def __onBecomeLeader(self) -> None:  # noqa: N802  # pysyncobj's name
         super().__onBecomeLeader()
         for node in self.peers:
-            self.answered_at[node] = self.now
+            self.match_index[node], self.answered_at[node] = 0, self.now
+            self.next_index[node] = self.journal.last_index
 
     def __sendAppendEntries(self) -> None:  # noqa: N802  # pysyncobj's name
         """Replication sends at the end of the turn."""
@@ -283,6 +314,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     _onTick = _applyCommand = _checkCommandsToApply = __barred  # noqa: N815  # its names
     __applyLogEntries = __doApplyCommand = __parseChangeClusterRequest = __barred
     __loadDumpFile = __tryLogCompaction = __barred
+
+
+def _nothing() -> None:
+    pass
 
 
 Core = SyncObj

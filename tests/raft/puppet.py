@@ -62,7 +62,9 @@ class Puppets:
     # The transport of the real member.
 
     def send(self, to: int, frame: bytes) -> None:
-        self.outbound += [(to, message) for _, message in decode_frame(frame, 1)]
+        decoded = decode_frame(frame, 1)
+        assert decoded is not None
+        self.outbound += [(to, message) for _, message in decoded.envelopes]
 
     def receive(self) -> Iterable[tuple[int, bytes]]:
         inbound, self.inbound = self.inbound, []

@@ -7,6 +7,7 @@ own disk, if a majority of followers have written it".
 from __future__ import annotations
 
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.membership import AddLearner, Promote, Remove
 from postroom.raft.messages import Append, Appended, PreVoted, Vote, Voted
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster
@@ -51,10 +52,19 @@ def test_votes_and_acknowledgements_never_leave_early() -> None:
 def test_an_only_voter_sends_nothing_early() -> None:
     puppets = Puppets((1,))
     told: list[Outcome] = []
-    puppets.group.change_members((1, 2), told.append)
+    puppets.group.change_members(AddLearner(2), told.append)
+    puppets.turn()
+    puppets.stage()
+    puppets.propose(b"w")
+    puppets.consensus.send_early()
+    assert puppets.outbound == [], "a learner does not count"
+    puppets.consensus.release()
+    puppets.group.change_members(Promote(2), told.append)
     puppets.turn()
     puppets.acknowledge(2)
-    puppets.group.change_members((1,), told.append)
+    puppets.outbound.clear()
+    assert told == [Outcome.APPLIED] * 2
+    puppets.group.change_members(Remove(2), told.append)
     puppets.propose(b"x")
     puppets.stage()
     puppets.consensus.send_early()

@@ -13,6 +13,7 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.journal import Journal, membership_payload
+from postroom.raft.membership import Members
 
 PREFIX = raft_log_prefix(7)
 
@@ -27,7 +28,7 @@ class Book:
         self.turn()
 
     def open(self) -> Journal:
-        return Journal.open(self.engine, PREFIX, (1, 2), self.applied_index)
+        return Journal.open(self.engine, PREFIX, Members((1, 2)), self.applied_index)
 
     def reopen(self) -> Journal:
         again = self.open()
@@ -59,7 +60,7 @@ def test_the_layout_is_as_documented() -> None:
     writes = book.turn(("set_term", 3, 2), ("add", b"\0x", 1, 3))
     assert writes == {
         b"\x02" + (7).to_bytes(8, "big") + b"l" + (1).to_bytes(8, "big"): b"\0" * 7 + b"\x03\0x",
-        PREFIX + b"h": msgspec.msgpack.encode([1, 3, 2, 0, 0, [1, 2]]),
+        PREFIX + b"h": msgspec.msgpack.encode([2, 3, 2, 0, 0, [1, 2], []]),
     }
 
 
@@ -108,24 +109,25 @@ def test_a_group_of_one_that_grows_writes_where_its_log_begins() -> None:
 
 def test_members_go_with_the_entries_that_set_them() -> None:
     book = Book()
-    book.turn(("add", membership_payload((1, 2, 3)), 1, 1), ("add", membership_payload((1,)), 2, 1))
-    assert (book.journal.members, book.journal.members_at(1)) == ((1,), (1, 2, 3))
-    assert book.journal.members_at(0) == (1, 2)
+    three, one = Members((1, 2), (3,)), Members((1,))
+    book.turn(("add", membership_payload(three), 1, 1), ("add", membership_payload(one), 2, 1))
+    assert (book.journal.members, book.journal.members_at(1)) == (one, three)
+    assert book.journal.members_at(0) == Members((1, 2))
     book.reopen()
     book.turn(("cut", 2))
-    assert book.journal.members == (1, 2, 3)
+    assert book.journal.members == three
     book.applied_index = 1
     book.turn(("drop", 1))
-    assert book.reopen().members == (1, 2, 3)
+    assert book.reopen().members == three
 
 
 def test_a_snapshot_replaces_the_log() -> None:
     book = Book()
     book.turn(("add", b"\0a", 1, 1), ("add", b"\0b", 2, 1))
     book.applied_index = 50
-    writes = book.turn(("restart", 50, 8, (3, 4)), ("add", b"\0c", 51, 9))
+    writes = book.turn(("restart", 50, 8, Members((3,), (4,))), ("add", b"\0c", 51, 9))
     assert writes[book.key(1)] is writes[book.key(2)] is None
-    assert book.reopen().members == (3, 4)
+    assert book.reopen().members == Members((3,), (4,))
 
 
 def test_a_range_may_begin_with_a_state() -> None:
@@ -171,6 +173,7 @@ def random_changes(rng: random.Random, book: Book) -> list[tuple]:
         (b"l" + (2).to_bytes(8, "big"), b"short", "too short"),
         (b"l\0\0", b"\0" * 20, "misplaced"),
         (b"l" + (2).to_bytes(8, "big"), b"\0" * 8 + b"\0x", "term falls from 1 to 0"),
+        (b"l" + (2).to_bytes(8, "big"), b"\0" * 7 + b"\1\3?", "entry 2 is unreadable"),
         (b"h", b"\xc1", "unreadable"),
         (b"h", msgspec.msgpack.encode([1, "x"]), "unreadable"),
         (b"h", msgspec.msgpack.encode([1, 3, None, 1, 1, [1]]), "entry 2 is missing, 1 follows 1"),
@@ -195,15 +198,15 @@ def test_a_state_without_its_entries_is_refused() -> None:
 
 def test_a_log_without_its_state_is_refused() -> None:
     book = Book()
-    book.turn(("restart", 50, 8, (3, 4)))
+    book.turn(("restart", 50, 8, Members((3, 4))))
     with pytest.raises(StoreCorrupted, match="begins after entry 50 but the state ends at 0"):
         book.open()
 
 
 def test_a_later_format_is_refused() -> None:
     book = Book()
-    book.engine.write({PREFIX + b"h": msgspec.msgpack.encode([2, 3, None, 0, 0, [1]])}, sync=True)
-    with pytest.raises(VersionMismatch, match="format 2"):
+    book.engine.write({PREFIX + b"h": msgspec.msgpack.encode([3, "other"])}, sync=True)
+    with pytest.raises(VersionMismatch, match="format 3"):
         book.open()
 
 
@@ -226,3 +229,34 @@ def test_terms_never_fall() -> None:
         book.journal.add(b"\0x", 9, 1)
     with pytest.raises(AssertionError):
         book.journal.add(b"\0x", 20, 9)
+
+
+STORED_IN_FORMAT_1 = {
+    PREFIX + b"h": bytes.fromhex("96 01 04 02 05 03 93 01 02 03"),
+    PREFIX + b"l" + (6).to_bytes(8, "big"): bytes.fromhex("00 00 00 00 00 00 00 04  02 92 01 02"),
+    PREFIX + b"l" + (7).to_bytes(8, "big"): bytes.fromhex("00 00 00 00 00 00 00 04  00 78"),
+}
+"""Term 4, vote 2, base (5, 3), members 1 to 3; then members 1 and 2; then a command."""
+
+
+def test_what_was_stored_in_format_1_is_read() -> None:
+    book = Book()
+    book.engine.write({PREFIX + b"h": None, **STORED_IN_FORMAT_1}, sync=True)
+    book.applied_index = 5
+    book.journal = book.open()
+    log = book.journal
+    assert (log.term, log.vote, log.base_index, log.term_at(5)) == (4, 2, 5, 3)
+    assert log.entries(6, 9) == [(b"\x02\x92\x01\x02", 6, 4), (b"\0x", 7, 4)]
+    assert (log.members_at(5), log.members) == (Members((1, 2, 3)), Members((1, 2)))
+    book.turn(("set_term", 5, None))
+    assert book.engine.get(PREFIX + b"h") == bytes.fromhex("97 02 05 c0 05 03 93 01 02 03 90")
+    book.reopen()
+
+
+def test_a_group_of_one_stored_in_format_1_goes_on() -> None:
+    """What an embedded store holds: no entries, a base before what is applied."""
+    book = Book()
+    book.engine.write({PREFIX + b"h": bytes.fromhex("96 01 02 01 00 00 91 01")}, sync=True)
+    book.applied_index = 40
+    log = book.open()
+    assert (log.term, log.last_index, log.members) == (2, 40, Members((1,)))

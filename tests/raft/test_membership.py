@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.membership import (
+    MEMBERS_MAX,
+    AddLearner,
+    Change,
+    Members,
+    Promote,
+    Remove,
+    changed,
+)
+from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
+from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.puppet import NOOP_PAYLOAD, Puppets
 
 
-def change(cluster: Cluster, *members: int) -> Outcome:
-    told: list[Outcome] = []
-    cluster.elect().group.change_members(members, told.append)
-    cluster.run_until(lambda: told)
-    return told[0]
+def change(cluster: Cluster, *changes: Change) -> None:
+    for each in changes:
+        told: list[Outcome] = []
+        cluster.replicate()
+        cluster.elect().group.change_members(each, told.append)
+        cluster.run_until(lambda told=told: told)  # type: ignore[misc]
+        assert told == [Outcome.APPLIED]
 
 
 def join(cluster: Cluster, node: int) -> Member:
@@ -26,7 +41,7 @@ def test_a_group_of_one_grows_to_three_and_shrinks_again() -> None:
     cluster.replicate(3)
     for node in (2, 3):
         join(cluster, node)
-        assert change(cluster, *range(1, node + 1)) is Outcome.APPLIED
+        change(cluster, AddLearner(node), Promote(node))
     cluster.replicate(3)
     cluster.settle()
     cluster.check_state_machine_safety()
@@ -35,10 +50,8 @@ def test_a_group_of_one_grows_to_three_and_shrinks_again() -> None:
     cluster.replicate(2)
     cluster.start(1)
     cluster.settle()
-    for members in ((1, 2), (1,)):
-        leader = cluster.elect()
-        leaves = (set(leader.group.members) - set(members)).pop()
-        assert change(cluster, *members) is Outcome.APPLIED
+    for leaves in (3, 2):
+        change(cluster, Remove(leaves))
         cluster.crash(leaves)
     cluster.replicate(2)
     assert cluster.elect().node == 1
@@ -48,7 +61,7 @@ def test_a_group_of_one_grows_to_three_and_shrinks_again() -> None:
 def test_members_survive_a_restart_and_truncation() -> None:
     cluster = Cluster(1)
     join(cluster, 2)
-    change(cluster, 1, 2)
+    change(cluster, AddLearner(2), Promote(2))
     cluster.replicate(5)
     cluster.settle()
     cluster.run(1.0)
@@ -64,19 +77,20 @@ def test_one_change_at_a_time() -> None:
     puppets = Puppets((1, 2, 3))
     puppets.lead()
     told: list[Outcome] = []
-    puppets.group.change_members((1, 2, 3, 4), told.append)
+    puppets.group.change_members(AddLearner(4), told.append)
     puppets.turn()
     assert told == [Outcome.SUPERSEDED], "before an entry of its own term is committed"
     puppets.acknowledge(2)
-    puppets.group.change_members((1, 2, 3, 4, 5), told.append)
+    puppets.group.change_members(AddLearner(4), told.append)
+    puppets.group.change_members(AddLearner(5), told.append)
     puppets.turn()
-    assert told == [Outcome.SUPERSEDED] * 2, "two members at once"
-    puppets.group.change_members((1, 2, 3, 4), told.append)
-    puppets.group.change_members((1, 2, 3), told.append)
-    puppets.turn()
-    assert told == [Outcome.SUPERSEDED] * 3, "while another one is under way"
+    assert told == [Outcome.SUPERSEDED] * 2, "while another one is under way"
     puppets.acknowledge(2)
-    assert told == [Outcome.SUPERSEDED] * 3, "two of four are no majority"
+    assert told[2:] == [Outcome.APPLIED], "two of three voters"
+    puppets.group.change_members(Promote(4), told.append)
+    puppets.turn()
+    puppets.acknowledge(2)
+    assert told[3:] == [], "two of four are no majority"
     puppets.acknowledge(3)
     assert told[3:] == [Outcome.APPLIED]
 
@@ -84,7 +98,7 @@ def test_one_change_at_a_time() -> None:
 def test_a_follower_does_not_change_members() -> None:
     puppets = Puppets()
     told: list[Outcome] = []
-    puppets.group.change_members((1, 2), told.append)
+    puppets.group.change_members(Remove(3), told.append)
     puppets.turn()
     assert told == [Outcome.SUPERSEDED]
 
@@ -108,16 +122,200 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
     puppets.lead()
     puppets.acknowledge(2)
     told: list[Outcome] = []
-    puppets.group.change_members((2, 3), told.append)
+    puppets.group.change_members(Remove(1), told.append)
     puppets.turn()
     puppets.acknowledge(2)
     assert puppets.group.is_leader
-    puppets.acknowledge(3)
+    said = puppets.acknowledge(3)
     assert told == [Outcome.APPLIED]
     assert not puppets.group.is_leader
+    assert (2, TimeoutNow(1)) in said, "another one takes over at once"
     assert puppets.wait(5.0) == []
 
 
 def test_a_node_that_is_no_member_does_not_campaign() -> None:
     puppets = Puppets((2, 3), MemoryEngine())
     assert puppets.wait(10.0) == []
+
+
+# Learners.
+
+
+def with_learner(*, options: RaftOptions | None = None) -> Puppets:
+    """Member 1 leads voters 1 and 2, and learner 3; all is committed."""
+    puppets = Puppets((1, 2), options=options)
+    puppets.lead()
+    puppets.acknowledge(2)
+    puppets.group.change_members(AddLearner(3), puppets.outcomes.append)
+    puppets.turn()
+    puppets.acknowledge(2)
+    assert puppets.outcomes.pop() is Outcome.APPLIED
+    assert (puppets.group.members, puppets.group.learners) == ((1, 2), (3,))
+    return puppets
+
+
+def test_a_learner_is_fed_and_not_counted() -> None:
+    """Dissertation, section 4.2.1: "not yet counted towards majorities"."""
+    puppets = with_learner()
+    puppets.acknowledge(3)
+    puppets.propose(b"x")
+    sent = [(to, what.entries) for to, what in puppets.turn() if isinstance(what, Append)]
+    assert [to for to, entries in sent if entries] == [2, 3]
+    puppets.acknowledge(3)
+    assert puppets.outcomes == [], "a learner's copy commits nothing"
+    puppets.acknowledge(2)
+    assert puppets.outcomes == [Outcome.APPLIED]
+
+
+def test_a_learner_is_not_asked_for_votes_and_its_vote_is_not_counted() -> None:
+    puppets = with_learner()
+    asked = puppets.wait(1.2) + puppets.wait(1.2)
+    assert not puppets.group.is_leader
+    assert {to for to, what in asked if type(what).__name__ == "PreVote"} == {2}
+    puppets.core.journal.begin({})
+    puppets.core.become_candidate()
+    puppets.turn((3, Voted(puppets.group.term, True)))
+    assert not puppets.group.is_leader
+
+
+def test_a_learner_does_not_keep_a_leader_that_hears_no_majority() -> None:
+    puppets = with_learner()
+    for _ in range(12):
+        puppets.now += 0.1
+        puppets.acknowledge(3)
+    assert not puppets.group.is_leader
+
+
+def test_a_learner_does_not_campaign() -> None:
+    puppets = Puppets((2, 3), MemoryEngine())
+    members = b"\x03\x92\x92\x02\x03\x91\x01"
+    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, members), commit=2)))
+    assert puppets.group.learners == (1,)
+    assert puppets.wait(10.0) == []
+    assert puppets.ask(2, TimeoutNow(1)) == []
+
+
+def test_a_learner_answers_a_candidate_that_knows_of_its_promotion() -> None:
+    """Else a group whose leader dies right after a promotion may be stuck for ever."""
+    puppets = Puppets((2, 3), MemoryEngine())
+    assert puppets.ask(2, Vote(4, 9, 3)) == [Voted(4, True)]
+
+
+def test_a_group_of_one_with_a_learner_commits_alone() -> None:
+    puppets = Puppets((1,))
+    puppets.group.change_members(AddLearner(2), puppets.outcomes.append)
+    puppets.turn()
+    puppets.propose(b"x")
+    puppets.turn()
+    assert puppets.outcomes == [Outcome.APPLIED] * 2
+    puppets.wait(20.0)
+    assert puppets.group.is_leader
+    puppets.group.change_members(Remove(2), puppets.outcomes.append)
+    puppets.turn()
+    assert puppets.core.is_sole
+
+
+def test_a_group_of_one_with_a_learner_restarts_alone() -> None:
+    puppets = Puppets((1,))
+    puppets.group.change_members(AddLearner(2), puppets.outcomes.append)
+    puppets.turn()
+    puppets.engine.disk.crash(puppets.consensus._random)
+    again = Puppets((1,), MemoryEngine(puppets.engine.disk))
+    assert (again.group.is_leader, again.group.learners) == (True, (2,))
+
+
+def test_a_promoted_learner_keeps_its_progress() -> None:
+    """pysyncobj begins a new peer at the end of the log, having nothing."""
+    puppets = with_learner()
+    puppets.acknowledge(3)
+    before = puppets.group.progress()[3].match_index
+    puppets.group.change_members(Promote(3), puppets.outcomes.append)
+    puppets.turn()
+    assert puppets.group.members == (1, 2, 3)
+    assert puppets.group.progress()[3].match_index == before == puppets.group.last_index - 1
+    puppets.acknowledge(3)
+    assert puppets.outcomes == [Outcome.APPLIED], "and counts for its own promotion"
+
+
+def test_a_learner_far_behind_holds_nobody_up_and_gets_a_snapshot() -> None:
+    cluster = Cluster(3, options=RaftOptions(log_entries_max=5))
+    cluster.replicate(20)
+    member = join(cluster, 4)
+    change(cluster, AddLearner(4))
+    cluster.replicate(20)
+    cluster.settle()
+    assert member.machine.history() == cluster.elect().machine.history()
+    change(cluster, Promote(4))
+    cluster.settle()
+    cluster.check_outcomes()
+
+
+def test_a_removed_member_does_not_disturb() -> None:
+    """Dissertation, section 4.2.3: it is not told, times out, and asks for votes for ever."""
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    gone = cluster.followers()[0]
+    change(cluster, Remove(gone.node))
+    cluster.run(20.0)
+    assert cluster.leader is leader
+    assert list(cluster.leaders) == [leader.group.term]
+    cluster.replicate(3)
+
+
+def test_a_leader_removes_itself_under_load() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.replicate(2)
+    told: list[Outcome] = []
+    before = cluster.now
+    leader.group.change_members(Remove(leader.node), told.append)
+    proposed = [cluster.propose(leader) for _ in range(3)]
+    cluster.run_until(lambda: cluster.leader not in (None, leader))
+    assert told == [Outcome.APPLIED]
+    assert cluster.now - before < 0.1, "its successor did not wait for a time-out"
+    assert [each.outcome for each in proposed] == [Outcome.APPLIED] * 3
+    cluster.crash(leader.node)
+    cluster.replicate(2)
+    cluster.settle()
+    cluster.check_outcomes()
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        (Members((1,)), AddLearner(2), Members((1,), (2,))),
+        (Members((1,), (2,)), Promote(2), Members((1, 2))),
+        (Members((1, 2), (3,)), Remove(3), Members((1, 2))),
+        (Members((1, 2), (3,)), Remove(1), Members((2,), (3,))),
+        (Members((1,), (2,)), AddLearner(2), None),
+        (Members((1,)), AddLearner(1), None),
+        (Members((1, 2)), Promote(2), None),
+        (Members((1,)), Promote(3), None),
+        (Members((1,), (2,)), Remove(1), None),
+        (Members((1, 2)), Remove(3), None),
+        (Members(tuple(range(MEMBERS_MAX))), AddLearner(99), None),
+    ],
+)
+def test_changes(before: Members, change: Change, after: Members | None) -> None:
+    assert changed(before, change) == after
+
+
+def test_a_member_says_that_it_is_back() -> None:
+    """The leader learns from where it wants to be fed, without waiting for a time-out."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), commit=1)))
+    puppets.engine.disk.crash(puppets.consensus._random)
+    puppets.engine = MemoryEngine(puppets.engine.disk)
+    said: list = []
+    again = Puppets.__new__(Puppets)
+    again.send = lambda to, frame: said.append(to)  # type: ignore[method-assign]
+    Puppets.__init__(again, engine=puppets.engine)
+    assert said == [2, 3]
+    leader = Puppets()
+    term = leader.lead()
+    for _ in range(3):
+        leader.propose(b"x")
+        leader.turn()
+    leader.acknowledge(2)
+    sent = leader.turn((3, Appended(term, False, 1)))
+    assert [len(what.entries) for to, what in sent if to == 3 and isinstance(what, Append)] == [3]

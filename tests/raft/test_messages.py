@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.raft import messages
+from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -18,6 +19,7 @@ from postroom.raft.messages import (
     ChunkTaken,
     PreVote,
     PreVoted,
+    TimeoutNow,
     Vote,
     Voted,
     decode_frame,
@@ -28,12 +30,13 @@ from tests.raft.puppet import Puppets
 EVERY_MESSAGE = [
     PreVote(1, 2, 3),
     PreVoted(1, True),
-    Vote(1, 2, 3),
+    Vote(1, 2, 3, True),
     Voted(1, False),
-    Append(3, 2, 1, 4, 0, ((1, b"\0x"), (3, b"\1"))),
-    Appended(1, True, 2),
-    Chunk(3, 1, 9, 2, (1, 2, 3), 0, msgspec.msgpack.encode((1, b"state")), True),
+    Append(3, 2, 1, 4, 0, ((1, b"\0x"), (3, b"\1"), (3, b"\3\x92\x91\1\x91\2")), True),
+    Appended(1, True, 2, True, False),
+    Chunk(3, 1, 9, 2, Members((1, 2), (3,)), 0, msgspec.msgpack.encode((1, b"state")), True),
     ChunkTaken(1, 1, 1),
+    TimeoutNow(1),
 ]
 
 
@@ -44,64 +47,72 @@ def hear(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_every_message_is_read_as_it_was_written() -> None:
     envelopes = list(enumerate(EVERY_MESSAGE))
-    assert decode_frame(encode_frame(envelopes), 2) == envelopes
+    frame = decode_frame(encode_frame(envelopes, 1234), 2)
+    assert frame is not None
+    assert (frame.wall_milliseconds, frame.envelopes) == (1234, envelopes)
 
 
 def test_the_bytes_of_a_frame_are_fixed() -> None:
-    assert encode_frame([(7, Voted(3, True))]) == b"\x92\x01\x91\x92\x07\x93\x04\x03\xc3"
+    assert encode_frame([(7, Voted(3, True))], 5) == b"\x93\1\5\x91\x92\x07\x93\4\3\xc3"
+    assert encode_frame([], 5) == b"\x93\1\5\x90", "I live"
 
 
 def test_another_version_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    frame = msgspec.msgpack.encode([2, [[7, Voted(3, True)]]])
-    assert decode_frame(frame, 2) == []
-    assert "unknown version 2 from 2" in caplog.text
+    for frame in ([2, 5, [[7, Voted(3, True)]]], [2, "all is different"]):
+        assert decode_frame(msgspec.msgpack.encode(frame), 2) is None
+        assert "from 2: unknown version 2" in caplog.text
+        caplog.clear()
 
 
 def test_what_is_too_large_is_dropped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "FRAME_BYTES_MAX", 5)
-    assert decode_frame(encode_frame([(7, Voted(3, True))]), 2) == []
+    assert decode_frame(encode_frame([(7, Voted(3, True))]), 2) is None
     assert "too large" in caplog.text
 
 
 @pytest.mark.parametrize(
     "unsound",
     [
-        [1, [[7, [4, -1, True]]]],
-        [1, [[7, [99, 1, True]]]],
-        [1, [[-7, [4, 1, True]]]],
-        [1, [[7, [4, 2**63, True]]]],
-        [1, [[7, [4, 1, "yes"]]]],
-        [1, [[7, [4]]]],
-        [1, [[7, [5, 1, 2, 3, 4, 0, [[1, b""]]]]]],
-        [1, [[7, [7, 1, 1, 9, 2, list(range(65)), 0, b"", True]]]],
-        [1, [[7, [5, 1, 2, 2, 4, 0, []]]]],
-        [1, [[7, [5, 3, 2, 2, 4, 0, [[1, b"\0x"]]]]]],
-        [1, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\3?"]]]]]],
-        [1, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\2\x90"]]]]]],
-        [1, [[7, [7, 1, 1, 9, 2, [1], 0, b"", True]]]],
+        [1, 0, [[7, [4, -1, True]]]],
+        [1, 0, [[7, [99, 1, True]]]],
+        [1, 0, [[-7, [4, 1, True]]]],
+        [1, 0, [[7, [4, 2**63, True]]]],
+        [1, 0, [[7, [4, 1, "yes"]]]],
+        [1, 0, [[7, [4]]]],
+        [1, 0, [[7, [5, 1, 2, 3, 4, 0, [[1, b""]]]]]],
+        [1, 0, [[7, [7, 1, 1, 9, 2, [list(range(65)), []], 0, b"", True]]]],
+        [1, 0, [[7, [5, 1, 2, 2, 4, 0, []]]]],
+        [1, 0, [[7, [5, 3, 2, 2, 4, 0, [[1, b"\0x"]]]]]],
+        [1, 0, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\3?"]]]]]],
+        [1, 0, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\2\x90"]]]]]],
+        [1, 0, [[7, [7, 1, 1, 9, 2, [[1], []], 0, b"", True]]]],
+        [1, 0, [[7, [7, 3, 1, 9, 2, [[], [1]], 0, b"", True]]]],
+        [1, 0, [[7, [7, 3, 1, 9, 2, [[1], [1]], 0, b"", True]]]],
+        [1, 0, [[7, [5, 3, 2, 2, 4, 0, [[3, b"\3\x92\x90\x91\1"]]]]]],
+        [1, -1, []],
         [1],
         {"version": 1},
         None,
     ],
 )
 def test_what_is_malformed_is_dropped(unsound: object, caplog: pytest.LogCaptureFixture) -> None:
-    assert decode_frame(msgspec.msgpack.encode(unsound), 2) == []
+    assert decode_frame(msgspec.msgpack.encode(unsound), 2) is None
     assert "malformed frame from 2" in caplog.text
 
 
 def test_a_pickle_is_nothing_but_malformed() -> None:
-    assert decode_frame(pickle.dumps(("request_vote", 1)), 2) == []
+    assert decode_frame(pickle.dumps(("request_vote", 1)), 2) is None
 
 
 def test_deep_nesting_is_dropped() -> None:
-    assert decode_frame(b"\x91" * 100_000, 2) == []
+    assert decode_frame(b"\x91" * 100_000, 2) is None
 
 
 @given(st.binary(max_size=60))
 def test_random_bytes_do_nothing(frame: bytes) -> None:
-    assert decode_frame(frame, 2) == []
+    assert decode_frame(frame, 2) is None
 
 
 VALID = encode_frame(list(enumerate(EVERY_MESSAGE)))
@@ -111,7 +122,8 @@ VALID = encode_frame(list(enumerate(EVERY_MESSAGE)))
 def test_damaged_frames_never_raise(position: int, value: int, length: int) -> None:
     damaged = bytearray(VALID)
     damaged[position] = value
-    for _, message in decode_frame(bytes(damaged[:length]), 2):
+    frame = decode_frame(bytes(damaged[:length]), 2)
+    for _, message in [] if frame is None else frame.envelopes:
         assert isinstance(message, messages.Message)
 
 

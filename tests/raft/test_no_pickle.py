@@ -8,6 +8,7 @@ from typing import NoReturn
 import pysyncobj.pickle
 import pytest
 
+from postroom.raft.membership import AddLearner
 from postroom.raft.options import RaftOptions
 from tests.raft.cluster import Cluster
 
@@ -42,7 +43,7 @@ def test_a_cluster_lives_without_pickles() -> None:
     cluster.network.heal()
     cluster.settle()
     told: list[object] = []
-    cluster.elect().group.change_members((1, 2, 3, 4), told.append)
+    cluster.elect().group.change_members(AddLearner(4), told.append)
     cluster.run_until(lambda: told)
     assert all(each.group.stopped is None for each in cluster.members.values())
     cluster.check_state_machine_safety()

@@ -18,6 +18,7 @@ from pysyncobj.version import VERSION
 import postroom.raft
 from postroom.raft import syncobj_core
 from postroom.raft.journal import NOOP, Journal
+from postroom.raft.membership import Members
 from postroom.raft.options import RaftOptions
 from postroom.raft.syncobj_core import (
     ATTRIBUTES,
@@ -39,7 +40,7 @@ def original() -> object:
 
 
 def core() -> Core:
-    journal = Journal(b"", (1, 2, 3))
+    journal = Journal(b"", Members((1, 2, 3)))
     return Core(1, journal, 0, RaftOptions(), random.Random(1))
 
 
@@ -69,7 +70,10 @@ def test_roles_and_payload_kinds_are_the_librarys() -> None:
 
 
 def test_the_tables_list_every_private_name_that_is_used() -> None:
-    own = {f"_SyncObj__{name}" for name in ("restore", "settle_members", "barred")}
+    own = {
+        f"_SyncObj__{name}"
+        for name in ("restore", "settle_members", "in_order", "forget", "barred")
+    }
     used = set(Core.__init__.__code__.co_names)
     for member in vars(Core).values():
         function = member.fget if isinstance(member, property) else member
@@ -137,7 +141,7 @@ def test_random_numbers_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> No
 def test_peers_are_walked_in_a_fixed_order() -> None:
     """The library walks a set, whose order differs from run to run for names."""
     names = tuple(f"node {number}" for number in range(9))
-    member = Core("node 0", Journal(b"", names), 0, RaftOptions(), random.Random(1))
+    member = Core("node 0", Journal(b"", Members(names)), 0, RaftOptions(), random.Random(1))
     assert [peer.id for peer in member.peers] == list(names[1:])
 
 

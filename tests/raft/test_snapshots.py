@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.membership import Members
 from postroom.raft.messages import Appended, Chunk, ChunkTaken
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
@@ -14,7 +15,7 @@ from tests.raft.puppet import Puppets, command
 
 def chunk(ordinal: int, *, final: bool = False, transfer: int = 1, index: int = 9) -> Chunk:
     data = msgspec.msgpack.encode((ordinal + 1, b"state %d" % ordinal))
-    return Chunk(3, transfer, index, 2, (1, 2, 3), ordinal, data, final)
+    return Chunk(3, transfer, index, 2, Members((1, 2, 3)), ordinal, data, final)
 
 
 def test_a_member_far_behind_is_brought_up_by_a_snapshot() -> None:

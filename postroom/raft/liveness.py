@@ -1,0 +1,89 @@
+"""Which nodes are heard: one frame a heartbeat between two nodes, for all groups that they share.
+
+A group that has nothing to do stops its own heartbeats (:mod:`.replication`); what it must know all
+the same is whether its leader's node lives. So every node sends each of its peers a frame at least
+once a heartbeat, an empty one if there is nothing to say, and remembers when it heard from whom::
+
+    heard ── nothing for election_seconds_min ──▶ silent      groups that were quiet are told
+      ▲                                              │
+      └───────────────── any frame ──────────────────┘        and again
+
+A peer that was never heard counts as heard when it became a peer: it has an election time-out to
+say something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from postroom.raft.options import RaftOptions
+from postroom.raft.state_machine import NodeId
+
+
+class Liveness:
+    """What one node knows of the others."""
+
+    def __init__(self, monotonic: Callable[[], float], options: RaftOptions) -> None:
+        """No peers yet."""
+        self.monotonic = monotonic
+        self._options = options
+        self._peers: dict[NodeId, float] = {}
+        self._heard_at: dict[NodeId, float] = {}
+        self._sent_at: dict[NodeId, float] = {}
+        self._silent: set[NodeId] = set()
+        self._beat_at = 0.0
+
+    def set_peers(self, peers: Iterable[NodeId]) -> None:
+        """These nodes share a group with this one."""
+        now, before = self.monotonic(), self._peers
+        self._peers = {peer: before.get(peer, now) for peer in peers}
+        self._silent &= set(self._peers)
+        self._sent_at = {peer: at for peer, at in self._sent_at.items() if peer in self._peers}
+
+    def heard_at(self, node: NodeId) -> float | None:
+        """When the last frame of ``node`` came, on the monotonic clock."""
+        return self._heard_at.get(node)
+
+    def seems_alive_at(self, node: NodeId) -> float:
+        """The same, counting from when it became a peer if it was never heard."""
+        return self._heard_at.get(node, self._peers.get(node, float("-inf")))
+
+    def is_silent(self, node: NodeId) -> bool:
+        """Whether nothing was heard of ``node`` for an election time-out, when last looked at."""
+        return node in self._silent
+
+    def hear(self, node: NodeId, now: float) -> bool:
+        """A frame of ``node`` has come; whether that ends a silence."""
+        self._heard_at[node] = now
+        if node in self._silent:
+            self._silent.remove(node)
+            return True
+        return False
+
+    def sent(self, node: NodeId, now: float) -> None:
+        """A frame was sent to ``node``."""
+        self._sent_at[node] = now
+
+    def deadline(self) -> float | None:
+        """When ``beat`` has something to do; ``None`` without peers."""
+        return self._beat_at if self._peers else None
+
+    def beat(self, now: float) -> list[NodeId]:
+        """Once a heartbeat: the nodes that have fallen silent since."""
+        if not self._peers or now < self._beat_at:
+            return []
+        self._beat_at = now + self._options.heartbeat_seconds
+        patience = self._options.election_seconds_min
+        fallen = [
+            peer
+            for peer in self._peers
+            if peer not in self._silent and now - self.seems_alive_at(peer) >= patience
+        ]
+        self._silent.update(fallen)
+        return fallen
+
+    def unspoken(self, now: float) -> list[NodeId]:
+        """The peers to which nothing was sent for a heartbeat: they want an empty frame."""
+        due = now - self._options.heartbeat_seconds
+        never = float("-inf")
+        return [peer for peer in self._peers if self._sent_at.get(peer, never) <= due]
