@@ -72,6 +72,11 @@ class MemoryDisk:
         """What an engine finds that is opened now."""
         return self._unsynced[-1] if self._unsynced else self._durable
 
+    @property
+    def durable(self) -> SortedMap:
+        """What is left of the content if the power fails now and everything unsynced is lost."""
+        return self._durable
+
     def crash(self, lose_unsynced: Random | None = None) -> None:
         """End the open engine, if any, in the middle of things.
 

@@ -1,0 +1,52 @@
+"""A machine's two clocks, which run at their own rates; and a wall clock that can be set wrongly."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.sim.cluster.agenda import Agenda
+
+EPOCH_SECONDS: Final = 1_700_000_000
+_MOMENT_LATER: Final = 1e-6
+
+
+class MachineClock:
+    """A :class:`postroom.kv.clock.Clock`.
+
+    Args:
+        agenda: the time that really passes.
+        rate: seconds of this clock in one real second.
+        offset_seconds: what the wall clock is ahead.
+        reading_seconds: how long it takes to read the wall clock.
+    """
+
+    def __init__(
+        self, agenda: Agenda, rate: float, offset_seconds: float, reading_seconds: float = 0.0
+    ) -> None:
+        self._agenda = agenda
+        self._rate = rate
+        self._started = 1000.0 * (rate - 0.9)
+        self._offset_seconds = EPOCH_SECONDS + offset_seconds
+        self._reading_seconds = reading_seconds
+        self._readings = 0.0
+
+    def wall_milliseconds(self) -> int:
+        """Milliseconds since 1970, as far as this machine knows."""
+        self._readings += self._reading_seconds
+        return int((self._agenda.now * self._rate + self._offset_seconds + self._readings) * 1000)
+
+    def monotonic(self) -> float:
+        """Seconds since some moment, which is another one on each machine."""
+        return self._started + self._agenda.now * self._rate
+
+    def moment(self, monotonic: float) -> float:
+        """When, in real time, the monotonic clock has passed ``monotonic``."""
+        return (monotonic - self._started) / self._rate + _MOMENT_LATER
+
+    def set_wall(self, by_seconds: float) -> None:
+        """Somebody sets the wall clock; the monotonic one does not notice."""
+        self._offset_seconds += by_seconds
+
+    def correct_wall(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock to ``milliseconds``."""
+        self._offset_seconds += (milliseconds - self.wall_milliseconds()) / 1000

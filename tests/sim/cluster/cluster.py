@@ -1,0 +1,191 @@
+"""A world with a cluster in it: machines, a network, and clients, repeatable from one seed.
+
+::
+
+    client ── router ══ stream ══▶ session ── node ── turn ──▶ disk      machine 1
+       ▲        │                              ╲ frames
+    resumed     ╰═════ stream ══▶ session ── node ── turn ──▶ disk       machine 2
+     by what                                   ╱
+    it awaits                      session ── node ── turn ──▶ disk      machine 3
+
+Everything but the machines' hardware, the network and the order of events is the product's own code.
+Every event goes into a digest: two runs that are alike have the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random  # noqa: TID251 - made from the seed
+from typing import Any, TypeVar
+
+from postroom.client.codec import resolve
+from postroom.client.database import Database
+from postroom.client.values import Status
+from postroom.errors import CommitUnknown, Unavailable
+from postroom.kv.clock import Timestamp
+from postroom.messaging.requests import ReadCounters
+from postroom.server.node import NodeOptions
+from tests.sim.cluster.agenda import Agenda
+from tests.sim.cluster.clock import MachineClock
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.overseer import Overseer
+from tests.sim.cluster.stand_in import StandInSender, StandInSession
+from tests.sim.sender import Killed
+from tests.sim.world import Task, Unobserved, Witness
+
+T = TypeVar("T")
+
+RESUME_SECONDS = 0.00005
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]) -> None:
+        self.seed = seed
+        self.random = Random(f"cluster {seed}")
+        self.agenda = Agenda()
+        self.network = Network(self.agenda, Random(f"network {seed}"))
+        self.witness: Witness = Unobserved()
+        self.overseer = Overseer(self.note)
+        self.tasks: list[Task] = []
+        self.places: list[str] = []
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.machines = [
+            self._machine(number, each, MachineClock(self.agenda, *clock))
+            for number, (each, clock) in enumerate(zip(options, clocks, strict=True), 1)
+        ]
+        self.overseer.machines = self.machines
+
+    def _machine(self, number: int, options: NodeOptions, clock: MachineClock) -> Machine:
+        name = f"machine {number}"
+        randomness = Random(f"{name} {self.seed}")
+        machine = Machine(name, self.agenda, self.network, clock, randomness, options)
+        machine.peers = self.machine_of
+        machine.overseer = self.overseer
+        machine.begin_session = StandInSession
+        return machine
+
+    # --- machines
+
+    def machine_of(self, node_id: int) -> Machine | None:
+        """Where a node lives."""
+        return next((each for each in self.machines if each.node_id == node_id), None)
+
+    def index_of(self, node_id):
+        return next((i for i, each in enumerate(self.machines) if each.node_id == node_id), None)
+
+    def leader(self) -> Machine | None:
+        """The machine that leads in the highest term, as far as it knows."""
+        leading = [
+            machine
+            for machine in self.machines
+            if machine.node is not None and machine.node.replica.group.is_leader
+        ]
+        return max(leading, key=lambda each: each.node.replica.group.term, default=None)  # type: ignore[union-attr]
+
+    # --- clients
+
+    def database(self, name: str) -> Database:
+        """What the clients of one process share."""
+        self.places.append(name)
+        sender = StandInSender(self, name, Random(f"{name} {self.seed}"))
+
+        async def status() -> Status:
+            counters = await sender.send(ReadCounters())
+            return Status(":simulated:", 1, 0, 0, Timestamp(0), 0, counters)
+
+        async def close() -> None:
+            return None
+
+        return Database(sender, resolve(None), status, close)
+
+    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
+        """A client begins."""
+        task = Task(name, coroutine)
+        self.tasks.append(task)
+        self._resume_soon(task)
+        return task
+
+    def kill(self, task: Task, database: Database) -> None:
+        """A client dies where it stands: it sends nothing more, and releases nothing."""
+        database._sender.die()
+        if task.waits_for is not None:
+            task.waits_for.task = None
+        try:
+            task.coroutine.throw(Killed())
+        except (Killed, StopIteration):
+            pass
+        else:
+            raise AssertionError(f"{task.name} goes on after it was killed")
+        self._end(task)
+
+    def run(self, awaitable: Awaitable[T], what: str, seconds: float = 60.0) -> T:
+        """What comes of ``awaitable``."""
+
+        async def wait_for_it() -> T:
+            return await awaitable
+
+        task = self.spawn(what, wait_for_it())
+        self.agenda.run_until(lambda: task.done, what, seconds)
+        result: T = task.result
+        return result
+
+    def retry(self, call: Callable[[], Awaitable[T]], database: Database, what: str) -> T:
+        """What comes of ``call``, once the store is there to answer it."""
+
+        async def call_until_it_answers() -> T:
+            while True:
+                try:
+                    return await call()
+                except (Unavailable, CommitUnknown):
+                    await database._sender.sleep(0.05)
+
+        return self.run(call_until_it_answers(), what)
+
+    def _resume_soon(self, task: Task) -> None:
+        delay = RESUME_SECONDS * self.random.random()
+        self.agenda.after(delay, lambda: self._resume(task))
+
+    def _resume(self, task: Task) -> None:
+        if task.done:
+            return
+        task.waits_for = None
+        try:
+            waits_for = task.coroutine.send(None)
+        except StopIteration as stop:
+            task.result = stop.value
+            self._end(task)
+        else:
+            if waits_for.done:
+                self._resume_soon(task)
+            else:
+                waits_for.task = task
+                task.waits_for = waits_for
+
+    def resume(self, waited_for: Any) -> None:
+        """What a client waits for has happened."""
+        waited_for.done = True
+        if waited_for.task is not None:
+            self._resume_soon(waited_for.task)
+            waited_for.task = None
+
+    def _end(self, task: Task) -> None:
+        task.done = True
+        self.tasks.remove(task)
+
+    # --- the digest
+
+    def note(self, *event: Any) -> None:
+        """Something has happened that two equal runs have in common."""
+        self._digest.update(repr((self.agenda.now, event)).encode())
+
+    def digest(self) -> str:
+        """A name for everything that has happened, and for what the disks hold."""
+        whole = self._digest.copy()
+        for machine in self.machines:
+            for pair in machine.disk.content.iterate(b"", b"\xff"):
+                whole.update(repr(pair).encode())
+        return whole.hexdigest()

@@ -1,0 +1,251 @@
+"""What breaks in a cluster, as chance has it, and how it is mended again.
+
+Each fault lasts for a while of its own, so that several are there at once; none of them asks
+whether a majority is left. Which ones a run has, and how often, is drawn at its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random  # noqa: TID251 - passed in, as an instance
+
+from postroom.kv.memory import WriteFault
+from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.network import Weather
+from tests.sim.host import PowerFailure
+
+
+class Faults:
+    """See the module.
+
+    Args:
+        cluster: what is tormented.
+        randomness: when, what, and for how long.
+        pace: how long everything lasts; an election takes about so many seconds.
+        interval_seconds: how long it takes on average until something breaks.
+    """
+
+    def __init__(
+        self, cluster: Cluster, randomness: Random, pace: float, interval_seconds: float
+    ) -> None:
+        self.seen: Counter[str] = Counter()
+        self.is_over = False
+        self._cluster = cluster
+        self._random = randomness
+        self._pace = pace
+        self._interval_seconds = interval_seconds
+        acts = [
+            self._crash, self._crash, self._crash_at_write, self._crash_at_write,
+            self._crash_all, self._fail_write, self._fill_disk, self._slow_disk, self._slow_down,
+            self._fall_asleep, self._fall_asleep, self._set_clock, self._isolate, self._isolate,
+            self._cut_one_way, self._split, self._cut_off_client, self._bad_weather,
+            self._bad_weather, self._transfer, self._hand_over, self._close,
+        ]  # fmt: skip
+        self._acts: list[Callable[[], None]] = self._random.sample(
+            acts, self._random.randint(2, len(acts))
+        )
+        for machine in cluster.machines:
+            machine.on_crash = self._after_crash
+
+    def begin(self) -> None:
+        """From now on things break."""
+        wait = self._random.expovariate(1 / self._interval_seconds)
+        self._cluster.agenda.after(wait, self._strike)
+
+    def _strike(self) -> None:
+        if not self.is_over:
+            self._random.choice(self._acts)()
+            self.begin()
+
+    def mend(self) -> None:
+        """Nothing breaks any more, and what is broken is repaired."""
+        self.is_over = True
+        self._cluster.network.mend_all()
+        for machine in self._cluster.machines:
+            _repair(machine)
+            machine.asleep_until = self._cluster.agenda.now
+            machine.slowness = machine.disk_slowness = 1.0
+            if machine.node is None or machine.node.failed is not None:
+                self._reopen(machine)
+
+    # --- who, and for how long
+
+    def _someone(self) -> Machine:
+        """Any machine; the one that leads more often than the others."""
+        leader = self._cluster.leader()
+        if leader is not None and self._random.random() < 0.4:
+            return leader
+        return self._random.choice(self._cluster.machines)
+
+    def _later(self, act: Callable[[], object], seconds: float | None = None) -> None:
+        """``act`` after a while, unless everything is mended by then."""
+        wait = seconds or self._pace * self._random.choice([0.05, 0.3, 1.0, 3.0])
+        self._cluster.agenda.after(wait, lambda: None if self.is_over else act())
+
+    # --- machines
+
+    def _crash(self) -> None:
+        machine = self._someone()
+        if machine.node is not None:
+            machine.crash(power=self._random.random() < 0.6)
+
+    def _crash_all(self) -> None:
+        """The power fails everywhere."""
+        for machine in self._cluster.machines:
+            if machine.node is not None:
+                machine.crash(power=True)
+
+    def _after_crash(self, machine: Machine) -> None:
+        self.seen["crashes"] += 1
+        machine.disk.at_write = None
+        self._later(lambda: self._reopen(machine))
+
+    def _reopen(self, machine: Machine) -> None:
+        """A node that is down, or has failed, is opened again."""
+        if machine.node is not None and machine.node.failed is None:
+            return
+        _repair(machine)
+        if machine.node is not None:
+            machine.close()
+        if not machine.open() and not self.is_over:
+            self._later(lambda: self._reopen(machine))
+
+    def _crash_at_write(self) -> None:
+        """The power fails at one of the next writes."""
+        disk = self._someone().disk
+        fatal = disk.writes + self._random.randint(1, 4)
+
+        def fail(number: int) -> None:
+            if number >= fatal:
+                raise PowerFailure
+
+        disk.at_write = fail
+
+    def _fail_write(self) -> None:
+        machine = self._someone()
+        number = machine.disk.writes + self._random.randint(1, 4)
+        machine.disk.write_faults[number] = self._random.choice(list(WriteFault))
+        self.seen["failing writes"] += 1
+        self._later(lambda: self._reopen(machine))
+
+    def _fill_disk(self) -> None:
+        """To the reserve, so that writes are refused; or at once to the brim."""
+        machine = self._someone()
+        room = self._random.choice([0, 300, 1900, 2100])
+        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room
+        self.seen["full disks"] += 1
+
+        def empty() -> None:
+            machine.disk.capacity_bytes = None
+            self._reopen(machine)
+
+        self._later(empty)
+
+    def _slow_disk(self) -> None:
+        machine = self._someone()
+        machine.disk_slowness = self._random.choice([10.0, 100.0, 1000.0])
+        self.seen["slow disks"] += 1
+        self._later(lambda: setattr(machine, "disk_slowness", 1.0))
+
+    def _slow_down(self) -> None:
+        machine = self._someone()
+        machine.slowness = self._random.choice([10.0, 100.0, 500.0])
+        self.seen["slow nodes"] += 1
+        self._later(lambda: setattr(machine, "slowness", 1.0))
+
+    def _fall_asleep(self) -> None:
+        """SIGSTOP, or a virtual machine that is moved."""
+        seconds = self._pace * self._random.choice([0.1, 0.5, 1.0, 2.0, 5.0])
+        self._someone().asleep_until = self._cluster.agenda.now + seconds
+        self.seen["sleeping nodes"] += 1
+
+    def _set_clock(self) -> None:
+        by = self._random.choice([-3600, -30, -0.5, -0.1, 0.1, 0.7, 5, 70, 3600])
+        self._someone().clock.set_wall(by)
+        self.seen["clocks set"] += 1
+
+    def _close(self) -> None:
+        machine = self._someone()
+        if machine.node is not None:
+            machine.close()
+            self.seen["closings"] += 1
+            self._later(lambda: self._reopen(machine))
+
+    # --- the network
+
+    def _cut(self, links: list[tuple[str, str]], name: str) -> None:
+        network = self._cluster.network
+        for source, target in links:
+            network.cut(source, target)
+        self.seen[name] += 1
+
+        def mend() -> None:
+            for source, target in links:
+                network.mend(source, target)
+
+        self._later(mend)
+
+    def _isolate(self) -> None:
+        """One node from all others, and half of the time from all clients too."""
+        alone = self._someone().name
+        others = [each.name for each in self._cluster.machines if each.name != alone]
+        if self._random.random() < 0.5:
+            others += self._cluster.places
+        links = [(alone, other) for other in others] + [(other, alone) for other in others]
+        self._cut(links, "isolated nodes")
+
+    def _cut_one_way(self) -> None:
+        one, other = self._random.sample(self._cluster.machines, 2)
+        self._cut([(one.name, other.name)], "one-way cuts")
+
+    def _split(self) -> None:
+        """Into two sides."""
+        names = [each.name for each in self._cluster.machines]
+        self._random.shuffle(names)
+        at = self._random.randrange(1, len(names))
+        links = [(one, other) for one in names[:at] for other in names[at:]]
+        self._cut([*links, *((other, one) for one, other in links)], "splits")
+
+    def _cut_off_client(self) -> None:
+        place = self._random.choice(self._cluster.places)
+        names = [each.name for each in self._cluster.machines]
+        gone = self._random.sample(names, self._random.randint(1, len(names)))
+        links = [(place, name) for name in gone] + [(name, place) for name in gone]
+        self._cut(links, "clients cut off")
+
+    def _bad_weather(self) -> None:
+        choose, network = self._random.choice, self._cluster.network
+        network.weather = Weather(
+            lost_share=choose([0.0, 0.05, 0.3]),
+            doubled_share=choose([0.0, 0.1, 0.5]),
+            delay_seconds_min=choose([0.0001, 0.001, self._pace * 0.05]),
+            delay_seconds_max=self._pace * choose([0.02, 0.2, 1.0]),
+        )
+        self.seen["bad weather"] += 1
+        self._later(lambda: setattr(network, "weather", Weather()))
+
+    # --- who leads
+
+    def _transfer(self) -> None:
+        """The lead goes to somebody else, under load."""
+        leader = self._cluster.leader()
+        if leader is not None and leader.node is not None:
+            others = [each.node_id for each in self._cluster.machines if each is not leader]
+            group, to = leader.node.replica.group, self._random.choice([None, *others])
+            leader.act(lambda: group.transfer_leadership(to))
+            self.seen["transfers"] += 1
+
+    def _hand_over(self) -> None:
+        """Lease and lead go to somebody else."""
+        leader = self._cluster.leader()
+        if leader is not None and leader.node is not None:
+            leader.act(leader.node.hand_over)
+            self.seen["leases handed over"] += 1
+
+
+def _repair(machine: Machine) -> None:
+    machine.disk.at_write = None
+    machine.disk.capacity_bytes = None
+    machine.disk.write_faults.clear()

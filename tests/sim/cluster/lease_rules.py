@@ -1,0 +1,65 @@
+"""Leases do not overlap: not in the moments at which they are used, not in their timestamps.
+
+* At no moment do two nodes serve. Whether a node serves changes by itself only from yes to no, so
+  it is enough to look at all others whenever one has done something and serves.
+* A lease has one holder; the next one starts where all that was granted before it ends, at the
+  earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from postroom.kv import keys
+from postroom.kv.engine import WriteSet
+from postroom.ranges import lease as leases
+from postroom.ranges.replica import LEASE_RECORD
+from postroom.server.node import RANGE_ID
+from tests.sim.checkers import require
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import Machine
+
+_LEASE: Final = keys.record_key(RANGE_ID, LEASE_RECORD)
+
+
+class LeaseRules:
+    """See the module.
+
+    Attributes:
+        leases: by sequence number: holder, first timestamp, and the last end that was granted.
+    """
+
+    def __init__(self) -> None:
+        self.leases: dict[int, tuple[int, int, int]] = {}
+        self._by_index: dict[int, leases.Lease] = {}
+
+    def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
+        """Whoever serves is alone."""
+        assert machine.node is not None
+        if not machine.node.replica.serves:
+            return
+        for other in machines:
+            if other is not machine and other.node is not None:
+                both = other.node.replica.serves
+                require(not both, f"{machine.name} and {other.name} serve at once")
+
+    def applies(self, index: int, effects: WriteSet) -> None:
+        """A change of the lease is committed."""
+        stored = effects.get(_LEASE)
+        if stored is None or index in self._by_index:
+            return
+        lease = self._by_index[index] = leases.decode(stored)
+        before = self.leases.get(lease.sequence - 1)
+        require(
+            before is None or before[2] <= lease.start or before[0] == lease.holder
+            or lease.holder == leases.NODE_ID_NOBODY,
+            f"{lease} starts before the one before it ends: {before}",
+        )  # fmt: skip
+        known = self.leases.setdefault(
+            lease.sequence, (lease.holder, lease.start, lease.expiration)
+        )
+        same = known[0] == lease.holder and known[1] == lease.start
+        require(same, f"lease {lease.sequence} is {lease}, and was {known}")
+        self.leases[lease.sequence] = (*known[:2], max(known[2], lease.expiration))

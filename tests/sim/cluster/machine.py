@@ -1,0 +1,345 @@
+"""A simulated machine of a cluster: a disk, clocks, a network card, and at times a node.
+
+A turn of the node is taken in parts, each at its own moment, and anything may happen between them::
+
+    idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
+              │ what may leave early has left: the power may fail before it is written
+
+A machine may be slow (its turns take longer), asleep (nothing of it happens until it wakes up, then
+everything that has come meanwhile does), or down. The power may fail at any write, wherever in the
+code that is: then the node is forgotten as it stands, and every stream to it breaks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Protocol
+
+from postroom.errors import Error, Unavailable
+from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
+from tests.sim.cluster.agenda import Agenda
+from tests.sim.cluster.clock import MachineClock
+from tests.sim.cluster.network import End, Network
+from tests.sim.host import PowerFailure
+
+PART_SECONDS = 0.00005
+SYNC_SECONDS = 0.0002
+
+
+class Overseer(Protocol):
+    """Whoever looks at machines from outside the world: see :mod:`.overseer`."""
+
+    def opened(self, machine: Machine) -> None:
+        """A node has been put together, and has not begun yet."""
+
+    def acted(self, machine: Machine) -> None:
+        """Its node has done something."""
+
+    def written(self, machine: Machine) -> None:
+        """What its node had staged is written."""
+
+    def sends(self, machine: Machine, to: int, frame: bytes) -> None:
+        """Its node sends a frame to another one."""
+
+    def crashed(self, machine: Machine) -> None:
+        """Its node has ended; the disk holds what is left."""
+
+
+class Session(Protocol):
+    """What a node has to do with one stream of a client."""
+
+    def receive(self, data: bytes) -> None:
+        """Something has come from the client."""
+
+    def close(self) -> None:
+        """The stream is over."""
+
+
+class Part(enum.Enum):
+    """Where a turn stands."""
+
+    IDLE = enum.auto()
+    PREPARED = enum.auto()
+    WRITTEN = enum.auto()
+
+
+class Machine:
+    """See the module.
+
+    Attributes:
+        name: its place in the network.
+        node: the node that runs; ``None`` while the machine is down.
+        lives: how often a node was started here.
+        slowness: how much longer turns take.
+        disk_slowness: how much longer writes take.
+        in_parts: whether anything may happen between the parts of a turn.
+        asleep_until: nothing happens here before that moment.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        agenda: Agenda,
+        network: Network,
+        clock: MachineClock,
+        randomness: Random,
+        options: NodeOptions,
+    ) -> None:
+        self.name = name
+        self.disk = MemoryDisk()
+        self.clock = clock
+        self.random = randomness
+        self.options = options
+        self.node: Node | None = None
+        self.lives = 0
+        self.slowness = self.disk_slowness = 1.0
+        self.in_parts = True
+        self.asleep_until = 0.0
+        self.peers: Callable[[int], Machine | None] = lambda _: None
+        self.begin_session: Callable[[Machine, End], Session]
+        self.overseer: Overseer
+        self.on_crash: Callable[[Machine], object] = lambda _: None
+        self._agenda = agenda
+        self._network = network
+        self._sessions: dict[End, Session] = {}
+        self._arrived: list[tuple[int, bytes]] = []
+        self._part = Part.IDLE
+        self._staged: WriteSet = {}
+        self._error: Error | None = None
+        self._planned: float | None = None
+
+    @property
+    def node_id(self) -> int:
+        """The number of the node that lives here."""
+        return self.options.node_id
+
+    # --- being up and down
+
+    def open(self) -> bool:
+        """Start a node on what the disk holds; false if the power, or the disk, fails meanwhile."""
+        assert self.node is None
+        self._part, self._planned, self._arrived = Part.IDLE, None, []
+        with self._powered():
+            engine = MemoryEngine(self.disk)
+            transport = _Transport(self, self._network)
+            try:
+                node = Node(engine, self.clock, self.random, transport, self.options)
+            except Unavailable:
+                engine.close()
+                return False
+            node.on_wake = self._on_wake
+            self.node = node
+            self.lives += 1
+            self.overseer.opened(self)
+            try:
+                node.start()
+            except Unavailable:
+                self.node = None
+            else:
+                self.overseer.written(self)
+                self._after_act()
+        return self.node is not None
+
+    def close(self) -> None:
+        """Stop the node in good order, as the drivers do."""
+        node = self.node
+        assert node is not None
+        with self._powered():
+            while self._part is not Part.IDLE:
+                self._take_part(node)
+            while node.wants_turn():
+                node.turn()
+                self.overseer.written(self)
+            self.node = None
+            node.close()
+        self._end_sessions()
+        self.overseer.crashed(self)
+
+    def crash(self, *, power: bool) -> None:
+        """The process dies; with ``power`` the disk forgets some of what was not synced."""
+        node, self.node = self.node, None
+        self.disk.crash(self.random if power else None)
+        if node is not None:
+            node.services.stop()
+            node.tasks.stop()
+        self._end_sessions()
+        self.overseer.crashed(self)
+        self.on_crash(self)
+
+    def serves(self) -> bool:
+        """Whether a node is up that has not failed."""
+        return self.node is not None and self.node.failed is None
+
+    @contextmanager
+    def _powered(self) -> Iterator[None]:
+        try:
+            yield
+        except PowerFailure:
+            self.crash(power=True)
+
+    # --- what comes in
+
+    def when_awake(self, act: Callable[[], object]) -> None:
+        """Do something now, or as soon as the machine is not asleep any more."""
+        if self._agenda.now < self.asleep_until:
+            self._agenda.at(self.asleep_until, lambda: self.when_awake(act))
+        else:
+            act()
+
+    def arrive(self, sender: int, to: int, frame: bytes) -> None:
+        """A frame of another node has come."""
+        self.when_awake(lambda: self._take_frame(sender, to, frame))
+
+    def _take_frame(self, sender: int, to: int, frame: bytes) -> None:
+        if self.node is not None and to == self.node_id:
+            self._arrived.append((sender, frame))
+            self._plan(self._agenda.now)
+
+    def taken_frames(self) -> list[tuple[int, bytes]]:
+        """Only for the transport: what has come since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def accept(self, end: End) -> None:
+        """A client has opened a stream to here."""
+        self.when_awake(lambda: self._accept(end))
+
+    def _accept(self, end: End) -> None:
+        if self.node is None:
+            end.close()
+            return
+        self._sessions[end] = session = self.begin_session(self, end)
+
+        def receive(data: bytes) -> None:
+            if end in self._sessions:
+                self.act(lambda: session.receive(data))
+
+        end.on_bytes = lambda data: self.when_awake(lambda: receive(data))
+        end.on_broken = lambda: self.when_awake(lambda: self._end_session(end))
+
+    def _end_session(self, end: End) -> None:
+        session = self._sessions.pop(end, None)
+        if session is not None and self.node is not None:
+            self.act(session.close)
+
+    def _end_sessions(self) -> None:
+        for end in list(self._sessions):
+            end.close()
+        self._sessions = {}
+
+    def act(self, act: Callable[[], object]) -> None:
+        """Something happens in the node's process."""
+        if self.node is not None:
+            with self._powered():
+                act()
+                self._after_act()
+
+    # --- turns
+
+    def _after_act(self) -> None:
+        self.overseer.acted(self)
+        due = self._due()
+        if due is not None:
+            self._plan(due)
+
+    def _due(self) -> float | None:
+        node = self.node
+        if node is None or node.failed is not None or self._part is not Part.IDLE:
+            return None
+        if node.wants_turn():
+            return self._agenda.now
+        deadline = node.next_deadline()
+        return None if deadline is None else self.clock.moment(deadline)
+
+    def _on_wake(self, urgent: bool) -> None:
+        hurry = urgent or (self.node is not None and self.node.hurries())
+        self._plan(self._agenda.now + (0.0 if hurry else UPKEEP_SECONDS))
+
+    def _plan(self, moment: float) -> None:
+        """A turn is to begin at ``moment``, unless one is under way or begins before."""
+        moment = max(moment, self._agenda.now) + PART_SECONDS * self.slowness
+        if self._planned is None or moment < self._planned:
+            self._planned = moment
+            life = self.lives
+            self._agenda.at(moment, lambda: self.when_awake(lambda: self._begin(life, moment)))
+
+    def _begin(self, life: int, planned: float) -> None:
+        if life == self.lives and planned == self._planned:
+            self._planned = None
+            if self._part is Part.IDLE:  # else its end will see what there is to do
+                self._go_on(life)
+
+    def _go_on(self, life: int) -> None:
+        """The next part of a turn, and when the one after that comes."""
+        node = self.node
+        if node is None or life != self.lives:
+            return
+        with self._powered():
+            self._take_part(node)
+            while not self.in_parts and self._part is not Part.IDLE:
+                self._take_part(node)
+        if self.node is None:
+            return
+        if self._part is Part.IDLE:
+            self._after_act()
+            if self._arrived:
+                self._plan(self._agenda.now)
+        else:
+            self.overseer.acted(self)
+            seconds = self._part_seconds(node)
+            self._agenda.after(seconds, lambda: self.when_awake(lambda: self._go_on(life)))
+
+    def _part_seconds(self, node: Node) -> float:
+        if self._part is Part.PREPARED and self._staged and node.consensus.needs_sync:
+            return SYNC_SECONDS * self.disk_slowness * (0.5 + self.random.random())
+        return PART_SECONDS * self.slowness * self.random.random()
+
+    def _take_part(self, node: Node) -> None:
+        match self._part:
+            case Part.IDLE:
+                self._staged = node.prepare()
+                self._part = Part.PREPARED
+            case Part.PREPARED:
+                self._error = node.write(self._staged)
+                self._part = Part.WRITTEN
+                if self._error is None:
+                    self.overseer.written(self)
+            case Part.WRITTEN:
+                self._part = Part.IDLE
+                node.finish(self._error)
+
+
+class _Transport:
+    """A :class:`postroom.raft.transport.Transport` of one life of a node."""
+
+    def __init__(self, machine: Machine, network: Network) -> None:
+        self._machine = machine
+        self._network = network
+
+    def send(self, to: int, frame: bytes) -> None:
+        """Hand ``frame`` to the network."""
+        machine, sender = self._machine, self._machine.node_id
+        machine.overseer.sends(machine, to, frame)
+        peer = machine.peers(to)
+        if peer is not None:
+            self._network.carry(
+                machine.name, peer.name, lambda: peer.arrive(sender, to, frame)
+            )
+
+    def receive(self) -> Iterable[tuple[int, bytes]]:
+        """What has arrived by now."""
+        return self._machine.taken_frames()
+
+    def connected(self, node: int) -> bool:
+        """A hint: whether that node is up, and its link works."""
+        peer = self._machine.peers(node)
+        return (
+            peer is not None
+            and peer.node is not None
+            and not self._network.is_cut(self._machine.name, peer.name)
+        )

@@ -1,0 +1,216 @@
+"""The network between machines, and between machines and clients: packets, and streams of them.
+
+Places are names: ``node 1``, ``client 3``. Every pair has a link in each direction, which may be cut
+by itself. What nodes send each other travels as *packets*: each is lost, doubled and delayed by
+itself, so they overtake each other. What a client and a node say to each other travels on a
+:class:`Stream`, as on TCP: nothing is lost, doubled or overtaken while it lasts, but what is sent
+into a link that is cut waits until that is mended, or until the stream breaks, which each end hears
+of at its own time, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Final
+
+from tests.sim.cluster.agenda import Agenda
+
+Place = str
+
+BREAK_SECONDS: Final = 0.5
+"""How long a stream stands a link that is cut, at least; it breaks within three times that."""
+
+
+@dataclass(slots=True)
+class Weather:
+    """How bad the network is. Shares are between 0 and 1."""
+
+    lost_share: float = 0.0
+    doubled_share: float = 0.0
+    delay_seconds_min: float = 0.0001
+    delay_seconds_max: float = 0.0006
+
+
+CALM: Final = Weather()
+
+
+class Network:
+    """See the module.
+
+    Attributes:
+        weather: of the links between nodes; what comes to streams is only its delays.
+    """
+
+    def __init__(self, agenda: Agenda, randomness: Random) -> None:
+        self.weather = CALM
+        self._agenda = agenda
+        self._random = randomness
+        self._cut: set[tuple[Place, Place]] = set()
+        self._streams: list[Stream] = []
+
+    # --- links
+
+    def cut(self, source: Place, target: Place) -> None:
+        """Nothing gets from ``source`` to ``target`` any more."""
+        self._cut.add((source, target))
+        for stream in list(self._streams):
+            stream.link_was_cut()
+
+    def mend(self, source: Place, target: Place) -> None:
+        """The link works again."""
+        self._cut.discard((source, target))
+        for stream in list(self._streams):
+            stream.flush()
+
+    def mend_all(self) -> None:
+        """All links work again, and the weather is calm."""
+        self.weather = CALM
+        self._cut.clear()
+        for stream in list(self._streams):
+            stream.flush()
+
+    def is_cut(self, source: Place, target: Place) -> bool:
+        """Whether nothing gets from ``source`` to ``target``."""
+        return (source, target) in self._cut
+
+    def delay(self) -> float:
+        """How long something takes that sets out now."""
+        weather = self.weather
+        spread = weather.delay_seconds_max - weather.delay_seconds_min
+        return weather.delay_seconds_min + spread * self._random.random() ** 2
+
+    # --- packets
+
+    def carry(self, source: Place, target: Place, arrive: Callable[[], object]) -> None:
+        """A packet sets out; ``arrive`` is called when it has come, however often it does."""
+        weather, chance = self.weather, self._random.random
+        copies = 1 + (chance() < weather.doubled_share)
+        for _ in range(copies):
+            if (source, target) not in self._cut and chance() >= weather.lost_share:
+                self._agenda.after(self.delay(), lambda: self._arrive(source, target, arrive))
+
+    def _arrive(self, source: Place, target: Place, arrive: Callable[[], object]) -> None:
+        if (source, target) not in self._cut:
+            arrive()
+
+    # --- streams
+
+    def open_stream(self, one: Place, other: Place) -> tuple[End, End]:
+        """A new stream between two places: the end at each of them."""
+        stream = Stream(self, self._agenda, self._random, one, other)
+        self._streams.append(stream)
+        return stream.ends
+
+    def forget(self, stream: Stream) -> None:
+        """Only for :class:`Stream`: it is over."""
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+
+class End:
+    """One end of a stream.
+
+    Attributes:
+        on_bytes: called with what arrives.
+        on_broken: called once, when this end has noticed that the stream is over.
+    """
+
+    def __init__(self, stream: Stream, place: Place) -> None:
+        self.place = place
+        self.is_open = True
+        self.on_bytes: Callable[[bytes], object] = lambda _: None
+        self.on_broken: Callable[[], object] = lambda: None
+        self.waiting: deque[bytes] = deque()
+        self.last_arrival = 0.0
+        self._stream = stream
+
+    def send(self, data: bytes) -> None:
+        """``data`` sets out to the other end, which may never get it."""
+        if self.is_open:
+            self._stream.send(self, data)
+
+    def close(self) -> None:
+        """This end is done; the other one hears of it, unless the link is cut."""
+        if self.is_open:
+            self._stream.close(self)
+
+
+class Stream:
+    """See the module. What its ends use; see :class:`End`."""
+
+    def __init__(
+        self, network: Network, agenda: Agenda, randomness: Random, one: Place, other: Place
+    ) -> None:
+        self._network = network
+        self._agenda = agenda
+        self._random = randomness
+        self._breaks = False
+        self.ends = End(self, one), End(self, other)
+
+    def send(self, end: End, data: bytes) -> None:
+        """From ``end`` to the other one."""
+        peer = self._peer(end)
+        if end.waiting or self._network.is_cut(end.place, peer.place):
+            end.waiting.append(data)
+            self.link_was_cut()
+            return
+        peer.last_arrival = max(peer.last_arrival, self._agenda.now + self._network.delay())
+        self._agenda.at(peer.last_arrival, lambda: self._arrive(peer, data))
+
+    def close(self, end: End) -> None:
+        """``end`` hangs up."""
+        end.is_open = False
+        end.waiting.clear()
+        peer = self._peer(end)
+        if self._network.is_cut(end.place, peer.place):
+            self.link_was_cut()
+        else:
+            peer.last_arrival = max(peer.last_arrival, self._agenda.now + self._network.delay())
+            self._agenda.at(peer.last_arrival, lambda: self._break(peer))
+        self._network.forget(self)
+
+    def flush(self) -> None:
+        """A link was mended: what waited for it goes on."""
+        for end in self.ends:
+            peer = self._peer(end)
+            if end.waiting and not self._network.is_cut(end.place, peer.place):
+                waiting, end.waiting = end.waiting, deque()
+                for data in waiting:
+                    self.send(end, data)
+
+    def link_was_cut(self) -> None:
+        """If that lasts the stream breaks."""
+        if not self._breaks and self._is_stuck():
+            self._breaks = True
+            for end in self.ends:
+                patience = BREAK_SECONDS * (1 + 2 * self._random.random())
+                self._agenda.after(patience, lambda end=end: self._lose_patience(end))
+
+    def _lose_patience(self, end: End) -> None:
+        self._breaks = False
+        if self._is_stuck() or not self._peer(end).is_open:
+            self._break(end)
+
+    def _is_stuck(self) -> bool:
+        one, other = self.ends
+        return self._network.is_cut(one.place, other.place) or self._network.is_cut(
+            other.place, one.place
+        )
+
+    def _arrive(self, end: End, data: bytes) -> None:
+        if end.is_open:
+            end.on_bytes(data)
+
+    def _break(self, end: End) -> None:
+        if end.is_open:
+            end.is_open = False
+            end.waiting.clear()
+            self._network.forget(self)
+            end.on_broken()
+
+    def _peer(self, end: End) -> End:
+        one, other = self.ends
+        return other if end is one else one

@@ -1,0 +1,89 @@
+"""Looks at all machines from outside, at every step, and knows nothing of what clients do.
+
+It sees what each node applies (by standing between the group and the range), what leaves each node,
+and what is on every disk; :mod:`.raft_rules`, :mod:`.lease_rules` and :mod:`.replica_rules` say what
+must hold of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from postroom.kv.engine import WriteSet
+from tests.sim.checkers import Content
+from tests.sim.cluster import replica_rules
+from tests.sim.cluster.lease_rules import LeaseRules
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.raft_rules import RaftRules
+
+
+class Overseer:
+    """See the module.
+
+    Attributes:
+        machines: all that there are, whether they are up or not.
+        seen: how often what has happened.
+    """
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self.machines: list[Machine] = []
+        self.raft = RaftRules()
+        self.leases = LeaseRules()
+        self.seen: Counter[str] = Counter()
+        self._note = note
+
+    def opened(self, machine: Machine) -> None:
+        """A node has been put together: from now on it is watched."""
+        node = machine.node
+        assert node is not None
+        replica = node.replica
+        apply, noop, installed = replica.apply, replica.noop, replica._installed
+
+        def watched_apply(
+            index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+        ) -> None:
+            effects: WriteSet = {}
+            apply(index, term, command, context, effects)
+            staged.update(effects)
+            self.raft.applies(machine, index, term, effects)
+            self.leases.applies(index, effects)
+
+        def watched_noop(index: int, term: int, staged: WriteSet) -> None:
+            noop(index, term, staged)
+            self.raft.applies(machine, index, term, {})
+
+        def watched_install(state: WriteSet) -> None:
+            self.seen["snapshots installed"] += 1
+            installed(state)
+
+        replica.apply = watched_apply  # type: ignore[method-assign]
+        replica.noop = watched_noop  # type: ignore[method-assign]
+        replica._installed = watched_install  # type: ignore[method-assign]
+
+    def acted(self, machine: Machine) -> None:
+        """Its node has done something."""
+        if machine.node is not None:
+            self.raft.acted(machine)
+            self.leases.acted(machine, self.machines)
+
+    def written(self, machine: Machine) -> None:
+        """What its node had staged is written."""
+        if machine.node is not None:
+            self.raft.written(machine)
+
+    def sends(self, machine: Machine, to: int, frame: bytes) -> None:
+        """Its node sends a frame to another one."""
+        self._note("frame", machine.name, to, len(frame))
+        self.raft.sends(machine, frame)
+
+    def crashed(self, machine: Machine) -> None:
+        """Its node has ended."""
+        self.raft.crashed(machine)
+
+    def look(self) -> Content | None:
+        """At everything at once; answers what the replica holds that has come farthest."""
+        self._note("look", self.raft.newest)
+        self.seen["looks"] += 1
+        self.raft.look(self.machines)
+        return replica_rules.look(self.machines)

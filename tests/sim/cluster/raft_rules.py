@@ -1,0 +1,209 @@
+"""What the Raft paper demands (figure 3 and section 5), seen from outside the nodes.
+
+* **Election safety**: at most one leader a term, ever.
+* **Log matching**: two logs with an entry of equal index and term are equal up to it.
+* **Leader completeness**: what was applied anywhere is in the log of every later leader.
+* **State machine safety**: no two members apply different entries at one index.
+* **Persistence**: nobody says what it could forget: at the moment at which a vote, an answer to an
+  append, or anything of a term is sent, the disk holds it in its synced part.
+* **Durability**: what was applied anywhere is in the synced part of a majority's disks.
+
+An applied entry is told by its index, its term, and a digest of what it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.kv.engine import WriteSet
+from postroom.kv.sorted_map import SortedMap
+from postroom.raft.messages import (
+    Append,
+    Appended,
+    Chunk,
+    ChunkTaken,
+    PreVote,
+    PreVoted,
+    TimeoutNow,
+    Vote,
+    Voted,
+    decode_frame,
+)
+from postroom.ranges.replica import APPLIED_RECORD
+from postroom.server.node import RANGE_ID
+from tests.sim.checkers import require
+
+if TYPE_CHECKING:
+    from postroom.raft.journal import Journal
+    from tests.sim.cluster.machine import Machine
+
+_LOG: Final = keys.raft_log_prefix(RANGE_ID)
+_HARD_STATE: Final = _LOG + b"h"
+_APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
+
+Entry = tuple[int, bytes]
+"""Term and digest of an applied entry."""
+
+
+class Log:
+    """What a disk would hold of the log after a loss of power."""
+
+    def __init__(self, disk: SortedMap) -> None:
+        self._disk = disk
+        stored = disk.get(_HARD_STATE)
+        hard: list[Any] = msgspec.msgpack.decode(stored) if stored else [0, 0, None, 0]
+        self.term: int = hard[1]
+        self.vote: int | None = hard[2]
+        applied = int.from_bytes(disk.get(_APPLIED) or b"", "big")
+        self.begins_after = max(hard[3], applied)
+
+    def covers(self, index: int, term: int | None = None) -> bool:
+        """Whether the entry at ``index`` is there, of ``term`` if that is given."""
+        if index <= self.begins_after:
+            return True
+        stored = self._disk.get(_LOG + b"l" + keys.u64(index))
+        return stored is not None and term in (None, int.from_bytes(stored[:8], "big"))
+
+
+class RaftRules:
+    """See the module.
+
+    Attributes:
+        leaders: of each term.
+        applied: every entry that any member has applied, once that was written.
+    """
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, int] = {}
+        self.applied: dict[int, Entry] = {}
+        self.newest = 0
+        self.wiped: set[int] = set()
+        self.voters: tuple[int, ...] = ()
+        self._applying: dict[str, list[tuple[int, Entry]]] = {}
+        self._leads: dict[str, int] = {}
+        self._hard_states: dict[str, tuple[bytes | None, Log]] = {}
+
+    # --- leaders
+
+    def acted(self, machine: Machine) -> None:
+        """Whoever leads does so alone, and with everything that was ever applied."""
+        assert machine.node is not None
+        group = machine.node.replica.group
+        term = group.term
+        if not group.is_leader or self._leads.get(machine.name) == term:
+            return
+        self._leads[machine.name] = term
+        leader = self.leaders.setdefault(term, machine.node_id)
+        require(leader == machine.node_id, f"{leader} and {machine.node_id} lead term {term}")
+        self._check_complete(machine, group.core.journal)
+
+    def _check_complete(self, machine: Machine, journal: Journal) -> None:
+        who = f"{machine.name}, leader of term {self._leads[machine.name]},"
+        require(
+            journal.last_index >= self.newest,
+            f"{who} has entries to {journal.last_index}; {self.newest} was applied somewhere",
+        )
+        for index in range(journal.base_index + 1, self.newest + 1):
+            known = self.applied.get(index)
+            mine = journal.term_at(index)
+            require(
+                known is None or known[0] == mine,
+                f"{who} has an entry of term {mine} at {index}; applied was one of {known}",
+            )
+
+    # --- what is applied
+
+    def applies(self, machine: Machine, index: int, term: int, effects: WriteSet) -> None:
+        """A member applies an entry; it counts when it is written."""
+        digest = blake2b(msgspec.msgpack.encode(effects), digest_size=8).digest()
+        self._applying.setdefault(machine.name, []).append((index, (term, digest)))
+
+    def written(self, machine: Machine) -> None:
+        """What was applied in this turn is written."""
+        for index, entry in self._applying.pop(machine.name, ()):
+            known = self.applied.setdefault(index, entry)
+            require(
+                known == entry,
+                f"{machine.name} applied {_told(entry)} at {index}, elsewhere it was {_told(known)}",
+            )
+            self.newest = max(self.newest, index)
+        assert machine.node is not None
+        self.voters = machine.node.replica.group.members
+
+    def crashed(self, machine: Machine) -> None:
+        """What it was about to apply may be forgotten."""
+        self._applying.pop(machine.name, None)
+        self._leads.pop(machine.name, None)
+
+    # --- what is said
+
+    def sends(self, machine: Machine, frame: bytes) -> None:
+        """Whoever says something can not forget it."""
+        decoded = decode_frame(frame, machine.node_id)
+        require(decoded is not None, f"{machine.name} sends what nobody can read")
+        assert decoded is not None
+        for _, message in decoded.envelopes:
+            if not isinstance(message, PreVote | PreVoted):
+                self._check_said(machine, message)
+
+    def _check_said(self, machine: Machine, message: Any) -> None:
+        log = self._durable_log(machine)
+        who = f"{machine.name} says {message!r:.300}, but its disk"
+        require(log.term >= message.term, f"{who} is in term {log.term}")
+        match message:
+            case Vote():
+                own = log.term > message.term or log.vote == machine.node_id
+                require(own, f"{who} has voted for {log.vote}")
+            case Voted(granted=True):
+                require(log.vote is not None, f"{who} has no vote")
+            case Appended(success=True):
+                there = log.covers(message.index)
+                require(there, f"{who} has no entry {message.index}")
+            case Append() | Chunk() | Appended() | ChunkTaken() | Voted() | TimeoutNow():
+                pass
+
+    def _durable_log(self, machine: Machine) -> Log:
+        return Log(machine.disk.durable)
+
+    # --- now and then
+
+    def look(self, machines: Iterable[Machine]) -> None:
+        """At all logs at once."""
+        nodes = [machine.node for machine in machines if machine.node is not None]
+        logs = [node.replica.group.core.journal for node in nodes]
+        for position, one in enumerate(logs):
+            for other in logs[:position]:
+                _check_matching(one, other)
+        self._check_durable(machines)
+
+    def _check_durable(self, machines: Iterable[Machine]) -> None:
+        if not self.newest or not self.voters:
+            return
+        term, _ = self.applied[self.newest]
+        members = [machine for machine in machines if machine.node_id in self.voters]
+        holding = [
+            machine.name for machine in members if Log(machine.disk.durable).covers(self.newest, term)
+        ]
+        gone = len(self.wiped & set(self.voters))
+        require(
+            len(holding) + gone > len(self.voters) // 2,
+            f"entry {self.newest} was applied, but of {self.voters} only {holding} have it synced",
+        )
+
+
+def _check_matching(one: Journal, other: Journal) -> None:
+    first = max(one.base_index, other.base_index)
+    last = min(one.last_index, other.last_index)
+    while last > first and one.term_at(last) != other.term_at(last):
+        last -= 1
+    equal = one.entries(first + 1, last) == other.entries(first + 1, last)
+    require(equal, f"logs agree at {last}, but not everywhere between {first} and there")
+
+
+def _told(entry: Entry) -> str:
+    return f"{entry[1].hex()} of term {entry[0]}"

@@ -1,0 +1,60 @@
+"""Replicas that have applied the same entries hold the same, to the last byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from postroom.kv import keys
+from postroom.kv.sorted_map import SortedMap
+from postroom.ranges.replica import APPLIED_RECORD
+from postroom.server.node import RANGE_ID
+from tests.sim import checkers
+from tests.sim.checkers import require
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import Machine
+
+_APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
+
+CHECKERS: Final = tuple(each for each in checkers.CHECKERS if each is not checkers.check_clock)
+"""A replica stores timestamps of other nodes' clocks: they need not be below its own ceiling."""
+
+
+def applied_index(disk: SortedMap) -> int:
+    """The last entry whose effects a disk holds."""
+    return int.from_bytes(disk.get(_APPLIED) or b"", "big")
+
+
+def look(machines: Iterable[Machine]) -> checkers.Content | None:
+    """Compares those disks that have come equally far; each state is in order by itself.
+
+    Returns:
+        What the disk holds that has come farthest.
+    """
+    by_index: dict[int, tuple[str, SortedMap]] = {}
+    for machine in machines:
+        disk = machine.disk.content
+        index = applied_index(disk)
+        name, other = by_index.setdefault(index, (machine.name, disk))
+        require_equal(name, other, machine.name, disk)
+    if not by_index:
+        return None
+    content: checkers.Content | None = None
+    for index in sorted(by_index):
+        content = checkers.read_content(by_index[index][1])
+        for checker in CHECKERS:
+            checker(content)
+    return content
+
+
+def require_equal(name: str, one: SortedMap, other_name: str, other: SortedMap) -> None:
+    """Raises ``Broken``, with the first difference, unless two disks hold the same range."""
+    if one is other:
+        return
+    mine = list(one.iterate(keys.RANGE, keys.DATA_END))
+    theirs = list(other.iterate(keys.RANGE, keys.DATA_END))
+    if mine != theirs:
+        where = sorted(set(mine) ^ set(theirs))[:4]
+        index = applied_index(one)
+        require(False, f"{name} and {other_name} differ at entry {index}: {where}")

@@ -1,0 +1,263 @@
+"""One run: a cluster, some workloads, and things that break; then calm, and the reckoning.
+
+In the phase of faults nothing wrong may ever be seen. Then everything is mended, and everything must
+finish: every client ends, the outboxes drain, all replicas come to hold the same. At last the
+workloads look at what is left, and the history of all that clients were told is compared with what
+is stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random  # noqa: TID251 - made from the seed
+from typing import Final
+
+from postroom.client.database import Database
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.raft.options import RaftOptions
+from postroom.ranges.requests import ScanChanges
+from postroom.server.node import NodeOptions
+from tests.sim import checkers
+from tests.sim.cluster import replica_rules
+from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.faults import Faults
+from tests.sim.history import History
+from tests.sim.recorded.operations import Record
+from tests.sim.simulation import WORKLOADS
+from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.registers import Registers
+from tests.sim.workloads.workload import Client, Workload
+from tests.sim.world import Task
+
+EVENTS: Final = 4000
+"""How many things happen while things break."""
+
+ELECTION_SECONDS: Final = 1.0
+"""What a run of pace 1 takes to elect a leader."""
+
+CALM_SECONDS: Final = 75.0
+"""How long the last client may take: ``run`` tries for a minute."""
+
+
+@dataclass
+class Report:
+    """What has happened in a run."""
+
+    seed: int
+    nodes: int
+    workloads: list[str]
+    faults: Counter[str]
+    commits: Counter[str]
+    seen: Counter[str]
+    digest: str
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: {self.nodes} nodes; {' '.join(self.workloads)}; commits: "
+            f"{told(self.commits)}; {told(self.seen)}; faults: {told(self.faults)}; {self.digest}"
+        )
+
+
+def told(counted: Counter[str]) -> str:
+    """For people."""
+    return ", ".join(f"{number} {name}" for name, number in sorted(counted.items())) or "none"
+
+
+class ClusterSimulation:
+    """See the module."""
+
+    def __init__(self, seed: int, events: int = EVENTS) -> None:
+        self.seed = seed
+        self.random = Random(f"cluster simulation {seed}")
+        choose = self.random.choice
+        self.pace = choose([0.1, 0.2, 0.2, 1.0])
+        self.cluster = Cluster(seed, *self._hardware(choose([3, 3, 3, 5])))
+        for machine in self.cluster.machines:
+            machine.in_parts = self.random.random() < 0.8
+        self.history = History()
+        self.cluster.witness = self.history
+        self.record = Record(lambda: self.cluster.agenda.now)
+        self.workloads = self._drawn_workloads(choose([1, 1, 2, 3]))
+        self._events = events
+        self._is_over = False
+        self._lives = 0
+        self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
+        self._database = self.cluster.database("client 0")
+        self.faults = Faults(
+            self.cluster, self.random, self.pace, self.pace * choose([0.3, 1.0, 3.0])
+        )
+
+    def _hardware(
+        self, size: int
+    ) -> tuple[list[NodeOptions], list[tuple[float, float, float]]]:
+        choose, pace = self.random.choice, self.pace
+        raft = RaftOptions(
+            heartbeat_seconds=0.1 * pace,
+            election_seconds_min=0.5 * pace,
+            election_seconds_max=1.0 * pace,
+            orphan_seconds=choose([0.1, 1.0]) * pace,
+            quiet_after_seconds=choose([0.3 * pace, 1.0, None]),
+            append_messages_in_flight_max=choose([1, 8]),
+            log_entries_max=choose([3, 30, 4096]),
+        )
+        everybody = tuple(range(1, size + 1))
+        common = {
+            "members": everybody,
+            "lease_seconds": choose([0.3, 1.0, 3.0]) * pace,
+            "raft": raft,
+            "gc_ttl_seconds": choose([1.0, 60.0]),
+            "gc_interval_seconds": choose([0.1, 2.0]),
+            "poll_seconds": choose([0.05, 1.0, 5.0]),
+            "disk_reserve_bytes": 2000,
+        }
+        reading_seconds = choose([0.0, 0.00001])
+        clocks = [
+            (self.random.uniform(0.98, 1.02), self.random.uniform(-0.2, 0.2), reading_seconds)
+            for _ in everybody
+        ]
+        return [NodeOptions(node_id=number, **common) for number in everybody], clocks
+
+    def _drawn_workloads(self, number: int) -> list[Workload]:
+        recorded: list[Callable[[], Workload]] = [
+            lambda: Registers(self.record),
+            lambda: Appends(self.record),
+        ]
+        return [make() for make in self.random.sample([*WORKLOADS, *recorded], number)]
+
+    def run(self) -> Report:
+        """All of it.
+
+        Raises:
+            AssertionError: something is not as it must be.
+        """
+        cluster = self.cluster
+        for machine in cluster.machines:
+            assert machine.open()
+        for workload in self.workloads:
+            name = type(workload).__name__.lower()
+            cluster.run(workload.setup(self._database), f"{name} is set up")
+        self._begin_clients()
+        self.faults.begin()
+        self._look_again()
+        until = cluster.agenda.events + self._events
+        while cluster.agenda.events < until:
+            cluster.agenda.step()
+        self._calm()
+        self._reckon()
+        return self._report()
+
+    def _report(self) -> Report:
+        outcomes = (each.outcome for each in self.history.attempts.values())
+        seen = Counter(self.cluster.overseer.seen)
+        seen["terms led"] = len(self.cluster.overseer.raft.leaders)
+        seen["leases"] = len(self.cluster.overseer.leases.leases)
+        seen["entries"] = self.cluster.overseer.raft.newest
+        seen["events"] = self.cluster.agenda.events
+        seen["seconds"] = int(self.cluster.agenda.now)
+        return Report(
+            self.seed,
+            len(self.cluster.machines),
+            [type(each).__name__.lower() for each in self.workloads],
+            self.faults.seen,
+            Counter(outcome.name.lower() for outcome in outcomes),
+            seen,
+            self.cluster.digest(),
+        )
+
+    # --- clients
+
+    def _begin_clients(self) -> None:
+        for index, workload in enumerate(self.workloads):
+            for number in range(workload.clients):
+                self._begin_client(index, number)
+
+    def _begin_client(self, index: int, number: int) -> None:
+        """Every client is a process of its own, so that it can die by itself."""
+        self._lives += 1
+        workload = self.workloads[index]
+        name = f"{type(workload).__name__} {number} ({self._lives})"
+        database = self.cluster.database(name)
+        randomness = Random(f"{name} {self.seed}")
+        client = Client(database, randomness, number, self._lives, lambda: self._is_over)
+        task = self.cluster.spawn(name, workload.start(client))
+        self._clients[index, number] = task, database
+        if self.random.random() < 0.1:
+            life = self.random.expovariate(1 / (5 * self.pace))
+            self.cluster.agenda.after(life, lambda: self._kill_client(index, number, task))
+
+    def _kill_client(self, index: int, number: int, victim: Task) -> None:
+        task, database = self._clients[index, number]
+        if task is victim and not task.done and not self._is_over:
+            self.cluster.kill(task, database)
+            self._begin_client(index, number)
+            self.faults.seen["dead clients"] += 1
+
+    # --- what is checked
+
+    def _look_again(self) -> None:
+        if not self._is_over:
+            self.cluster.overseer.look()
+            self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
+
+    def _calm(self) -> None:
+        """Nothing breaks any more; everybody comes to an end."""
+        cluster = self.cluster
+        self._is_over = True
+        self.faults.mend()
+        self._correct_clocks()
+        cluster.agenda.run_until(self._clients_have_ended, "every client ends", CALM_SECONDS)
+        for task, database in self._clients.values():
+            if not task.done:
+                cluster.kill(task, database)
+        self._change_leader()  # whatever the dead have locked is free again
+        cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
+
+    def _correct_clocks(self) -> None:
+        """All wall clocks are right again, and ahead of everything that was handed out."""
+        newest = max(
+            machine.node.clock.last() >> LOGICAL_BITS
+            for machine in self.cluster.machines
+            if machine.node is not None
+        )
+        for machine in self.cluster.machines:
+            machine.clock.correct_wall(newest + 1)
+
+    def _clients_have_ended(self) -> bool:
+        """All but those that wait for changes, which nobody makes any more."""
+        return all(
+            task.done
+            or isinstance(getattr(task.waits_for, "request", None), ScanChanges)
+            for task, _ in self._clients.values()
+        )
+
+    def _change_leader(self) -> None:
+        leader = self.cluster.leader()
+        if leader is not None:
+            leader.close()
+            assert leader.open()
+
+    def _reckon(self) -> None:
+        cluster = self.cluster
+        for workload in self.workloads:
+            name = type(workload).__name__.lower()
+            cluster.run(workload.check(self._database), f"{name} is checked")
+        status = cluster.retry(self._database.status, self._database, "the store tells its counters")
+        cluster.agenda.run_until(self._replicas_agree, "replicas converge", 30.0)
+        content = cluster.overseer.look()
+        assert content is not None
+        self.history.check(content)
+        checkers.require(
+            status.counters == content.counters,
+            f"told {status.counters}, stored {content.counters}",
+        )
+        for machine in cluster.machines:
+            machine.close()
+        cluster.overseer.look()
+
+    def _replicas_agree(self) -> bool:
+        indexes = {
+            replica_rules.applied_index(machine.disk.content) for machine in self.cluster.machines
+        }
+        return len(indexes) == 1

@@ -1,0 +1,67 @@
+"""Appends: transactions that read lists and append to them, all of it written down.
+
+As :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
+before it was begun (:mod:`tests.sim.recorded.appends`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.client.database import Database
+from tests.sim.recorded.appends import check_appends
+from tests.sim.recorded.operations import Record, Transaction
+from tests.sim.workloads.workload import Client
+
+LISTS = 3
+
+
+def _list(number: int) -> bytes:
+    return b"appends/%d" % number
+
+
+class Appends:
+    """See the module. ``record`` has the clock of the world that this happens in."""
+
+    clients = 4
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    async def setup(self, db: Database) -> None:
+        """All are empty."""
+
+    async def start(self, client: Client) -> None:
+        """One transaction after the other."""
+        while client.goes_on():
+            transaction = Transaction(f"client {client.number}-{client.life}")
+            call = client.db.run(self._read_and_append, client, transaction, client.token())
+            await client.attempt(self._record.transact(transaction, call))
+            await client.pause()
+
+    async def _read_and_append(
+        self, tx: Any, client: Client, transaction: Transaction, token: bytes
+    ) -> None:
+        transaction.actions.clear()  # an earlier try came to nothing
+        numbers = client.random.sample(range(LISTS), client.random.randint(1, LISTS))
+        for number in numbers:
+            key = _list(number)
+            before = (await tx.get(key) or b"").split()
+            transaction.actions.append(("read", key, tuple(before)))
+            if client.random.random() < 0.5:
+                element = token + b".%d" % number
+                tx.put(key, b" ".join([*before, element]))
+                transaction.actions.append(("append", key, element))
+
+    async def check(self, db: Database) -> None:
+        """There is an order of the transactions that explains everything."""
+        last = Transaction("check")
+
+        async def read_all(tx: Any) -> None:
+            last.actions.clear()
+            for number in range(LISTS):
+                elements = tuple((await tx.get(_list(number)) or b"").split())
+                last.actions.append(("read", _list(number), elements))
+
+        await self._record.transact(last, db.run(read_all))
+        check_appends(self._record.transactions)

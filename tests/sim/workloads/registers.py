@@ -1,0 +1,68 @@
+"""Registers: single keys, read and written by many at once; each is linearizable.
+
+Values are never written twice, so that every read tells which write it saw.
+"""
+
+from __future__ import annotations
+
+from postroom.client.database import Database
+from postroom.errors import ConditionFailed
+from tests.sim.recorded.operations import Operation, Outcome, Record
+from tests.sim.recorded.registers import check_registers
+from tests.sim.workloads.workload import Client
+
+KEYS = 2
+
+
+class Registers:
+    """See the module. ``record`` has the clock of the world that this happens in."""
+
+    clients = 4
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    async def setup(self, db: Database) -> None:
+        """Nothing is there."""
+
+    async def start(self, client: Client) -> None:
+        """One operation after the other; what each client saw last it may expect."""
+        seen: dict[bytes, bytes | None] = {}
+        while client.goes_on():
+            key = b"register/%d" % client.random.randrange(KEYS)
+            await client.attempt(self._operate(client, key, seen))
+            await client.pause()
+
+    async def _operate(
+        self, client: Client, key: bytes, seen: dict[bytes, bytes | None]
+    ) -> None:
+        db, record = client.db, self._record
+        name, token = f"client {client.number}-{client.life}", client.token()
+        chance = client.random.random()
+        if chance < 0.5:
+            seen[key] = await record.operate(Operation(name, "get", key), db.get(key))
+        elif chance < 0.75:
+            await record.operate(Operation(name, "put", key, token), db.put(key, token))
+        elif chance < 0.8:
+            await record.operate(Operation(name, "delete", key), db.delete(key))
+        else:
+            await self._put_if(client, Operation(name, "conditional_put", key, token, seen.get(key)))
+
+    async def _put_if(self, client: Client, operation: Operation) -> None:
+        key, value, expected = operation.key, operation.value, operation.expected
+        try:
+            call = client.db.conditional_put(key, value, expected)
+            await self._record.operate(operation, call)
+        except ConditionFailed as failed:
+            # What it was told is as good as a read.
+            operation.action, operation.outcome = "get", Outcome.OK
+            assert isinstance(failed.actual, bytes | None)
+            assert failed.actual != expected, f"{operation} failed without a reason"
+            operation.result = failed.actual
+
+    async def check(self, db: Database) -> None:
+        """There is an order of the operations of each key."""
+        for number in range(KEYS):
+            key = b"register/%d" % number
+            await self._record.operate(Operation("check", "get", key), db.get(key))
+        check_registers(self._record.operations)
