@@ -21,6 +21,7 @@ from postroom.errors import CommitUnknown, Retryable
 from postroom.raft.group import Group
 from postroom.raft.membership import AddLearner, Change, Promote, Remove
 from postroom.raft.outcome import Outcome
+from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
 
 VOTERS_MAX: Final = 7
@@ -109,7 +110,7 @@ class Keeper:
                 return Promote(member)
         return None
 
-    def _has_caught_up(self, learner: int) -> bool:
+    def _has_caught_up(self, learner: NodeId) -> bool:
         progress = self._group.progress().get(learner)
         return (
             progress is not None

@@ -37,7 +37,9 @@ from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
+from postroom.raft.membership import Change
 from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges import evaluators
@@ -54,6 +56,7 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions import Committer
 from postroom.server.describe import describe
+from postroom.server.keeper import Keeper
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.services import Services
 from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
@@ -147,6 +150,7 @@ class Node:
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
+            wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
         )  # fmt: skip
         self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
@@ -200,6 +204,7 @@ class Node:
             dispatcher(self.upkeep, deliveries, *moving).run,
             executor(self.upkeep, executions, *moving).run,
             collector.run,
+            Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
 
@@ -258,6 +263,14 @@ class Node:
     def describe(self) -> NodeStatus:
         """What this node can say of itself without asking anybody."""
         return describe(self)
+
+    async def change_members(self, change: Change) -> Outcome:
+        """Have the range's group change by one member; answers how that ended."""
+        ended = Pending()
+        self.replica.group.change_members(change, ended.complete)
+        self.wake(urgent=True)
+        outcome: Outcome = await ended
+        return outcome
 
     def hand_over(self) -> Pending:
         """Give lease and lead away, if they are here; completed when that is done, or hopeless."""

@@ -1,0 +1,160 @@
+"""The keeper: from what the record of the nodes says to changes of the group, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from postroom.errors import Unavailable
+from postroom.raft.group import Progress
+from postroom.raft.membership import AddLearner, Change, Members, Promote, Remove, changed
+from postroom.raft.outcome import Outcome
+from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
+from postroom.server.keeper import Keeper
+
+T = TypeVar("T")
+LAST_INDEX = 1000
+
+
+class Group:
+    """What the keeper sees of a group."""
+
+    def __init__(self, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
+        self.both = Members(voters, learners)
+        self.last_index = LAST_INDEX
+        self.behind: dict[int, Progress] = {}
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        return self.both.voters
+
+    @property
+    def learners(self) -> tuple[Any, ...]:
+        return self.both.learners
+
+    def progress(self) -> dict[Any, Progress]:
+        everybody = (*self.both.voters, *self.both.learners)
+        level = Progress(LAST_INDEX, 0.0, snapshot_under_way=False)
+        return {node: self.behind.get(node, level) for node in everybody}
+
+
+class Node:
+    """A node whose group changes at once."""
+
+    def __init__(self, group: Group, *nodes: NodeDescriptor) -> None:
+        self.node_id = 1
+        self.group = group
+        self.nodes: Nodes | None = Nodes(b"c" * 16, 100, nodes)
+        self.done: list[object] = []
+        self.outcome = Outcome.APPLIED
+        self.refuses = False
+        self.keeper = Keeper(self, group, self)  # type: ignore[arg-type]
+
+    async def wait(self, timeout_seconds: float) -> None:
+        raise AssertionError
+
+    async def change_members(self, change: Change) -> Outcome:
+        self.done.append(change)
+        if self.outcome is Outcome.APPLIED:
+            after = changed(self.group.both, change)
+            assert after is not None, change
+            self.group.both = after
+        return self.outcome
+
+    async def upkeep(self, request: ForgetNode) -> None:
+        if self.refuses:
+            raise Unavailable("no leader")
+        assert self.nodes is not None
+        self.done.append(request)
+        left = tuple(node for node in self.nodes.nodes if node.node_id != request.node_id)
+        self.nodes = Nodes(self.nodes.cluster_id, 100, left)
+
+    def hand_over(self) -> None:
+        self.done.append("hand over")
+
+    def steps(self, most: int = 10) -> list[object]:
+        """What it does until everything is settled, or for that many steps."""
+        for _ in range(most):
+            if finished(self.keeper.step()):
+                break
+        done, self.done = self.done, []
+        return done
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("it waits")
+
+
+def member(node_id: int, *, retired: bool = False) -> NodeDescriptor:
+    return NodeDescriptor(node_id, f"host{node_id}:1", bytes([node_id]) * 16, retired)
+
+
+def test_nothing_to_do() -> None:
+    assert Node(Group((1, 2, 3)), member(1), member(2), member(3)).steps() == []
+
+
+def test_a_store_that_is_no_cluster() -> None:
+    node = Node(Group((1,)))
+    node.nodes = None
+    assert node.steps() == []
+
+
+def test_a_node_that_joins_is_fed_and_then_counted() -> None:
+    node = Node(Group((1, 2, 3)), *(member(each) for each in (1, 2, 3, 4)))
+    assert node.steps() == [AddLearner(4), Promote(4)]
+
+
+def test_it_is_not_counted_before_it_has_caught_up() -> None:
+    group = Group((1, 2, 3), (4, 5, 6, 7))
+    group.behind = {
+        4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
+        5: Progress(LAST_INDEX, 5.0, snapshot_under_way=False),
+        6: Progress(LAST_INDEX, 0.0, snapshot_under_way=True),
+    }
+    node = Node(group, *(member(each) for each in range(1, 8)))
+    assert node.steps() == [Promote(7)]
+    assert not finished(node.keeper.step()), "it looks again"
+
+
+def test_a_wiped_disk_is_replaced() -> None:
+    """The old member is gone for good, so it goes first; the new one is counted when it can be."""
+    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
+    assert node.steps() == []
+
+
+def test_a_retired_leader_hands_over() -> None:
+    node = Node(Group((1, 2, 3)), member(1, retired=True), member(2), member(3))
+    assert node.steps(1) == ["hand over"]
+
+
+def test_a_learner_that_is_retired_goes_too() -> None:
+    node = Node(Group((1, 2, 3), (4,)), member(1), member(2), member(3), member(4, retired=True))
+    assert node.steps() == [Remove(4), ForgetNode(4)]
+
+
+def test_what_was_refused_is_tried_again() -> None:
+    node = Node(Group((1, 2)), member(1), member(2), member(3))
+    node.outcome = Outcome.SUPERSEDED
+    assert node.steps(2) == [AddLearner(3), AddLearner(3)]
+    node.outcome = Outcome.APPLIED
+    assert node.steps() == [AddLearner(3), Promote(3)]
+
+
+def test_forgetting_is_tried_again() -> None:
+    node = Node(Group((1, 2)), member(1), member(2), member(3, retired=True))
+    node.refuses = True
+    assert node.steps(2) == []
+    node.refuses = False
+    assert node.steps() == [ForgetNode(3)]
+
+
+def test_no_more_voters_than_make_sense() -> None:
+    everybody = range(1, 10)
+    node = Node(Group((1, 2, 3, 4, 5, 6, 7)), *(member(each) for each in everybody))
+    assert node.steps() == [AddLearner(8), AddLearner(9)]
