@@ -541,7 +541,10 @@ class Replica:
 
     def open_snapshot(self) -> Snapshot:
         """The range as it is applied, for a member that lags."""
-        return open_snapshot(self._stored, self.range_id, self._applied)
+        # What this turn has applied is not on the engine yet.
+        return open_snapshot(
+            self._stored, self.range_id, _applied(self._stored.get(self._applied_key))
+        )
 
     def snapshot_sink(self) -> RangeSink:
         """Where the range comes in, if this member lags."""

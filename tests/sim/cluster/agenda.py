@@ -58,7 +58,12 @@ class Agenda:
         self.events += 1
         act()
 
-    def run_until(self, condition: Callable[[], object], what: str, seconds: float) -> None:
+    def run_until(
+        self,
+        condition: Callable[[], object],
+        what: str | Callable[[], str],
+        seconds: float,
+    ) -> None:
         """Let things happen until ``condition`` holds.
 
         Raises:
@@ -67,7 +72,8 @@ class Agenda:
         until, events = self.now + seconds, self.events + EVENTS_MAX
         while not condition():
             if self.now > until or self.events > events or not self._entries:
-                raise AssertionError(f"{what}: nothing came of it in {seconds:g} s")
+                told = what if isinstance(what, str) else what()
+                raise AssertionError(f"{told}: nothing came of it in {seconds:g} s")
             self.step()
 
     def run(self, seconds: float) -> None:

@@ -207,20 +207,20 @@ class Machine:
 
     def accept(self, end: End) -> None:
         """A client has opened a stream to here."""
+        end.on_bytes = lambda data: self.when_awake(lambda: self._receive(end, data))
+        end.on_broken = lambda: self.when_awake(lambda: self._end_session(end))
         self.when_awake(lambda: self._accept(end))
 
     def _accept(self, end: End) -> None:
         if self.node is None:
             end.close()
-            return
-        self._sessions[end] = session = self.begin_session(self, end)
+        elif end.is_open:
+            self._sessions[end] = self.begin_session(self, end)
 
-        def receive(data: bytes) -> None:
-            if end in self._sessions:
-                self.act(lambda: session.receive(data))
-
-        end.on_bytes = lambda data: self.when_awake(lambda: receive(data))
-        end.on_broken = lambda: self.when_awake(lambda: self._end_session(end))
+    def _receive(self, end: End, data: bytes) -> None:
+        session = self._sessions.get(end)
+        if session is not None:
+            self.act(lambda: session.receive(data))
 
     def _end_session(self, end: End) -> None:
         session = self._sessions.pop(end, None)

@@ -207,7 +207,7 @@ class ClusterSimulation:
         self._is_over = True
         self.faults.mend()
         self._correct_clocks()
-        cluster.agenda.run_until(self._clients_have_ended, "every client ends", CALM_SECONDS)
+        cluster.agenda.run_until(self._clients_have_ended, self._who_waits, CALM_SECONDS)
         for task, database in self._clients.values():
             if not task.done:
                 cluster.kill(task, database)
@@ -232,6 +232,18 @@ class ClusterSimulation:
             for task, _ in self._clients.values()
         )
 
+    def _who_waits(self) -> str:
+        waiting = [
+            f"{task.name} waits for {getattr(task.waits_for, 'request', task.waits_for)!r:.200}"
+            for task, _ in self._clients.values()
+            if not task.done
+        ]
+        nodes = [
+            f"{machine.name}: {machine.node and machine.node.describe()}"
+            for machine in self.cluster.machines
+        ]
+        return "\n    ".join(["everybody comes to an end", *waiting, *nodes])
+
     def _change_leader(self) -> None:
         leader = self.cluster.leader()
         if leader is not None:
@@ -244,7 +256,7 @@ class ClusterSimulation:
             name = type(workload).__name__.lower()
             cluster.run(workload.check(self._database), f"{name} is checked")
         status = cluster.retry(self._database.status, self._database, "the store tells its counters")
-        cluster.agenda.run_until(self._replicas_agree, "replicas converge", 30.0)
+        cluster.agenda.run_until(self._replicas_agree, self._who_waits, 30.0)
         content = cluster.overseer.look()
         assert content is not None
         self.history.check(content)

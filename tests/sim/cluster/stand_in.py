@@ -19,13 +19,14 @@ def put(what):
     return token
 
 class SCall(Call):
-    __slots__ = ("end", "number")
-    def __init__(self, end, number, request):
+    __slots__ = ("end", "number", "node")
+    def __init__(self, node, end, number, request):
         super().__init__(request)
+        self.node = node
         self.end, self.number = end, number
     def complete(self, result, error):
         if not self.cancelled:
-            self.end.send(put((self.number, result, error)))
+            self.end.send(put((self.number, result, error, self.node.clock.reading())))
 
 class StandInSession:
     def __init__(self, machine, end):
@@ -33,13 +34,14 @@ class StandInSession:
         self.node = machine.node
         self.calls = {}
     def receive(self, data):
-        number, request = OBJECTS.pop(data)
+        number, request, reading = OBJECTS.pop(data)
+        self.node.clock.pass_over(reading)
         if request is None:
             call = self.calls.get(number)
             if call is not None:
                 self.node.cancel(call)
             return
-        call = self.calls[number] = SCall(self.end, number, request)
+        call = self.calls[number] = SCall(self.node, self.end, number, request)
         self.node.submit(call)
     def close(self):
         for call in self.calls.values():
@@ -68,6 +70,7 @@ class StandInSender:
         self.cluster, self.name, self.random = cluster, name, randomness
         self.is_dead = False
         self.target = 0
+        self.heard, self.heard_at = EPOCH_MILLISECONDS << 16, 0.0
         self.end = None
         self.numbers = 0
         self.waiting = {}
@@ -86,7 +89,7 @@ class StandInSender:
     def expire(self, answer):
         if not answer.done:
             self.waiting.pop(answer.number, None)
-            if self.end and self.end.is_open: self.end.send(put((answer.number, None)))
+            if self.end and self.end.is_open: self.end.send(put((answer.number, None, 0)))
             answer.complete(None, DeadlineExceeded())
     def transmit(self, answer):
         if self.is_dead or answer.number not in self.waiting: return
@@ -102,7 +105,7 @@ class StandInSender:
             mine.on_bytes = self.received
             mine.on_broken = lambda: self.broken(mine)
             machine.accept(theirs)
-        self.end.send(put((answer.number, answer.request)))
+        self.end.send(put((answer.number, answer.request, self.reading())))
     def broken(self, end):
         if end is self.end:
             self.target = (self.target + 1) % len(self.cluster.machines)
@@ -115,7 +118,8 @@ class StandInSender:
             self.cluster.agenda.after(delay, lambda a=answer: self.transmit(a))
     def received(self, data):
         if self.is_dead: return
-        number, result, error = OBJECTS.pop(data)
+        number, result, error, reading = OBJECTS.pop(data)
+        if reading > self.reading(): self.heard, self.heard_at = reading, self.cluster.agenda.now
         answer = self.waiting.get(number)
         if answer is None: return
         if isinstance(error, NotLeaseholder):
@@ -140,9 +144,14 @@ class StandInSender:
         self.cluster.agenda.after(seconds, lambda: self.cluster.resume(pause))
         return pause
     def now(self):
-        return 0
+        for m in self.cluster.machines:
+            if m.node is not None and m.node.replica.serves:
+                t = m.node.clock.now()
+                self.cluster.witness.handed_out(t)
+                return t
+        raise Unavailable("nobody", 0.01)
     def reading(self):
-        return (EPOCH_MILLISECONDS + int(self.cluster.agenda.now * 1000)) << 16
+        return self.heard + (int((self.cluster.agenda.now - self.heard_at) * 1000) << 16)
     def monotonic(self):
         return self.cluster.agenda.now
     def die(self):
