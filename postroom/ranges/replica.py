@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -48,7 +48,7 @@ from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
-from postroom.ranges.snapshot import RangeSink, open_snapshot
+from postroom.ranges.snapshot import install, is_chunk, open_snapshot
 from postroom.ranges.tenure import Tenure
 
 APPLIED_RECORD: Final = "applied"
@@ -391,6 +391,7 @@ class Replica:
     def resume(self) -> None:
         """Nobody took over: serve again."""
         self._is_handing_over = False
+        self._wants_lease = self.group.is_leader
         self._host.wake(urgent=True)
 
     def _give_back_lease(self, done: Callable[[], None]) -> None:
@@ -541,21 +542,25 @@ class Replica:
 
     def open_snapshot(self) -> Snapshot:
         """The range as it is applied, for a member that lags."""
-        # What this turn has applied is not on the engine yet.
-        return open_snapshot(
-            self._stored, self.range_id, _applied(self._stored.get(self._applied_key))
-        )
+        return open_snapshot(self._stored, self.range_id, self._applied_key)
 
-    def snapshot_sink(self) -> RangeSink:
-        """Where the range comes in, if this member lags."""
-        return RangeSink(self._stored, self.range_id, self._installed)
+    def is_chunk(self, data: bytes) -> bool:
+        """Whether ``data``, from the network, can be a part of this range."""
+        return is_chunk(self.range_id, data)
 
-    def _installed(self, state: WriteSet) -> None:
-        self._applied = _applied(state.get(self._applied_key))
-        for key, observer in self.registry.observers.items():
-            observer(state.get(key))
+    def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
+        """What replaces the range; until ``snapshot_installed`` it is not to be read."""
         self.stop_serving()
         self._cache.clear()
+        return install(self._stored, self.range_id, chunks)
+
+    def snapshot_installed(self) -> None:
+        """The range is another one: memory follows what is stored."""
+        self._cache.clear()
+        self._applied = _applied(self._stored.get(self._applied_key))
+        for key, observer in self.registry.observers.items():
+            observer(self._stored.get(key))
+        self.stop_serving()
 
     def _observe(self, writes: WriteSet) -> None:
         for key, observer in self.registry.observers.items():

@@ -275,10 +275,18 @@ class Node:
     def hand_over(self) -> Pending:
         """Give lease and lead away, if they are here; completed when that is done, or hopeless."""
         if self._handing_over is None or self._handing_over.done:
-            self._handing_over = pending = Pending()
-            self.tasks.at(HAND_OVER_SECONDS, pending)
+            self._handing_over = Pending()
+            time_out = Pending()
+            time_out.callback = self._give_up_handing_over
+            self.tasks.at(HAND_OVER_SECONDS, time_out)
             self.replica.hand_over(self._transfer)
         return self._handing_over
+
+    def _give_up_handing_over(self) -> None:
+        """Nobody has taken over in time: go on."""
+        if self._handing_over is not None and not self._handing_over.done:
+            self._handing_over.complete(None)
+            self.replica.resume()
 
     def clock_offset_seconds(self) -> float:
         """How far this node's wall clock is ahead of those of most others."""
@@ -302,8 +310,8 @@ class Node:
         group = self.replica.group
         if group.is_leader and len(group.members) > 1:
             group.transfer_leadership(None)
-        elif self._handing_over is not None:
-            self._handing_over.complete(None)
+        else:
+            self._give_up_handing_over()
 
     def _on_leadership(self, leads: bool, term: int) -> None:
         self.replica.on_leadership(leads, term)
@@ -430,6 +438,8 @@ class Node:
                 "nothing was changed: free some space, then try again",
                 retry_after=1.0,
             )
+            if len(self.replica.group.members) > 1:
+                self.hand_over()
 
     # --- the clock's ceiling, and syncing at intervals
 
