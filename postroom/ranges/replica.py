@@ -409,7 +409,7 @@ class Replica:
             self._host.on_serving(False)
         parked = [call for waiting in self._parked.values() for call in waiting]
         self._parked = {}
-        self._turn_away_calls(parked)
+        self._turn_away_calls([*parked, *_taken(self._blocked)])
 
     def on_leadership(self, leads: bool, term: int) -> None:
         """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
