@@ -43,9 +43,10 @@ class ChangeFeed:
     def read(self, view: View, request: ScanChanges) -> Changes:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
-        if self._floor is None:
+        if self._floor is None and not view.in_flight:
+            # What is under way was evaluated when nobody watched: it will not be remembered.
             self._floor = until
-        if request.after >= self._floor:
+        if self._floor is not None and request.after >= self._floor:
             changes = self._from_memory(request, until)
         else:
             changes = self._from_versions(view, request, until)
@@ -57,7 +58,9 @@ class ChangeFeed:
         """Whether much was changed elsewhere: the watcher goes on from here, or it would fall back
         behind what is remembered, and in the end behind what is collected.
         """
-        if self._floor is None or request.after < self._floor:
+        if self._floor is None:
+            return False  # what is under way will wake it
+        if request.after < self._floor:
             return True
         skipped = self._recent[-SKIPPED_MAX:]
         return len(skipped) == SKIPPED_MAX and skipped[0].timestamp > request.after

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from postroom.kv.engine import WriteSet
-from tests.sim.checkers import Content
+from tests.sim.checkers import Broken, Content
 from tests.sim.cluster import replica_rules
 from tests.sim.cluster.lease_rules import LeaseRules
 from tests.sim.cluster.machine import Machine
@@ -64,6 +64,9 @@ class Overseer:
     def acted(self, machine: Machine) -> None:
         """Its node has done something."""
         if machine.node is not None:
+            stopped = machine.node.replica.group.stopped
+            if stopped is not None and machine.node.failed is None:
+                raise Broken(f"the replica on {machine.name} has stopped") from stopped
             self.raft.acted(machine)
             self.leases.acted(machine, self.machines)
 

@@ -41,6 +41,10 @@ CALM_SECONDS: Final = 75.0
 """How long the last client may take: ``run`` tries for a minute."""
 
 
+DUE_SECONDS: Final = 1.0
+"""By then everything is due that workloads have scheduled for later."""
+
+
 @dataclass
 class Report:
     """What has happened in a run."""
@@ -212,6 +216,7 @@ class ClusterSimulation:
             if not task.done:
                 cluster.kill(task, database)
         self._change_leader()  # whatever the dead have locked is free again
+        cluster.agenda.run(DUE_SECONDS)
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
 
     def _correct_clocks(self) -> None:
