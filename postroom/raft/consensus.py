@@ -32,6 +32,7 @@ from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
 from postroom.raft.messages import Envelope, decode_frame, encode_frame, frames_of
 from postroom.raft.options import RaftOptions
+from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
 from postroom.raft.transport import Transport
@@ -112,17 +113,21 @@ class Consensus:
             state_machine: what the group replicates.
 
         Raises:
-            StoreCorrupted: the log on the engine is not sound.
+            StoreCorrupted: log or spool on the engine are not sound.
         """
         assert group_id not in self._groups, f"group {group_id} is open"
-        applied_index = state_machine.applied_index()
         prefix = raft_log_prefix(group_id)
+        spool = Spool(self._engine, prefix)
+        applied_index = state_machine.applied_index()
+        if spool.complete is not None:
+            # What is applied is neither the old state nor the new one: the log is the new one's.
+            applied_index = spool.complete.index
         journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied_index)
         core = Core(self._node_id, journal, applied_index, self._options, self._random)
         core.now = self._monotonic()
         core.restart_election_timer()
         core.on_members = self._members_changed
-        group = Group(group_id, core, state_machine, self._wake, self._liveness)
+        group = Group(group_id, core, state_machine, self._wake, self._liveness, spool)
         self._groups[group_id] = group
         self._members_changed()
         self._wake(group)
@@ -144,6 +149,7 @@ class Consensus:
         if erase:
             group.core.journal.begin(writes)
             group.core.journal.erase(self._engine)
+            Spool(self._engine, raft_log_prefix(group_id)).clear(writes)
         return writes
 
     def stage(self) -> WriteSet:

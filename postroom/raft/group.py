@@ -47,7 +47,8 @@ from postroom.raft.messages import (
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Command, Done, Proposals, encoded
 from postroom.raft.replication import Feeding, Following
-from postroom.raft.snapshot_transfer import SnapshotReceiver
+from postroom.raft.snapshot_receiver import SnapshotReceiver
+from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import Transfer
@@ -89,6 +90,7 @@ class Group:
         state_machine: StateMachine,
         wake: Callable[[Group], None],
         liveness: Liveness,
+        spool: Spool,
     ) -> None:
         """A member over ``core``; ``wake`` asks for a turn."""
         self.group_id = group_id
@@ -106,7 +108,7 @@ class Group:
         self._feeding = Feeding(core, state_machine, liveness)
         self._transfer = Transfer(core, self._feeding)
         self._following = Following(core, self._elections)
-        self._receiver = SnapshotReceiver(core, self._elections, state_machine)
+        self._receiver = SnapshotReceiver(core, self._elections, state_machine, spool)
         self._told = (False, 0)
         self._closed = False
         self._say_that_it_is_back()
@@ -158,6 +160,11 @@ class Group:
     def is_transferring(self) -> bool:
         """Whether this leader is handing over, and holds proposals back."""
         return self._transfer.is_under_way or self._transfer_to is not None
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is being put in place: the state is neither what it was nor that."""
+        return self.core.installing
 
     @property
     def is_quiet(self) -> bool:
@@ -213,8 +220,9 @@ class Group:
         Proposals wait meanwhile, and end as superseded once another one leads. After an election
         time-out, or if there is nobody to hand over to, this leader goes on.
         """
-        self._transfer_to = (to,)
-        self._wake(self)
+        if not self.core.is_sole:
+            self._transfer_to = (to,)
+            self._wake(self)
 
     # What the node's set of groups calls.
 
@@ -305,6 +313,8 @@ class Group:
         """When the next turn is due without new input; ``None`` for never."""
         if self.stopped is not None or (self.core.is_sole and self.core.role == LEADER):
             return None
+        if self.core.installing:
+            return self.core.now
         due = (
             self._elections.deadline(),
             self._feeding.deadline(),
@@ -319,7 +329,6 @@ class Group:
         self.core.outbox = []
         self._inbox = []
         self._feeding.close()
-        self._receiver.abort()
         self.proposals.abandon()
         self._refuse()
 
@@ -334,6 +343,8 @@ class Group:
 
     def _turn(self, writes: WriteSet) -> None:
         core = self.core
+        if core.installing:
+            self._receiver.step(writes)
         for sender, message in self._taken_inbox():
             self._receive(sender, message, writes)
         if core.quiet and core.role == LEADER and self._has_work():
@@ -413,6 +424,7 @@ class Group:
             core.send(sender, Appended(core.term, success=False, index=core.commit_index))
         elif isinstance(message, Append):
             self._following.on_append(sender, message)
+            self._receiver.tidy(writes)
         else:
             self._receiver.on_chunk(sender, message, writes)
             self.proposals.covered(self._receiver.installed_index)
@@ -478,6 +490,8 @@ class Group:
 
     def _apply(self, writes: WriteSet) -> None:
         core, proposals, state_machine = self.core, self.proposals, self._state_machine
+        if core.installing:
+            return
         for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
             context = proposals.applied(index, term)
             if payload[0] == _COMMAND_KIND:
@@ -500,13 +514,16 @@ class Group:
             core.send(peer.id, Appended(core.term, success=False, index=core.commit_index))
 
     def _truncate(self) -> None:
+        """Let go of entries that nobody wants, or of which there are too many."""
         core, log, options = self.core, self.core.journal, self.core.options
-        if len(log) > options.log_entries_max or log.bytes_kept > options.log_bytes_max:
-            log.drop(core.applied_index)
-        elif core.role == LEADER:
-            log.drop(min(core.applied_index, self._feeding.all_have()))
-        else:
-            log.drop(min(core.applied_index, self._following.leader_base_index))
+        entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
+        keeps, factor = core.applied_index, options.log_catching_up_factor
+        if len(log) <= entries_max and log.bytes_kept <= bytes_max:
+            wanted = self._feeding.all_have() if core.role == LEADER else None
+            keeps = self._following.leader_base_index if wanted is None else wanted
+        elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
+            keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
+        log.drop(min(core.applied_index, keeps))
 
     def _refuse(self) -> None:
         """End what is queued: this replica does nothing any more."""

@@ -83,7 +83,7 @@ class Liveness:
         return fallen
 
     def unspoken(self, now: float) -> list[NodeId]:
-        """The peers to which nothing was sent for a heartbeat: they want an empty frame."""
-        due = now - self._options.heartbeat_seconds
+        """The peers to which nothing was sent for half a heartbeat: they want an empty frame."""
+        due = now - self._options.heartbeat_seconds / 2
         never = float("-inf")
         return [peer for peer in self._peers if self._sent_at.get(peer, never) <= due]

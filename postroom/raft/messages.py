@@ -40,7 +40,8 @@ FRAME_BYTES: Final = 1024 * 1024
 its largest message."""
 
 COMMAND_BYTES_MAX: Final = 32 * 1024 * 1024
-CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
+CHUNK_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64 * 1024
+"""Chunks are far smaller, unless one value is this large: it came in one command."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Payload: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=COMMAND_BYTES_MAX + 1)]

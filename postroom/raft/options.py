@@ -44,11 +44,23 @@ class RaftOptions:
     append_bytes_in_flight_max: int = 8 * 1024 * 1024
     """Bytes of entries that one follower may be behind with; one message may exceed it."""
 
+    snapshot_chunks_in_flight_max: int = 4
+    """Chunks of a snapshot that one follower may be behind with."""
+
+    snapshot_bytes_per_turn_max: int = 512 * 1024
+    """No more chunks leave in a turn once this much has: entries go first."""
+
+    snapshot_silent_seconds_max: float = 10.0
+    """The snapshot opened for a follower that is silent for longer is closed."""
+
     log_entries_max: int = 4096
     """Entries kept for a silent member; beyond it, that member gets a snapshot."""
 
     log_bytes_max: int = 16 * 1024 * 1024
     """Bytes kept for a silent member; beyond it, that member gets a snapshot."""
+
+    log_catching_up_factor: int = 4
+    """That many times as much is kept for a member that answers, or is being sent a snapshot."""
 
     def __post_init__(self) -> None:
         """Refuse times in an order that cannot work."""

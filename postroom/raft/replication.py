@@ -6,7 +6,7 @@ way, and back to probing when the peer says that something is missing::
 
             yes: the logs agree up to i
     probe ───────────────────────────────▶ stream        a peer behind the log's beginning
-      ▲                                      │           gets a snapshot (.snapshot_transfer)
+      ▲                                      │           gets a snapshot (.snapshot_sender)
       └──────────────────────────────────────┘
             no: try again after i
 
@@ -41,7 +41,7 @@ from pysyncobj.node import Node
 from postroom.raft.election import Elections
 from postroom.raft.liveness import Liveness
 from postroom.raft.messages import Append, Appended, Entry
-from postroom.raft.snapshot_transfer import SnapshotSender
+from postroom.raft.snapshot_sender import SnapshotSender
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 
@@ -125,10 +125,12 @@ class Feeding:
         if heartbeat:
             self._heartbeat_at = core.now + core.options.heartbeat_seconds
         may_be_quiet = self._may_be_quiet()
+        self._snapshots.begin_turn()
         for peer in core.peers:
             self._feed(peer, heartbeat=heartbeat, quiet=may_be_quiet)
         if may_be_quiet and all(self._is_quiet(peer) for peer in core.peers):
             core.quiet = True
+            self._snapshots.close()
 
     def _may_be_quiet(self) -> bool:
         """Whether nothing has been to do for long enough."""
@@ -180,11 +182,19 @@ class Feeding:
             core.commit_index = majority_has
 
     def all_have(self) -> int:
-        """The last index that every peer which still answers has."""
+        """The last index that every peer has, or will have with the snapshot on its way to it."""
+        return self._have(self._core.peers)
+
+    def all_that_answer_have(self) -> int:
+        """The same, of the peers that still answer."""
         core = self._core
         since = core.now - core.options.election_seconds_max
+        return self._have([peer for peer in core.peers if core.answered_at[peer] >= since])
+
+    def _have(self, peers: list[Node]) -> int:
+        core, coming = self._core, self._snapshots.index_for
         return min(
-            (core.match_index[peer] for peer in core.peers if core.answered_at[peer] >= since),
+            (max(core.match_index[peer], coming(peer)) for peer in peers),
             default=core.journal.last_index,
         )
 
@@ -218,11 +228,22 @@ class Feeding:
         if heartbeat:
             progress.waits_for_answer = False
         if core.next_index[peer] <= core.journal.base_index:
-            self._snapshots.feed(peer, again=heartbeat)
+            self._feed_snapshot(peer, heartbeat=heartbeat)
             return
         sent = self._stream(peer, progress)
         if heartbeat and not sent:
             self._append(peer, core.next_index[peer] - 1, (), quiet=quiet)
+
+    def _feed_snapshot(self, peer: Node, *, heartbeat: bool) -> None:
+        core = self._core
+        if core.now - core.answered_at[peer] <= core.options.snapshot_silent_seconds_max:
+            sent = self._snapshots.feed(peer)
+        else:
+            self._snapshots.end(peer)
+            sent = False
+        if heartbeat and not sent:
+            # It will be refused. The refusal of one that was silent begins a transfer anew.
+            self._append(peer, core.journal.base_index, ())
 
     def _stream(self, peer: Node, progress: _Progress) -> bool:
         core, options = self._core, self._core.options
@@ -258,7 +279,7 @@ class Feeding:
     def _forget_former_peers(self) -> None:
         for peer in [peer for peer in self._progress if peer not in self._core.peers]:
             del self._progress[peer]
-            self._snapshots.forget(peer, None)
+            self._snapshots.end(peer)
 
 
 class Following:

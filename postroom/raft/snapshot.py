@@ -1,22 +1,24 @@
 """Snapshots: how a member gets the state when the entries that made it are gone (paper, section 7).
 
-The leader opens a :class:`Snapshot` and sends its chunks one by one; the follower feeds a
-:class:`SnapshotSink`. Only ``finish`` changes the replica, by staging everything into the turn's
-write set, where the log's new beginning joins it: installed whole or not at all.
+::
 
-What the chunks hold is the state machine's own business. Where a large state cannot be held in one
-write set, a sink may write chunks ahead, outside the replica's visible keys, and let ``finish``
-stage the switch; a resumed transfer begins at the chunk that the follower names. Neither changes
-this port.
+    leader                              follower
+    open_snapshot ─▶ chunks ─▶ wire ─▶ is_chunk ─▶ spool, on the engine (.spool)
+                                           │ the last one came: one write makes
+                                           ▼ the log speak of the snapshot
+                                       install_snapshot: the state is replaced,
+                                           ▼ in steps (.snapshot_receiver)
+                                       snapshot_installed
+
+What the chunks hold is the state machine's own business. Neither side ever has the whole state in
+memory: chunks are read from a snapshot of the leader's engine as they are sent, and from the
+spool as they are put in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
-
-from postroom.kv.engine import WriteSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +39,3 @@ class Snapshot:
         close = getattr(self.chunks, "close", None)
         if close is not None:
             close()
-
-
-class SnapshotSink(Protocol):
-    """A state on its way in. One of ``finish`` and ``abort`` ends it."""
-
-    def begin(self, index: int, term: int) -> None:
-        """A snapshot that ends with the entry (``index``, ``term``) follows."""
-
-    def chunk(self, data: bytes) -> None:
-        """The next chunk, in order."""
-
-    def finish(self, staged: WriteSet) -> None:
-        """Stage the replacement of the whole state, applied index included."""
-
-    def abort(self) -> None:
-        """Forget what came so far: the transfer broke off."""

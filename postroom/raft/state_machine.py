@@ -14,10 +14,11 @@ Invariants that an implementation keeps:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.snapshot import Snapshot, SnapshotSink
+from postroom.raft.snapshot import Snapshot
 
 NodeId: TypeAlias = int | str
 """Names a node. Use one of the two types throughout a cluster."""
@@ -48,7 +49,18 @@ class StateMachine(Protocol):
         """The applied index as the engine held it when the replica was opened; 0 if new."""
 
     def open_snapshot(self) -> Snapshot:
-        """The state as it is durably applied now, to be streamed to a member that lags."""
+        """The state as the engine holds it now, without what this turn stages, to be streamed."""
 
-    def snapshot_sink(self) -> SnapshotSink:
-        """Where a snapshot from the leader goes."""
+    def is_chunk(self, data: bytes) -> bool:
+        """Whether ``data``, from the network, can be a chunk of a state. Has no other effect."""
+
+    def install_snapshot(self, chunks: Iterator[bytes]) -> Iterable[WriteSet]:
+        """What replaces the whole state by that of ``chunks``, applied index included.
+
+        The state is not to be used from this call on. Each piece, of about a MiB, is written before
+        the next one is asked for. After a crash in between the node calls this again, with the same
+        chunks, on whatever state is there then.
+        """
+
+    def snapshot_installed(self) -> None:
+        """All of it is written: the state can be used."""

@@ -1,23 +1,28 @@
 """Snapshots of a range: all its engine keys, in chunks, from one moment of the engine.
 
-A chunk is a MessagePack list of pairs, about ``CHUNK_BYTES`` long. The state is read from an engine
-snapshot as it is sent, so it is never in memory as a whole on this side. The side that installs it
-gathers it and stages it in one write set, old keys removed; writing ahead outside the visible keys,
-for states larger than memory, needs nothing but another sink.
+A chunk is a MessagePack list of pairs, in the order of their keys, about ``CHUNK_BYTES`` long, and
+longer only if a single pair is. The state is read from an engine snapshot as it is sent, and put in
+place in pieces of about ``PIECE_BYTES``, so it is never in memory as a whole on either side::
+
+    install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
+
+In between the range is neither: nobody may read it, and after a crash it is done again from the
+start (:mod:`postroom.raft.snapshot_receiver`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from postroom.kv import keys
-from postroom.kv.engine import Engine, Reader, WriteSet
+from postroom.kv.engine import Engine, EngineSnapshot, Reader, WriteSet
 from postroom.raft.snapshot import Snapshot
 
 CHUNK_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 1024 * 1024
 
 _encode = msgspec.msgpack.encode
 _pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
@@ -32,57 +37,89 @@ def spans(range_id: int) -> list[keys.Span]:
     ]
 
 
-def open_snapshot(engine: Engine, range_id: int, applied_index: int) -> Snapshot:
-    """The range as it is applied now."""
-    return Snapshot(applied_index, _chunks(engine, range_id))
+def open_snapshot(engine: Engine, range_id: int, applied_key: bytes) -> Snapshot:
+    """The range as the engine holds it, with the index that it itself says is applied."""
+    frozen = engine.snapshot()
+    applied_index = int.from_bytes(frozen.get(applied_key) or b"", "big")
+    return Snapshot(applied_index, _Chunks(frozen, range_id))
 
 
-def _chunks(engine: Engine, range_id: int) -> Iterator[bytes]:
-    snapshot = engine.snapshot()
+class _Chunks:
+    """An iterator that closes its engine snapshot also if it was never begun."""
+
+    def __init__(self, frozen: EngineSnapshot, range_id: int) -> None:
+        self._frozen = frozen
+        self._chunks = _cut(frozen, range_id)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._frozen.close()
+
+
+def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
+    pairs: list[tuple[bytes, bytes]] = []
+    size = 0
+    for span in spans(range_id):
+        for key, value in frozen.iterate(*span):
+            if pairs and size + len(key) + len(value) > CHUNK_BYTES:
+                yield _encode(pairs)
+                pairs, size = [], 0
+            pairs.append((key, value))
+            size += len(key) + len(value)
+    if pairs:
+        yield _encode(pairs)
+
+
+def is_chunk(range_id: int, data: bytes) -> bool:
+    """Whether ``data``, from the network, holds pairs of this range, in order, and nothing else."""
+    if not data:
+        return True
     try:
-        pairs: list[tuple[bytes, bytes]] = []
+        pairs = _pairs.decode(data)
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        return False
+    before = b""
+    for key, _ in pairs:
+        if key <= before or not any(span.lower <= key < span.upper for span in spans(range_id)):
+            return False
+        before = key
+    return True
+
+
+def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
+    """What replaces the range by that of ``chunks``; each piece is written before the next."""
+    for span in spans(range_id):
+        yield from _removals(stored, span)
+    piece: WriteSet = {}
+    size = 0
+    for chunk in chunks:
+        if piece and size + len(chunk) > PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+        piece.update(_pairs.decode(chunk) if chunk else ())
+        size += len(chunk)
+    if piece:
+        yield piece
+
+
+def _removals(stored: Reader, span: keys.Span) -> Iterator[WriteSet]:
+    """The keys of ``span``, a piece at a time; what is gone is not stepped over again."""
+    lower = span.lower
+    while True:
+        piece: WriteSet = {}
         size = 0
-        for span in spans(range_id):
-            for key, value in snapshot.iterate(*span):
-                pairs.append((key, value))
-                size += len(key) + len(value)
-                if size >= CHUNK_BYTES:
-                    yield _encode(pairs)
-                    pairs, size = [], 0
-        if pairs:
-            yield _encode(pairs)
-    finally:
-        snapshot.close()
-
-
-class RangeSink:
-    """Installs a snapshot; ``installed`` is told the state that is about to be."""
-
-    def __init__(
-        self, stored: Reader, range_id: int, installed: Callable[[WriteSet], None]
-    ) -> None:
-        self._stored = stored
-        self._range_id = range_id
-        self._installed = installed
-        self._pairs: WriteSet = {}
-
-    def begin(self, index: int, term: int) -> None:
-        """A snapshot that ends with the entry (``index``, ``term``) follows."""
-        del index, term
-        self._pairs = {}
-
-    def chunk(self, data: bytes) -> None:
-        """The next chunk, in order."""
-        self._pairs.update(_pairs.decode(data))
-
-    def finish(self, staged: WriteSet) -> None:
-        """Stage the replacement of the whole range."""
-        for span in spans(self._range_id):
-            staged.update((key, None) for key, _ in self._stored.iterate(*span))
-        staged.update(self._pairs)
-        self._installed(self._pairs)
-        self._pairs = {}
-
-    def abort(self) -> None:
-        """Forget what came so far."""
-        self._pairs = {}
+        for key, value in stored.iterate(lower, span.upper):
+            piece[key] = None
+            size += len(key) + len(value)
+            if size > PIECE_BYTES:
+                break
+        if not piece:
+            return
+        lower = next(reversed(piece)) + b"\0"
+        yield piece

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.engine import Engine, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import Group
@@ -26,6 +26,8 @@ GROUP_ID = 7
 APPLIED = b"\x03applied"
 HISTORY = b"\x04"
 
+_pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+
 logging.getLogger("postroom.raft").setLevel(logging.CRITICAL + 1)
 
 
@@ -37,12 +39,19 @@ class HistoryMachine:
         self.contexts: list[object] = []
         self.applied_now: list[int] = []
         self.fails_on: bytes | None = None
+        self.installs = False
+        self.pairs_per_chunk = 3
+        self.opened: list[Snapshot] = []
+        self.closed = 0
 
     def applied_index(self) -> int:
         stored = self.engine.get(APPLIED)
         return 0 if stored is None else int.from_bytes(stored, "big")
 
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
+        assert not self.installs, "applied into a state that is neither old nor new"
+        before = self.applied_now[-1] if self.applied_now else index - 1
+        assert index > before, f"{index} is applied after {before}"
         staged[APPLIED] = index.to_bytes(8, "big")
         self.applied_now.append(index)
 
@@ -63,40 +72,36 @@ class HistoryMachine:
         return {int.from_bytes(key[1:], "big"): value for key, value in stored}
 
     def open_snapshot(self) -> Snapshot:
-        return Snapshot(self.applied_index(), self._chunks(dict(self.history())))
+        self.opened.append(Snapshot(self.applied_index(), self._chunks(self.engine.snapshot())))
+        return self.opened[-1]
 
-    def snapshot_sink(self) -> HistorySink:
-        return HistorySink(self)
+    def _chunks(self, frozen: EngineSnapshot) -> Iterator[bytes]:
+        """A few pairs each; the applied index comes first, as it does in a range."""
+        pairs = [(APPLIED, frozen.get(APPLIED)), *frozen.iterate(HISTORY, HISTORY + b"\xff" * 9)]
+        try:
+            for first in range(0, len(pairs), self.pairs_per_chunk):
+                yield msgspec.msgpack.encode(pairs[first : first + self.pairs_per_chunk])
+        finally:
+            self.closed += 1
 
-    @staticmethod
-    def _chunks(history: dict[int, bytes]) -> Iterator[bytes]:
-        for item in history.items():
-            yield msgspec.msgpack.encode(item)
+    def is_chunk(self, data: bytes) -> bool:
+        try:
+            _pairs.decode(data)
+        except (ValueError, msgspec.DecodeError):
+            return False
+        return True
 
+    def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
+        """One key a step: as many turns, and places to crash, as possible."""
+        self.installs = True
+        for key, _ in list(self.engine.iterate(APPLIED, HISTORY + b"\xff" * 9)):
+            yield {key: None}
+        for chunk in chunks:
+            for key, value in _pairs.decode(chunk):
+                yield {key: value}
 
-class HistorySink:
-    def __init__(self, machine: HistoryMachine) -> None:
-        self._machine = machine
-        self._arrived: dict[int, bytes] = {}
-        self._index = 0
-
-    def begin(self, index: int, term: int) -> None:
-        self._index = index
-
-    def chunk(self, data: bytes) -> None:
-        if data:
-            index, command = msgspec.msgpack.decode(data, type=tuple[int, bytes])
-            self._arrived[index] = command
-
-    def finish(self, staged: WriteSet) -> None:
-        for index in self._machine.history():
-            staged[HISTORY + index.to_bytes(8, "big")] = None
-        for index, command in self._arrived.items():
-            staged[HISTORY + index.to_bytes(8, "big")] = command
-        staged[APPLIED] = self._index.to_bytes(8, "big")
-
-    def abort(self) -> None:
-        self._arrived = {}
+    def snapshot_installed(self) -> None:
+        self.installs = False
 
 
 @dataclass
@@ -234,7 +239,8 @@ class Cluster:
         def level() -> bool:
             applied = {each.group.applied_index for each in self.members.values()}
             leader = self.leader
-            return leader is not None and applied == {leader.group.last_index}
+            installing = any(each.group.is_installing for each in self.members.values())
+            return leader is not None and not installing and applied == {leader.group.last_index}
 
         self.run_until(level)
 

@@ -1,43 +1,86 @@
-"""Section 7: a member too far behind gets the state, in chunks, installed whole or not at all."""
+"""Section 7: a member too far behind gets the state, in chunks, put in place in steps."""
 
 from __future__ import annotations
 
-import msgspec
+import random  # noqa: TID251 (seeded)
 
+import msgspec
+import pytest
+
+from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.membership import Members
-from postroom.raft.messages import Appended, Chunk, ChunkTaken
+from postroom.raft.memory_transport import Faults
+from postroom.raft.messages import (
+    Append,
+    Appended,
+    Chunk,
+    ChunkTaken,
+    PreVote,
+    TimeoutNow,
+    Vote,
+    Voted,
+)
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
-from tests.raft.cluster import Cluster
-from tests.raft.puppet import Puppets, command
+from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, Cluster, Member
+from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+
+SPOOL = raft_log_prefix(GROUP_ID) + b"s"
+OPTIONS = RaftOptions(log_entries_max=5, log_catching_up_factor=1)
 
 
 def chunk(ordinal: int, *, final: bool = False, transfer: int = 1, index: int = 9) -> Chunk:
-    data = msgspec.msgpack.encode((ordinal + 1, b"state %d" % ordinal))
+    key, value = HISTORY + (ordinal + 1).to_bytes(8, "big"), b"state %d" % ordinal
+    data = msgspec.msgpack.encode([(APPLIED, index.to_bytes(8, "big")), (key, value)])
     return Chunk(3, transfer, index, 2, Members((1, 2, 3)), ordinal, data, final)
 
 
-def test_a_member_far_behind_is_brought_up_by_a_snapshot() -> None:
-    cluster = Cluster(3, options=RaftOptions(log_entries_max=5))
+def install(puppets: Puppets) -> list:
+    """Turns until the snapshot is in place; what was said meanwhile."""
+    said: list = []
+    while puppets.group.is_installing:
+        said += puppets.turn()
+    return said
+
+
+def restarted(puppets: Puppets, *, power: bool = True) -> Puppets:
+    puppets.engine.disk.crash(puppets.consensus._random if power else None)
+    return Puppets(engine=MemoryEngine(puppets.engine.disk))
+
+
+def spooled(puppets: Puppets) -> int:
+    return len(list(puppets.engine.iterate(SPOOL, SPOOL + b"\xff" * 5)))
+
+
+def behind(cluster: Cluster, commands: int = 30) -> Member:
+    """A member that was away for too long, and is back."""
     cluster.replicate(3)
     away = cluster.followers()[0].node
     cluster.crash(away)
-    cluster.replicate(20)
+    cluster.replicate(commands)
     cluster.run(2.0)
     leader = cluster.elect()
     assert leader.group.core.journal.base_index > 10
-    member = cluster.start(away)
+    return cluster.start(away)
+
+
+def test_a_member_far_behind_is_brought_up_by_a_snapshot() -> None:
+    cluster = Cluster(3, options=OPTIONS)
+    member = behind(cluster)
+    leader = cluster.elect()
     cluster.settle()
     assert member.machine.history() == leader.machine.history()
     assert len(member.machine.applied_now) < 20
+    assert [len(leader.machine.opened), leader.machine.closed] == [1, 1]
     cluster.replicate(3)
     cluster.settle()
     cluster.check_state_machine_safety()
 
 
 def test_an_empty_member_is_brought_up_by_a_snapshot() -> None:
-    cluster = Cluster(3, options=RaftOptions(log_entries_max=2))
+    cluster = Cluster(3, options=RaftOptions(log_entries_max=2, log_catching_up_factor=1))
     lost = cluster.followers()[0].node
     cluster.crash(lost)
     cluster.replicate(10)
@@ -47,25 +90,42 @@ def test_an_empty_member_is_brought_up_by_a_snapshot() -> None:
     cluster.check_state_machine_safety()
 
 
-def test_a_snapshot_is_installed_at_its_end_in_one_write() -> None:
+# Receiving.
+
+
+def test_receipt_of_the_last_chunk_and_the_logs_new_beginning_are_one_write() -> None:
     puppets = Puppets()
     before = puppets.machine.history()
     assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
     assert puppets.machine.history() == before
     writes = puppets.stage((2, chunk(1, final=True)))
     assert puppets.outbound == []
+    assert puppets.consensus.needs_sync
+    assert {SPOOL, raft_log_prefix(GROUP_ID) + b"h"} <= set(writes)
     puppets.engine.write(writes, sync=True)
     puppets.consensus.release()
-    assert [what for _, what in puppets.outbound] == [Appended(3, True, 9)]
+    said = [what for _, what in puppets.outbound]
+    assert said == [Appended(3, True, 9, installing=True)]
+    assert puppets.machine.history() == {}
+    install(puppets)
     assert puppets.machine.history() == {1: b"state 0", 2: b"state 1"}
     assert (puppets.group.applied_index, puppets.group.last_index) == (9, 9)
+    assert spooled(puppets) == 0
+
+
+def test_spooling_needs_no_sync() -> None:
+    """What a loss of power takes of an incomplete spool is sent again."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(3, (0, 0))))
+    puppets.stage((2, chunk(0)))
+    assert not puppets.consensus.needs_sync
 
 
 def test_an_installed_snapshot_survives_a_restart() -> None:
     puppets = Puppets()
     puppets.turn((2, chunk(0, final=True)))
-    puppets.engine.disk.crash(puppets.consensus._random)
-    again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+    install(puppets)
+    again = restarted(puppets)
     assert (again.group.applied_index, again.journal.term_at(9)) == (9, 2)
     assert again.ask(2, again.append(3, (9, 2), (3, command(b"x")))) == [Appended(3, True, 10)]
 
@@ -78,7 +138,32 @@ def test_doubled_and_overtaking_chunks_do_no_harm() -> None:
     assert puppets.ask(2, chunk(1)) == [ChunkTaken(3, 1, 2)]
     assert puppets.ask(2, chunk(0, transfer=2)) == [ChunkTaken(3, 2, 1)]
     assert puppets.ask(2, chunk(2, final=True)) == [ChunkTaken(3, 1, 0)]
-    assert puppets.ask(2, chunk(1, transfer=2, final=True)) == [Appended(3, True, 9)]
+    assert puppets.ask(2, chunk(1, transfer=2, final=True)) == [Appended(3, True, 9, False, True)]
+
+
+def test_a_newer_transfer_replaces_what_came_in_part() -> None:
+    puppets = Puppets()
+    for ordinal in range(3):
+        puppets.turn((2, chunk(ordinal)))
+    puppets.turn((2, chunk(0, transfer=2)))
+    assert spooled(puppets) == 2, "its record and its first chunk"
+    assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 0)], "an older one does not come back"
+
+
+def test_chunks_of_another_snapshot_under_the_same_number_are_not_mixed() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    assert puppets.ask(2, chunk(1, index=10, final=True)) == [ChunkTaken(3, 1, 0)]
+    assert puppets.group.applied_index == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"\xc1", b"\x93\x01\x02\x03"])
+def test_a_chunk_that_is_no_part_of_any_state_changes_nothing(data: bytes) -> None:
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(3, (0, 0))))
+    odd = msgspec.structs.replace(chunk(0, final=True), data=data)
+    assert puppets.stage((2, odd)) == {}
+    assert puppets.group.stopped is None
 
 
 def test_entries_after_the_snapshot_are_kept() -> None:
@@ -93,6 +178,7 @@ def test_entries_after_the_snapshot_are_kept() -> None:
 def test_an_old_snapshot_changes_nothing() -> None:
     puppets = Puppets()
     puppets.turn((2, chunk(0, final=True)))
+    install(puppets)
     history = puppets.machine.history()
     assert puppets.ask(2, chunk(0, transfer=2, final=True, index=5)) == [Appended(3, True, 5)]
     assert puppets.machine.history() == history
@@ -108,24 +194,12 @@ def test_the_whole_log_is_replaced_when_it_conflicts() -> None:
     assert [key for key, _ in puppets.engine.iterate(b"\x02", b"\x03") if key[9:10] == b"l"] == []
 
 
-def test_a_lost_chunk_is_sent_again_with_the_next_heartbeat() -> None:
-    puppets = Puppets(options=RaftOptions(log_entries_max=4))
-    term = puppets.lead()
-    puppets.acknowledge(2)
-    said = []
-    for _ in range(6):
-        puppets.propose(b"x")
-        said += puppets.turn()
-        said += puppets.acknowledge(2)
-    said += puppets.turn((3, Appended(term, False, 0)))
-    assert puppets.journal.base_index > 1
-    sent = [what for to, what in said if to == 3 and isinstance(what, Chunk)]
-    assert [what.ordinal for what in sent] == [0]
-    assert [what for to, what in puppets.turn() if to == 3] == []
-    again = [what for to, what in puppets.wait(0.11) if to == 3]
-    assert again == sent
-    following = puppets.turn((3, ChunkTaken(term, sent[0].transfer, 1)))
-    assert [what.ordinal for to, what in following if isinstance(what, Chunk)] == [1]
+def test_what_came_in_part_goes_when_the_log_has_got_past_it() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    entries = [(3, command(b"%d" % n)) for n in range(9)]
+    puppets.turn((2, puppets.append(3, (0, 0), *entries, commit=9)))
+    assert spooled(puppets) == 0
 
 
 def test_proposals_that_a_snapshot_covers_end_as_unknown() -> None:
@@ -135,3 +209,295 @@ def test_proposals_that_a_snapshot_covers_end_as_unknown() -> None:
     puppets.turn()
     puppets.turn((2, chunk(0, final=True)))
     assert puppets.outcomes == [Outcome.UNKNOWN]
+
+
+# Breaks.
+
+
+def test_a_follower_that_restarts_asks_for_the_chunk_that_it_lacks() -> None:
+    puppets = Puppets()
+    for ordinal in range(3):
+        puppets.turn((2, chunk(ordinal)))
+    again = restarted(puppets)
+    assert again.ask(2, chunk(5)) == [ChunkTaken(3, 1, 3)]
+    assert again.ask(2, chunk(3, final=True)) == [Appended(3, True, 9, installing=True)]
+    install(again)
+    assert len(again.machine.history()) == 4
+
+
+def test_a_spool_that_the_power_shortened_is_gone_on_with() -> None:
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(3, (0, 0))))
+    for ordinal in range(5):
+        puppets.engine.write(puppets.stage((2, chunk(ordinal))), sync=False)
+        puppets.consensus.release()
+    for _ in range(2):
+        puppets.engine.disk._unsynced.pop()
+    puppets.engine.disk.crash()
+    again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+    assert again.ask(2, chunk(5)) == [ChunkTaken(3, 1, 3)]
+
+
+def test_a_crash_at_any_step_of_an_installation_begins_it_again() -> None:
+    """Whatever was in place: old keys, none, some of the new ones."""
+    for steps in range(12):
+        puppets = Puppets()
+        entries = [(1, NOOP_PAYLOAD), *[(1, command(b"%d" % n)) for n in range(3)]]
+        puppets.turn((3, puppets.append(1, (0, 0), *entries, commit=4)))
+        puppets.turn((2, chunk(0)))
+        puppets.turn((2, chunk(1, final=True)))
+        for _ in range(steps):
+            puppets.engine.write(puppets.stage(), sync=False)
+            puppets.consensus.release()
+        puppets.engine.disk.crash(random.Random(steps))
+        again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+        assert (again.group.applied_index, again.group.last_index) == (9, 9)
+        install(again)
+        assert again.machine.history() == {1: b"state 0", 2: b"state 1"}
+        assert again.machine.applied_index() == 9
+        assert spooled(again) == 0
+        again.turn((2, again.append(3, (9, 2), (3, command(b"x")), commit=10)))
+        assert again.machine.history()[10] == b"x"
+
+
+def test_while_installing_it_votes_stores_and_acknowledges_but_applies_nothing() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.turn((2, chunk(1, final=True)))
+    append = puppets.append(3, (9, 2), (3, command(b"x")), commit=10)
+    assert puppets.ask(2, append) == [Appended(3, True, 10, installing=True)]
+    assert puppets.group.is_installing
+    assert puppets.log() == [(10, 3)]
+    assert 10 not in puppets.machine.history()
+    puppets.now += 1.2
+    assert puppets.ask(3, Vote(5, 10, 3)) == [Voted(5, True)]
+    said = install(puppets)
+    assert said == []
+    assert puppets.machine.history()[10] == b"x"
+    assert puppets.group.applied_index == 10
+
+
+def test_while_installing_it_neither_campaigns_nor_takes_over() -> None:
+    """A leader needs its state: what it evaluates it evaluates against that."""
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.turn((2, chunk(1, final=True)))
+    puppets.now += 5.0
+    assert puppets.turn((2, TimeoutNow(3))) == []
+    assert puppets.group.is_installing
+    assert install(puppets) != [], "as soon as it can"
+    assert puppets.group.term == 3
+
+
+def test_while_installing_no_other_snapshot_is_taken() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.turn((2, chunk(1, final=True)))
+    assert puppets.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 0)]
+    install(puppets)
+    assert puppets.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 1)]
+
+
+def test_another_state_than_announced_stops_the_replica() -> None:
+    puppets = Puppets()
+    data = msgspec.msgpack.encode([(APPLIED, (8).to_bytes(8, "big"))])
+    puppets.turn((2, msgspec.structs.replace(chunk(0, final=True), data=data)))
+    while puppets.group.is_installing and puppets.group.stopped is None:
+        puppets.turn()
+    assert isinstance(puppets.group.stopped, AssertionError)
+
+
+def test_a_damaged_spool_is_refused() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.turn((2, chunk(1, final=True)))
+    engine = puppets.engine
+    for damage, error, message in [
+        ({SPOOL + b"\0\0\0\1": None}, StoreCorrupted, "chunk 1 is missing"),
+        ({SPOOL: b"\xc1"}, StoreCorrupted, "unreadable"),
+        ({SPOOL: msgspec.msgpack.encode([9, [3, 1], 9, 2, [[1], []], 2])}, VersionMismatch, "9"),
+    ]:
+        engine.write(damage, sync=True)  # type: ignore[arg-type]
+        with pytest.raises(error, match=message):
+            Puppets(engine=engine)
+
+
+def test_an_erased_group_leaves_no_spool() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.engine.write(puppets.consensus.close(GROUP_ID, erase=True), sync=True)
+    assert list(puppets.engine.iterate(b"\x02", b"\x03")) == []
+
+
+# Sending.
+
+
+def feeding(options: RaftOptions | None = None, entries: int = 12) -> Puppets:
+    """Member 1 leads; 2 has everything, and 3 is so far behind that it needs the state."""
+    puppets = Puppets(options=options or RaftOptions(log_entries_max=4, log_catching_up_factor=1))
+    puppets.machine.pairs_per_chunk = 1
+    puppets.lead()
+    puppets.acknowledge(2)
+    for _ in range(entries):
+        puppets.propose(b"x")
+        puppets.turn()
+        puppets.acknowledge(2)
+    assert puppets.journal.base_index > 1
+    for _ in range(103):
+        # What was opened for a silent member is closed again.
+        puppets.now += 0.1
+        puppets.acknowledge(2)
+    puppets.machine.opened, puppets.machine.closed = [], 0
+    return puppets
+
+
+def taken(puppets: Puppets, next_ordinal: int) -> tuple[int, ChunkTaken]:
+    """Member 3 has the chunks before that one."""
+    transfer = puppets.group._feeding.snapshots._opened
+    return 3, ChunkTaken(puppets.group.term, transfer, next_ordinal)
+
+
+def chunks_to(node: int, said: list) -> list[int]:
+    return [what.ordinal for to, what in said if to == node and isinstance(what, Chunk)]
+
+
+def refuse(puppets: Puppets) -> list:
+    return puppets.turn((3, Appended(puppets.group.term, False, 0)))
+
+
+def test_a_few_chunks_are_under_way_at_a_time() -> None:
+    puppets = feeding()
+    assert chunks_to(3, refuse(puppets)) == [0, 1, 2, 3]
+    assert puppets.group.progress()[3].snapshot_under_way
+    assert chunks_to(3, puppets.turn()) == []
+    assert chunks_to(3, puppets.turn(taken(puppets, 2))) == [4, 5]
+    assert chunks_to(3, puppets.turn(taken(puppets, 2))) == []
+
+
+def test_a_transfer_takes_no_more_than_its_share_of_a_turn() -> None:
+    options = RaftOptions(
+        log_entries_max=4, log_catching_up_factor=1, snapshot_bytes_per_turn_max=30
+    )
+    puppets = feeding(options)
+    assert chunks_to(3, refuse(puppets)) == [0, 1]
+    assert chunks_to(3, puppets.turn((2, Appended(puppets.group.term, True, 1)))) == [2, 3]
+
+
+def test_a_chunk_that_is_not_answered_is_sent_again_and_then_the_rest() -> None:
+    puppets = feeding()
+    refuse(puppets)
+    said: list = []
+    for _ in range(11):
+        puppets.now += 0.1
+        said += puppets.acknowledge(2)
+    assert chunks_to(3, said) == [0]
+    assert any(to == 3 and isinstance(what, Append) for to, what in said), "heartbeats go on"
+    again = puppets.turn(taken(puppets, 1))
+    assert chunks_to(3, again) == [1, 2, 3, 4]
+
+
+def test_a_follower_that_lost_what_it_had_gets_a_new_snapshot() -> None:
+    puppets = feeding()
+    refuse(puppets)
+    term = puppets.group.term
+    puppets.turn(taken(puppets, 3))
+    puppets.turn(taken(puppets, 1))
+    puppets.turn(taken(puppets, 3))
+    assert len(puppets.machine.opened) == 1, "an answer that was overtaken"
+    puppets.turn(taken(puppets, 0))
+    puppets.now += 0.3
+    puppets.turn(taken(puppets, 0), (2, Appended(term, True, 1)))
+    assert [len(puppets.machine.opened), puppets.machine.closed] == [2, 1]
+
+
+def test_the_snapshot_of_a_silent_follower_is_closed_and_another_one_opened_when_it_is_back() -> (
+    None
+):
+    puppets = feeding()
+    refuse(puppets)
+    said: list = []
+    for _ in range(103):
+        puppets.now += 0.1
+        said = puppets.acknowledge(2)
+    assert puppets.machine.closed == 1
+    assert not puppets.group.progress()[3].snapshot_under_way
+    assert [type(what) for to, what in said if to == 3] == [Append], "to hear from it"
+    assert chunks_to(3, refuse(puppets)) == [0, 1, 2, 3]
+    assert len(puppets.machine.opened) == 2
+
+
+def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> None:
+    """Else it would need another snapshot at the end of each."""
+    puppets = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
+    refuse(puppets)
+    index = puppets.machine.opened[0].index
+    for _ in range(10):
+        puppets.propose(b"x")
+        puppets.turn(taken(puppets, 0))
+        puppets.acknowledge(2)
+    assert puppets.journal.base_index == index
+    for _ in range(10):
+        puppets.propose(b"x")
+        puppets.turn(taken(puppets, 0))
+        puppets.acknowledge(2)
+    assert puppets.journal.base_index > index, "but not for ever"
+
+
+def test_no_longer_leading_closes_snapshots() -> None:
+    puppets = feeding()
+    refuse(puppets)
+    puppets.turn((2, Appended(puppets.group.term + 1, False, 0)))
+    assert puppets.machine.closed == 1
+
+
+def test_the_state_that_is_sent_is_that_of_the_engine_not_of_the_turn() -> None:
+    """What a turn applies is staged, and is not in a snapshot that is opened in that turn."""
+    puppets = feeding()
+    puppets.propose(b"staged")
+    puppets.turn()
+    term = puppets.group.term
+    has_all = (2, Appended(term, True, puppets.group.last_index))
+    puppets.stage(has_all, (3, Appended(term, False, 0)))
+    opened = puppets.machine.opened[0]
+    assert opened.index == puppets.group.applied_index - 1
+
+
+def test_transfers_survive_everything() -> None:
+    """Crashes of either side at any moment, a bad network, other leaders: it catches up."""
+    for seed in range(25):
+        cluster = Cluster(3, seed, OPTIONS)
+        member = behind(cluster)
+        cluster.network.faults = Faults(0.1, 0.1, 0.001, 0.05)
+        for _ in range(6):
+            cluster.run(cluster.random.choice([0.003, 0.02, 0.2]))
+            victim = cluster.random.choice([member.node, member.node, *cluster.members])
+            cluster.crash(victim, power=cluster.random.random() < 0.5)
+            cluster.run(0.01)
+            again = cluster.start(victim)
+            member = again if victim == member.node else member
+            cluster.check_state_machine_safety()
+        cluster.network.faults = Faults()
+        cluster.replicate(2)
+        cluster.settle()
+        histories = [each.machine.history() for each in cluster.members.values()]
+        assert histories[0] == histories[1] == histories[2]
+        cluster.check_state_machine_safety()
+
+
+def test_proposals_go_on_while_a_snapshot_is_sent_and_installed() -> None:
+    cluster = Cluster(3, options=OPTIONS)
+    member = behind(cluster, 300)
+    latest = 0.0
+    while not (member.group.applied_index > 300 and not member.group.is_installing):
+        before = cluster.now
+        cluster.replicate()
+        latest = max(latest, cluster.now - before)
+    assert latest < 0.02
+
+
+def test_a_straw_poll_is_answered_while_installing() -> None:
+    puppets = Puppets()
+    puppets.turn((2, chunk(0)))
+    puppets.turn((2, chunk(1, final=True)))
+    puppets.now += 1.2
+    assert [what.granted for what in puppets.ask(3, PreVote(4, 9, 2))] == [True]  # type: ignore[union-attr]

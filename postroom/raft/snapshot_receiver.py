@@ -1,0 +1,139 @@
+"""The follower's side of a snapshot: spool the chunks, then put the state in place, step by step.
+
+::
+
+    chunks ──▶ spool ──▶ complete ──▶ old keys out, new keys in ──▶ installed
+               any turn    one write     about a MiB a turn           spool goes
+                           = log restarted at the snapshot's index
+
+A crash before *complete* costs at most what was not written yet: the spool names the chunk that it
+lacks. A crash after it has the installation begin again from the spool, whatever was in place.
+
+Invariants:
+
+* The log begins at the snapshot's index in the very write that completes the spool (figure 13,
+  steps 6 to 8), so what this member promised with its log is never in doubt.
+* While a snapshot is being installed the member votes, stores entries and acknowledges them, but
+  applies nothing, and does not lead: its state is neither the old one nor the new one.
+* Chunks that the state machine does not know as such change nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from postroom.kv.engine import WriteSet
+from postroom.raft.election import Elections
+from postroom.raft.messages import Appended, Chunk, ChunkTaken
+from postroom.raft.spool import FORMAT_VERSION, Arriving, Spool
+from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.syncobj_core import LEADER, Core
+
+logger = logging.getLogger(__name__)
+
+
+class SnapshotReceiver:
+    """At most one snapshot on its way in."""
+
+    def __init__(
+        self, core: Core, elections: Elections, state_machine: StateMachine, spool: Spool
+    ) -> None:
+        """As the spool has it: an installation that a crash interrupted begins again."""
+        self._core = core
+        self._elections = elections
+        self._state_machine = state_machine
+        self._spool = spool
+        self._steps: Iterator[WriteSet] | None = None
+        core.installing = spool.complete is not None
+        self.installed_index = 0
+        """Proposals up to here whose entries were not seen have an unknown outcome."""
+
+    def on_chunk(self, leader: NodeId, message: Chunk, staged: WriteSet) -> None:
+        """InstallSnapshot of a term that is not behind (figure 13)."""
+        core = self._core
+        if core.role == LEADER and message.term == core.term:
+            return
+        self._elections.hear_leader(leader, message.term)
+        if self._has(message):
+            core.commit_index = max(core.commit_index, message.index)
+            self.tidy(staged)
+            self._acknowledge(leader, message.index)
+        elif self._take(message, staged):
+            self._complete(message, staged)
+            self._acknowledge(leader, message.index)
+        else:
+            core.send(leader, ChunkTaken(core.term, message.transfer, self._wanted(message)))
+
+    def step(self, staged: WriteSet) -> None:
+        """The next piece of an installation that is under way, one a turn."""
+        if self._steps is None:
+            self._steps = iter(self._state_machine.install_snapshot(self._spool.chunks()))
+        piece = next(self._steps, None)
+        if piece is not None:
+            staged.update(piece)
+            return
+        # Everything is in place, and was written in earlier turns.
+        self._steps = None
+        self._state_machine.snapshot_installed()
+        complete = self._spool.complete
+        assert complete is not None
+        assert self._state_machine.applied_index() == complete.index, "another state than announced"
+        self._spool.clear(staged)
+        self._core.installing = False
+
+    def tidy(self, staged: WriteSet) -> None:
+        """What came in part is of no use any more if the log has got past it."""
+        arriving = self._spool.arriving
+        if arriving is None or self._core.installing or arriving.index > self._core.commit_index:
+            return
+        self._spool.clear(staged)
+
+    def _has(self, message: Chunk) -> bool:
+        """Whether the log holds the snapshot's last entry; what follows it then stays (step 6)."""
+        core = self._core
+        if message.index <= core.commit_index:
+            return True
+        return core.journal.term_at(message.index) == message.index_term
+
+    def _take(self, message: Chunk, staged: WriteSet) -> bool:
+        """Spool a chunk if it is the next one; whether the snapshot is complete."""
+        if self._core.installing or not self._is_next(message):
+            return False
+        if not self._state_machine.is_chunk(message.data):
+            logger.warning("ignored a chunk of a snapshot that is no part of any state")
+            return False
+        if message.ordinal == 0:
+            number = (message.term, message.transfer)
+            place = (message.index, message.index_term)
+            self._spool.begin(Arriving(FORMAT_VERSION, number, *place, message.members), staged)
+        self._spool.add(message.data, staged)
+        return message.final
+
+    def _is_next(self, message: Chunk) -> bool:
+        arriving, number = self._spool.arriving, (message.term, message.transfer)
+        if message.ordinal == 0 and (arriving is None or number > arriving.number):
+            return True
+        return self._is_of(message) and message.ordinal == self._spool.next_ordinal
+
+    def _is_of(self, message: Chunk) -> bool:
+        arriving = self._spool.arriving
+        return arriving is not None and (
+            arriving.number == (message.term, message.transfer)
+            and (arriving.index, arriving.index_term) == (message.index, message.index_term)
+        )
+
+    def _wanted(self, message: Chunk) -> int:
+        return self._spool.next_ordinal if self._is_of(message) else 0
+
+    def _complete(self, message: Chunk, staged: WriteSet) -> None:
+        core = self._core
+        self._spool.finish(staged)
+        core.installing = True
+        core.journal.restart(message.index, message.index_term, message.members)
+        core.commit_index = core.applied_index = self.installed_index = message.index
+        core.adopt_members()
+
+    def _acknowledge(self, leader: NodeId, index: int) -> None:
+        core = self._core
+        core.send(leader, Appended(core.term, True, index, installing=core.installing))

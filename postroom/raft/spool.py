@@ -1,0 +1,132 @@
+"""Where a snapshot waits until all of it is there: chunks on the node's engine, beside the log.
+
+::
+
+    prefix | "s"                  which snapshot, and whether it is complete
+    prefix | "s" | ordinal (4)    its chunks
+
+An incomplete spool is worth the time it saves and nothing else: it is written without a sync, and a
+loss of power may shorten it. Because the engine loses only the newest writes, what is left is a
+beginning without gaps, and the follower asks for what comes next. *Completing* it is the point from
+which log and hard state speak of the snapshot, in the same write. The record then also is the
+marker of an installation that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.kv.engine import Reader, WriteSet
+from postroom.raft.membership import Members
+
+FORMAT_VERSION: Final = 1
+
+
+class Arriving(msgspec.Struct, frozen=True, array_like=True):
+    """Which snapshot.
+
+    Attributes:
+        number: the term of the leader that sends it, and its count of transfers: that of a later
+            transfer is larger, as a term has one leader.
+        index: the last entry that the state includes, and
+        index_term: its term.
+        members: the members as of that entry.
+        chunks: how many there are, once it is complete; 0 until then.
+    """
+
+    version: int
+    number: tuple[int, int]
+    index: int
+    index_term: int
+    members: Members
+    chunks: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Arriving).decode
+
+
+class Spool:
+    """One group's. What is staged is readable from the next turn on."""
+
+    def __init__(self, stored: Reader, prefix: bytes) -> None:
+        """As ``stored`` holds it under the group's ``prefix``.
+
+        Raises:
+            StoreCorrupted: the record is unreadable, or chunks of a complete snapshot are missing.
+            VersionMismatch: a later version of this format.
+        """
+        self._stored = stored
+        self._key = prefix + b"s"
+        self.arriving = self._read_record()
+        self.next_ordinal = 0
+        if self.arriving is not None:
+            while stored.get(self._chunk_key(self.next_ordinal)) is not None:
+                self.next_ordinal += 1
+            if self.next_ordinal < self.arriving.chunks:
+                raise self._corrupted(f"chunk {self.next_ordinal} is missing")
+
+    @property
+    def complete(self) -> Arriving | None:
+        """The snapshot that is all here and waits to be installed, if there is one."""
+        return self.arriving if self.arriving is not None and self.arriving.chunks else None
+
+    def begin(self, arriving: Arriving, staged: WriteSet) -> None:
+        """Another snapshot is on its way."""
+        self.clear(staged)
+        self.arriving = arriving
+        staged[self._key] = _encode(arriving)
+
+    def add(self, data: bytes, staged: WriteSet) -> None:
+        """The next chunk."""
+        staged[self._chunk_key(self.next_ordinal)] = data
+        self.next_ordinal += 1
+
+    def finish(self, staged: WriteSet) -> None:
+        """All chunks are here."""
+        assert self.arriving is not None
+        self.arriving = msgspec.structs.replace(self.arriving, chunks=self.next_ordinal)
+        staged[self._key] = _encode(self.arriving)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The chunks of the complete snapshot, each read when it is asked for."""
+        for ordinal in range(self.next_ordinal):
+            chunk = self._stored.get(self._chunk_key(ordinal))
+            if chunk is None:
+                raise self._corrupted(f"chunk {ordinal} is missing")
+            yield chunk
+
+    def clear(self, staged: WriteSet) -> None:
+        """Let go of everything. That is one key for each chunk."""
+        if self.arriving is not None:
+            staged[self._key] = None
+        for ordinal in range(self.next_ordinal):
+            staged[self._chunk_key(ordinal)] = None
+        self.arriving, self.next_ordinal = None, 0
+
+    def _chunk_key(self, ordinal: int) -> bytes:
+        return self._key + ordinal.to_bytes(4, "big")
+
+    def _read_record(self) -> Arriving | None:
+        stored = self._stored.get(self._key)
+        if stored is None:
+            return None
+        try:
+            record = _decode(stored)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise self._corrupted(f"its record is unreadable ({error})") from error
+        if record.version != FORMAT_VERSION:
+            raise VersionMismatch(
+                f"snapshot spool format {record.version}, this program knows {FORMAT_VERSION}"
+            )
+        return record
+
+    def _corrupted(self, what: str) -> StoreCorrupted:
+        return StoreCorrupted(
+            f"snapshot spool {self._key.hex()}: {what}; "
+            "restore this node from the others, or from a backup"
+        )

@@ -1,0 +1,319 @@
+"""Groups with nothing to do are quiet: no timers, no messages of theirs, and no deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from postroom.raft.memory_transport import Faults
+from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from tests.raft.cluster import GROUP_ID, Cluster, Member
+from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+
+
+def quiet_cluster(size: int = 3, seed: int = 1) -> tuple[Cluster, Member]:
+    cluster = Cluster(size, seed)
+    cluster.replicate(2)
+    cluster.run_until(all_are_quiet(cluster))
+    leader = cluster.leader
+    assert leader is not None
+    return cluster, leader
+
+
+def all_are_quiet(cluster: Cluster) -> Callable[[], bool]:
+    return lambda: all(each.group.is_quiet for each in cluster.members.values())
+
+
+def quiet_leader() -> Puppets:
+    """Member 1 leads; everybody has everything and is quiet."""
+    puppets = Puppets()
+    term = puppets.lead()
+    for node in (2, 3):
+        puppets.acknowledge(node)
+    for _ in range(12):
+        puppets.now += 0.1
+        last = puppets.group.last_index
+        puppets.turn(*[(node, Appended(term, True, last, quiet=True)) for node in (2, 3)])
+    assert puppets.group.is_quiet
+    return puppets
+
+
+def quiet_follower() -> Puppets:
+    puppets = Puppets()
+    entry = (1, NOOP_PAYLOAD)
+    puppets.turn((2, puppets.append(1, (0, 0), entry, commit=1)))
+    assert puppets.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1, True)]
+    assert puppets.group.is_quiet
+    return puppets
+
+
+def test_an_idle_group_goes_quiet_and_stays_led() -> None:
+    cluster, leader = quiet_cluster()
+    term = leader.group.term
+    cluster.run(60.0)
+    assert all_are_quiet(cluster)()
+    assert (cluster.leader, leader.group.term) == (leader, term)
+    assert [each.group.deadline() for each in cluster.members.values()] == [None] * 3
+    assert cluster.replicate()[0].outcome is Outcome.APPLIED
+    cluster.settle()
+    cluster.run_until(all_are_quiet(cluster))
+
+
+def test_a_group_is_not_quiet_while_somebody_lacks_something() -> None:
+    puppets = Puppets()
+    term = puppets.lead()
+    puppets.acknowledge(2)
+    for _ in range(30):
+        puppets.now += 0.1
+        puppets.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, False, 0)))
+    assert not puppets.group.is_quiet
+
+
+def test_a_leader_waits_until_all_say_that_they_are_quiet() -> None:
+    puppets = Puppets()
+    term = puppets.lead()
+    for node in (2, 3):
+        puppets.acknowledge(node)
+    said: list = []
+    for _ in range(30):
+        puppets.now += 0.1
+        said = puppets.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, True, 1)))
+    assert not puppets.group.is_quiet
+    assert [what.quiet for _, what in said if isinstance(what, Append)] == [True, True]
+
+
+def test_a_follower_that_lacks_something_does_not_fall_quiet() -> None:
+    puppets = Puppets()
+    entries = [(1, NOOP_PAYLOAD), (1, b"\0x")]
+    puppets.turn((2, puppets.append(1, (0, 0), *entries, commit=1)))
+    assert puppets.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1)]
+    assert puppets.ask(2, Append(1, 2, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 2)]
+    assert puppets.ask(2, Append(1, 3, 1, 3, 0, (), quiet=True)) == [Appended(1, False, 2)]
+    assert not puppets.group.is_quiet
+
+
+def test_any_other_append_wakes_a_follower() -> None:
+    puppets = quiet_follower()
+    puppets.turn((2, puppets.append(1, (1, 1), commit=1)))
+    assert not puppets.group.is_quiet
+    assert puppets.group.deadline() is not None
+
+
+def test_a_proposal_wakes_the_leader_and_it_the_others() -> None:
+    puppets = quiet_leader()
+    puppets.propose(b"x")
+    sent = [what for _, what in puppets.turn() if isinstance(what, Append)]
+    assert [(len(what.entries), what.quiet) for what in sent] == [(1, False)] * 2
+    assert not puppets.group.is_quiet
+
+
+def test_a_request_for_votes_wakes_the_leader() -> None:
+    for asking in (PreVote(9, 0, 0), Vote(9, 0, 0), Appended(1, False, 0), Appended(0, True, 0)):
+        puppets = quiet_leader()
+        sent = [to for to, what in puppets.turn((3, asking)) if isinstance(what, Append)]
+        assert sorted(sent) == [2, 3]
+        assert puppets.group.is_leader
+
+
+def test_a_stranger_wakes_nobody() -> None:
+    for puppets in (quiet_leader(), quiet_follower()):
+        puppets.turn((9, PreVote(9, 0, 0)), (9, Vote(9, 0, 0)), (9, Appended(0, False, 0)))
+        assert puppets.group.is_quiet
+
+
+def test_a_quiet_follower_does_not_vote_while_its_leaders_node_is_heard() -> None:
+    puppets = quiet_follower()
+    for _ in range(20):
+        puppets.now += 0.1
+        puppets.inbound.append((2, b"\x93\x01\x00\x90"))
+        puppets.turn()
+    assert puppets.group.is_quiet
+    assert puppets.ask(3, Vote(9, 9, 9)) == []
+    assert puppets.group.term == 1
+
+
+def test_a_leader_that_asks_for_votes_does_not_lead() -> None:
+    """It was started again so quickly that nobody noticed."""
+    puppets = quiet_follower()
+    assert puppets.ask(2, PreVote(2, 1, 1)) == [PreVoted(2, True)]
+    assert not puppets.group.is_quiet
+    assert puppets.group.leader is None
+
+
+def test_a_late_straw_poll_of_the_leader_unseats_nobody() -> None:
+    """From before it led: a leader never asks for a later term than its own."""
+    puppets = quiet_follower()
+    assert puppets.ask(2, PreVote(1, 1, 1)) == [PreVoted(1, False)]
+    assert puppets.group.leader == 2
+
+
+def test_a_quiet_group_whose_leader_dies_elects_another_in_time() -> None:
+    for seed in range(10):
+        cluster, leader = quiet_cluster(seed=seed)
+        cluster.run(5.0)
+        before = cluster.now
+        cluster.crash(leader.node)
+        cluster.replicate()
+        assert cluster.now - before < 2.5
+        cluster.settle()
+
+
+def test_a_leader_that_is_started_again_at_once() -> None:
+    for seed in range(10):
+        cluster, leader = quiet_cluster(seed=seed)
+        cluster.crash(leader.node)
+        cluster.run(0.01)
+        cluster.start(leader.node)
+        before = cluster.now
+        cluster.replicate()
+        assert cluster.now - before < 2.5
+        cluster.settle()
+        cluster.run_until(all_are_quiet(cluster))
+
+
+def test_everybody_is_started_again_at_once() -> None:
+    cluster, _ = quiet_cluster()
+    for node in (1, 2, 3):
+        cluster.crash(node)
+        cluster.start(node)
+    cluster.replicate()
+    cluster.run_until(all_are_quiet(cluster))
+
+
+def test_a_follower_that_is_started_again_is_fed_at_once() -> None:
+    """With the loss of applied state that was not synced: nobody proposes, yet it applies."""
+    cluster, leader = quiet_cluster()
+    away = cluster.followers()[0].node
+    cluster.crash(away)
+    member = cluster.start(away)
+    cluster.run(0.05)
+    assert member.group.applied_index == leader.group.last_index
+    assert cluster.leader is leader
+    cluster.run_until(all_are_quiet(cluster))
+
+
+def test_a_group_goes_quiet_without_a_node_that_is_down_and_feeds_it_when_it_is_back() -> None:
+    cluster, leader = quiet_cluster()
+    away = cluster.followers()[0].node
+    cluster.crash(away)
+    cluster.replicate(3)
+    cluster.run(5.0)
+    assert all_are_quiet(cluster)()
+    member = cluster.start(away)
+    cluster.run(0.05)
+    assert member.group.applied_index == leader.group.last_index
+    assert cluster.leader is leader
+
+
+def test_a_partition_while_quiet() -> None:
+    for seed in range(10):
+        cluster, leader = quiet_cluster(5, seed)
+        others = [node for node in cluster.members if node != leader.node]
+        cluster.network.partition([leader.node], others)
+        cluster.run(1.8)
+        assert not leader.group.is_leader, "no majority of nodes is heard"
+        cluster.replicate(2)
+        cluster.network.heal()
+        cluster.settle()
+        cluster.run_until(all_are_quiet(cluster))
+        cluster.check_state_machine_safety()
+
+
+def test_a_minority_that_is_cut_off_while_quiet_comes_back_quietly() -> None:
+    cluster, leader = quiet_cluster()
+    away = cluster.followers()[0]
+    cluster.network.partition([away.node], [n for n in cluster.members if n != away.node])
+    cluster.run(10.0)
+    cluster.network.heal()
+    cluster.run(3.0)
+    assert cluster.leader is leader
+    assert len(cluster.leaders) == 1
+    assert all_are_quiet(cluster)()
+
+
+def test_a_leader_whose_replica_stopped_while_its_node_lives_is_replaced() -> None:
+    """The node's heartbeat vouches for the node only: whoever asks for votes wakes the rest."""
+    cluster, leader = quiet_cluster()
+    leader.group.stop(RuntimeError("broken"))
+    follower = next(each for each in cluster.members.values() if each is not leader)
+    follower.group._elections.wake(cluster.now)
+    follower.consensus._wake(follower.group)
+    cluster.run_until(lambda: cluster.leader not in (None, leader), 5.0)
+
+
+def test_a_bad_network_never_deadlocks_a_group_that_comes_and_goes() -> None:
+    for seed in range(20):
+        cluster = Cluster(3, seed, RaftOptions(quiet_after_seconds=0.1))
+        cluster.network.faults = Faults(0.2, 0.2, 0.001, 0.3)
+        for _ in range(10):
+            cluster.run(cluster.random.choice([0.1, 1.0, 3.0]))
+            leader = cluster.leader
+            if leader is not None:
+                cluster.propose(leader)
+        cluster.network.faults = Faults()
+        cluster.replicate()
+        cluster.settle()
+        cluster.run_until(all_are_quiet(cluster))
+        cluster.check_state_machine_safety()
+
+
+def test_it_can_be_turned_off() -> None:
+    cluster = Cluster(3, options=RaftOptions(quiet_after_seconds=None))
+    cluster.replicate()
+    cluster.run(20.0)
+    assert not any(each.group.is_quiet for each in cluster.members.values())
+
+
+def test_heartbeats_between_nodes_carry_the_wall_clock() -> None:
+    cluster, leader = quiet_cluster()
+    heard: list[tuple] = []
+    for member in cluster.members.values():
+        member.consensus._wall_milliseconds = lambda member=member: 1000 + member.node  # type: ignore[misc]
+    leader.consensus._on_peer_clock = lambda peer, clock: heard.append((peer, clock))
+    cluster.run(1.05)
+    others = sorted(each.node for each in cluster.members.values() if each is not leader)
+    assert set(heard) == {(node, 1000 + node) for node in others}
+    assert 18 <= len(heard) <= 22, "one frame of each node and heartbeat"
+    at = leader.consensus.heard_at(others[0])
+    assert at is not None
+    assert cluster.now - at < 0.15
+    assert leader.consensus.heard_at(99) is None
+
+
+IDLE_GROUPS = 1000
+IDLE_SECONDS = 30.0
+
+
+def test_a_thousand_idle_groups_take_no_turns() -> None:
+    """What is counted is what costs: turns of groups, messages, and frames."""
+    cluster = Cluster(3)
+    for number in range(1, IDLE_GROUPS):
+        for member in cluster.members.values():
+            member.consensus.create(GROUP_ID + number, (1, 2, 3), _Nothing())
+    cluster.run(8.0)
+    groups = [group for member in cluster.members.values()
+              for group in member.consensus.groups.values()]  # fmt: skip
+    assert len(groups) == 3 * IDLE_GROUPS
+    assert all(group.is_quiet for group in groups)
+    turns: list[int] = []
+    for group in groups:
+        group._turn = lambda writes, group=group: turns.append(group.group_id)  # type: ignore
+    before = cluster.network._sent
+    cluster.run(IDLE_SECONDS)
+    # Alarms that were set before a group fell quiet ring once.
+    assert len(turns) <= len(groups)
+    frames = cluster.network._sent - before
+    assert frames <= 6 * IDLE_SECONDS / cluster.options.heartbeat_seconds + 6
+
+
+class _Nothing:
+    """A state that is only an applied index, in memory."""
+
+    applied = 0
+
+    def applied_index(self) -> int:
+        return self.applied
+
+    def noop(self, index: int, term: int, staged: object) -> None:
+        self.applied = index
