@@ -449,7 +449,7 @@ class Transaction:
         requests += self._sends
         return requests
 
-    def _commit_request(self, writes: list[Any]) -> CommitTransaction:
+    def _commit_request(self, writes: list[Any]) -> CommitTransaction[Any]:
         return CommitTransaction(
             self._id,
             self._began,

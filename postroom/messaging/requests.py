@@ -6,13 +6,27 @@ position in its transaction (4). It orders the inbox, and it is what the engine 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from postroom.ranges.requests import Request, UpdateRequest
+from postroom.ranges.requests import (
+    Bound,
+    Count,
+    Key,
+    Moment,
+    Payload,
+    Request,
+    Seconds,
+    TransactionId,
+    UpdateRequest,
+)
 
 MESSAGE_ID_BYTES: Final = 20
+
+MessageId: TypeAlias = Annotated[
+    bytes, msgspec.Meta(min_length=MESSAGE_ID_BYTES, max_length=MESSAGE_ID_BYTES)
+]
 
 # --- writes, inside a transaction ------------------------------------------------------------
 
@@ -20,24 +34,24 @@ MESSAGE_ID_BYTES: Final = 20
 class EnqueueMessage(Request, frozen=True, array_like=True, tag="enqueue_message"):
     """Sends ``value`` to the inbox of ``key``; not before ``due``, if that is not 0."""
 
-    key: bytes
-    value: bytes
+    key: Key
+    value: Payload
     headers: dict[str, Any] | None = None
-    due: int = 0
+    due: Moment = 0
 
 
 class EnqueueUpdate(Request, frozen=True, array_like=True, tag="enqueue_update"):
     """Has ``request`` carried out after the commit; not before ``due``, if that is not 0."""
 
     request: UpdateRequest
-    due: int = 0
+    due: Moment = 0
 
 
 class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
     """Consumes the messages ``ids`` from the inbox of ``key``: they are gone, exactly these."""
 
-    key: bytes
-    ids: list[bytes]
+    key: Key
+    ids: list[MessageId]
 
 
 # --- reads ------------------------------------------------------------------------------------
@@ -50,34 +64,34 @@ class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=Fals
     answered only once there is one.
     """
 
-    key: bytes
-    messages_max: int
-    bytes_max: int
-    transaction_id: bytes
-    seconds_max: float
+    key: Key
+    messages_max: Count
+    bytes_max: Count
+    transaction_id: TransactionId
+    seconds_max: Seconds
     wait: bool = False
 
 
 class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
     """The oldest messages of an inbox as of ``timestamp`` (0: now); nothing is consumed."""
 
-    key: bytes
-    messages_max: int
-    timestamp: int = 0
+    key: Key
+    messages_max: Count
+    timestamp: Moment = 0
 
 
 class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
     """The keys in ``[start, end)`` that have mail, those with the oldest message first."""
 
-    start: bytes
-    end: bytes | None
-    inboxes_max: int
+    start: Bound
+    end: Bound | None
+    inboxes_max: Count
 
 
 class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
     """What could not be executed or delivered, oldest first."""
 
-    letters_max: int
+    letters_max: Count
 
 
 class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
@@ -94,13 +108,13 @@ class AwaitQuiet(Request, frozen=True, array_like=True, tag="await_quiet", gc=Fa
 class DeliverDue(Request, frozen=True, array_like=True, tag="deliver_due", gc=False):
     """Moves the due deliverable messages of the range to the inboxes in it."""
 
-    messages_max: int
+    messages_max: Count
 
 
 class ExecuteDue(Request, frozen=True, array_like=True, tag="execute_due", gc=False):
     """Carries out the due executable messages of the range."""
 
-    messages_max: int
+    messages_max: Count
 
 
 class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):

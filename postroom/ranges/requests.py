@@ -12,14 +12,33 @@ Three kinds, told apart by the table in which their evaluator is registered:
 * *maintenance* is what the range's own services ask for (collecting garbage, delivering).
 
 Timestamps are 64-bit integers (:mod:`postroom.kv.clock`). Requests are immutable and carry
-nothing but data, so that they can travel.
+nothing but data, so that they can travel. The limits on their fields are checked by the decoder,
+where they come in from elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
+
+from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+
+TRANSACTION_ID_BYTES: Final = 16
+
+Key: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
+Bound: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX + 1)]
+"""Of a span: a key, or what comes right after one."""
+Payload: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=MESSAGE_BYTES_MAX)]
+"""A value, or a message: their limits are the same."""
+TransactionId: TypeAlias = Annotated[
+    bytes, msgspec.Meta(min_length=TRANSACTION_ID_BYTES, max_length=TRANSACTION_ID_BYTES)
+]
+Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+Write = TypeVar("Write")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,8 +53,8 @@ class Get(Request, frozen=True, array_like=True, tag="get", gc=False):
     tells.
     """
 
-    key: bytes
-    timestamp: int = 0
+    key: Key
+    timestamp: Moment = 0
 
 
 class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", gc=False):
@@ -44,37 +63,37 @@ class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", 
     The lock ends with the transaction, but after ``seconds_max`` at the latest.
     """
 
-    key: bytes
-    timestamp: int
-    transaction_id: bytes
-    seconds_max: float
+    key: Key
+    timestamp: Moment
+    transaction_id: TransactionId
+    seconds_max: Seconds
 
 
 class GetMany(Request, frozen=True, array_like=True, tag="get_many"):
     """The values of several keys at one timestamp."""
 
-    keys: list[bytes]
-    timestamp: int = 0
+    keys: list[Key]
+    timestamp: Moment = 0
 
 
 class Scan(Request, frozen=True, array_like=True, tag="scan", gc=False):
     """A page of the pairs in ``[start, end)``; ``end=None`` is unbounded."""
 
-    start: bytes
-    end: bytes | None
-    timestamp: int
-    pairs_max: int
-    bytes_max: int
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    pairs_max: Count
+    bytes_max: Count
 
 
 class ReverseScan(Request, frozen=True, array_like=True, tag="reverse_scan", gc=False):
     """The same, from the end backwards."""
 
-    start: bytes
-    end: bytes | None
-    timestamp: int
-    pairs_max: int
-    bytes_max: int
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    pairs_max: Count
+    bytes_max: Count
 
 
 class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=False):
@@ -83,9 +102,9 @@ class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=
     With ``wait``, is answered only once there is one.
     """
 
-    start: bytes
-    end: bytes | None
-    after: int
+    start: Bound
+    end: Bound | None
+    after: Moment
     wait: bool = True
 
 
@@ -96,25 +115,25 @@ class Now(Request, frozen=True, array_like=True, tag="now", gc=False):
 class ReadAccounting(Request, frozen=True, array_like=True, tag="read_accounting", gc=False):
     """The metric sums of a prefix."""
 
-    prefix: bytes
+    prefix: Key
 
 
 class Protect(Request, frozen=True, array_like=True, tag="protect", gc=False):
     """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``."""
 
-    timestamp: int = 0
+    timestamp: Moment = 0
 
 
 class Unprotect(Request, frozen=True, array_like=True, tag="unprotect", gc=False):
     """Takes one protection of ``timestamp`` back."""
 
-    timestamp: int
+    timestamp: Moment
 
 
 class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", gc=False):
     """Frees what a transaction locked, because it was rolled back."""
 
-    transaction_id: bytes
+    transaction_id: TransactionId
 
 
 # --- writes ---------------------------------------------------------------------------------
@@ -123,42 +142,42 @@ class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", g
 class Put(Request, frozen=True, array_like=True, tag="put", gc=False):
     """Sets ``key`` to ``value``."""
 
-    key: bytes
-    value: bytes
+    key: Key
+    value: Payload
 
 
 class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put", gc=False):
     """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing)."""
 
-    key: bytes
-    value: bytes
+    key: Key
+    value: Payload
     expected: bytes | None
 
 
 class Increment(Request, frozen=True, array_like=True, tag="increment", gc=False):
     """Adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0."""
 
-    key: bytes
+    key: Key
     by: int = 1
 
 
 class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
     """Removes ``key``, if it is there."""
 
-    key: bytes
+    key: Key
 
 
 class DeleteRange(Request, frozen=True, array_like=True, tag="delete_range", gc=False):
     """Removes the keys in ``[start, end)``; ``end=None`` is unbounded. Answers how many."""
 
-    start: bytes
-    end: bytes | None
+    start: Bound
+    end: Bound | None
 
 
 class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
     """Adds deltas to metrics of ``key`` and of every prefix of it, at the separator ``/``."""
 
-    key: bytes
+    key: Key
     deltas: dict[str, int]
 
 
@@ -166,8 +185,10 @@ UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
 """What can be deferred as an executable message (DESIGN section 6)."""
 
 
-class CommitTransaction(Request, frozen=True, array_like=True, tag="commit"):
+class CommitTransaction(Request, Generic[Write], frozen=True, array_like=True, tag="commit"):
     """Commits a transaction that lies in one range: checks its reads, then does its writes.
+
+    Generic, because what writes there are is known only above (:mod:`postroom.messaging.requests`).
 
     Attributes:
         transaction_id: 16 bytes, unique; committing again with it is safe and tells the outcome.
@@ -179,14 +200,14 @@ class CommitTransaction(Request, frozen=True, array_like=True, tag="commit"):
         writes: what it does, in order; each sees those before it.
     """
 
-    transaction_id: bytes
-    began: int
-    seconds_max: float
-    read_timestamp: int
-    anchor: bytes
-    reads: list[bytes]
-    spans: list[tuple[bytes, bytes | None]]
-    writes: list[Any]
+    transaction_id: TransactionId
+    began: Moment
+    seconds_max: Seconds
+    read_timestamp: Moment
+    anchor: Key
+    reads: list[Key]
+    spans: list[tuple[Bound, Bound | None]]
+    writes: list[Write]
 
 
 # --- maintenance ----------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Committer:
         self._latest.clear()
         self._remembers_from = self._now()
 
-    def _may_be_known(self, request: CommitTransaction) -> bool:
+    def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
         client, number = request.transaction_id[:8], request.transaction_id[8:]
         latest = self._latest.get(client)
         if latest is not None and number <= latest:
@@ -75,7 +75,7 @@ class Committer:
         self._latest[client] = number
         return request.began < self._remembers_from
 
-    def __call__(self, ctx: Evaluation, request: CommitTransaction) -> Committed:
+    def __call__(self, ctx: Evaluation, request: CommitTransaction[Any]) -> Committed:
         """The timestamp of the commit, and what each write answered.
 
         Raises:
@@ -106,7 +106,7 @@ def _from_record(record: bytes) -> Committed:
     return Committed(int.from_bytes(record[:8], "big"), answers)
 
 
-def _check_age(ctx: Evaluation, request: CommitTransaction) -> None:
+def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
     age = ctx.timestamp - request.began
     if age <= from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX)):
         return
@@ -121,7 +121,7 @@ def _check_age(ctx: Evaluation, request: CommitTransaction) -> None:
     )
 
 
-def _check_reads(ctx: Evaluation, request: CommitTransaction) -> None:
+def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
     """Nothing that was read may have a version after the read timestamp."""
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:

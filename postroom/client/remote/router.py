@@ -1,17 +1,98 @@
-"""The client's router: finds who leads, keeps requests going until they are answered.
+"""The client's router: finds who leads, and keeps requests going until they are answered.
 
-(The interface; the inside follows.)
+::
+
+    submit ─▶ queue ─▶ link to the leader ─▶ answered ─▶ complete
+                ▲            │ not the leader · link lost · no sign of life
+                └────────────┘   (again, until its deadline)
+
+Plain synchronous code, without a network, a loop or a clock of its own: a shell
+(:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
+
+*Who leads* is learned from what nodes say: each welcomes with it, and tells it again when asked (a
+look-up). Requests go only to a node that says that it leads itself. While none is known, the
+addresses are tried in turn, at first without a pause, then with growing, random ones; a node that
+does not welcome in time does not hold up the next.
+
+*What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
+recognised by its transaction's id and answered as the first time. What must not be said lightly is
+"nothing happened":
+
+* A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
+* A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had
+  no effect *yet*. It holds if none of them can be evaluated any more: those that were lost at the
+  same node are, since it ends older streams before it welcomes a newer one; else it is
+  ``CommitUnknown``.
+* After the deadline, ``Unavailable`` is for what certainly never took effect.
+
+*A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
+asked for every half second, and after another second without one the link is given up.
+
+What the leaseholder keeps in memory for this client goes with the link, or the lease. Protections
+are asked for again; whoever waits asks again.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import random  # noqa: TID251 - passed in, as an instance
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
+from postroom.client.remote import wire
+from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall
+from postroom.client.remote.heard_clock import HeardClock
+from postroom.client.remote.link import Link
+from postroom.client.sender import DeadlineExceeded
+from postroom.errors import (
+    CommitUnknown,
+    Error,
+    Invalid,
+    TransactionConflict,
+    TransactionExpired,
+    Unavailable,
+)
+from postroom.messaging.requests import AwaitQuiet, ReapQueue
+from postroom.ranges.nodes import RetireNode
+from postroom.ranges.requests import (
+    CommitTransaction,
+    GetForUpdate,
+    Protect,
+    ReleaseLocks,
+    ScanChanges,
+    Unprotect,
+)
 
 REQUEST_SECONDS: Final = 15.0
+"""Long enough for an election, a lease to run out and a rolling restart."""
+QUEUE_MAX: Final = 10_000
+WAITS_MAX: Final = 10_000
+"""How many requests may wait here for a leader, and at nodes for something to happen."""
+SWEEP_SECONDS: Final = 0.25
+"""How late a deadline without a time of its own may be noticed."""
+OPENING_PATIENCE_SECONDS: Final = 1.0
+"""After which the next address is tried as well."""
+WITHDRAWING_SECONDS: Final = 1.0
+"""How long the node's word on a withdrawn request is awaited."""
+LATE_SECONDS: Final = 0.25
+"""Who looks so much too late was not running: silence meanwhile says nothing."""
+
+_MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
+_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, wire.DescribeNode})
+_STAYS_SO: Final = (TransactionConflict, TransactionExpired)
+"""Failures of a commit that later evaluations would meet as well."""
+
+
+class _Upkeep(RemoteCall):
+    """A request of the router's own: good for one link only, and nobody waits for it."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Nobody waits."""
 
 
 class Router:
@@ -33,35 +114,488 @@ class Router:
         randomness: random.Random,
         *,
         request_seconds: float = REQUEST_SECONDS,
-    ) -> None: ...
+    ) -> None:
+        self.addresses = Addresses(addresses, randomness)
+        self.clock = HeardClock(monotonic)
+        self.reading = self.clock.reading
+        self._port = port
+        self._monotonic = monotonic
+        self._random = randomness
+        self._request_seconds = request_seconds
+        self._client = randomness.randbytes(wire.CLIENT_ID_BYTES)
+        self._links: dict[int, Link] = {}
+        self._link_number = 0
+        self._welcomed: dict[int, int] = {}
+        self._target: Link | None = None
+        self._queue: deque[RemoteCall] = deque()
+        self._timed: list[tuple[float, int, RemoteCall]] = []
+        self._later: list[tuple[float, int, RemoteCall]] = []
+        self._protected: Counter[int] = Counter()
+        self._number = 0
+        self._hint: str | None = None
+        self._seek_at = math.inf
+        self._sweep_at = math.inf
+        self._alarm_at = math.inf
+        self._closed = False
+
+    # --- what the shell calls
 
     def start(self) -> None:
-        """Begin to look for the cluster (asks the port for a link and an alarm)."""
+        """Begin to look for the cluster."""
+        self._seek_at = self._monotonic()
+        self._arm(self._seek_at)
 
     def submit(self, call: RemoteCall) -> None:
         """Take a request. ``call.complete`` is called once, perhaps before this returns."""
+        self._number += 1
+        call.number = self._number
+        kind = type(call.request)
+        seconds = call.timeout_seconds
+        now = self._monotonic()
+        if kind is CommitTransaction:
+            call.is_commit = True
+            call.deadline = now + (self._request_seconds if seconds is None else seconds)
+        elif seconds is None:
+            call.deadline = now + self._request_seconds
+        else:
+            call.deadline = now + seconds
+            heapq.heappush(self._timed, (call.deadline, call.number, call))
+            self._arm(call.deadline)
+        if kind in _UNLIKE_OTHERS and self._is_done_otherwise(call, kind):
+            return
+        if self._sweep_at == math.inf:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._arm(self._sweep_at)
+        link = self._target
+        if link is None or self._queue or (link.open >= link.requests_max and not call.waits):
+            self._enqueue(call)
+        elif link.place(call):
+            self._port.output(link.number)
 
     def cancel(self, call: RemoteCall) -> None:
         """Nobody wants the answer any more: ``complete`` will not be called."""
-
-    def reading(self) -> int:
-        """About now, as a timestamp: the newest that was heard, and the time since then."""
+        if not call.done:
+            call.done = True
+            self._withdraw(call)
 
     def take(self, link: int) -> bytes | None:
         """The next frame to write to the link; ``None``: nothing, until ``Port.output``."""
-        return None
+        known = self._links.get(link)
+        return None if known is None else known.take(self.clock.reading())
 
     def received(self, link: int, frame: bytes) -> None:
         """A frame has come in."""
+        known = self._links.get(link)
+        if known is None:
+            return
+        known.heard_at = self._monotonic()
+        known.asked_at = 0.0
+        try:
+            message = wire.from_node(frame)
+            if type(message) is wire.Answers:
+                self._on_answers(known, message)
+            elif type(message) is wire.Welcome:
+                self._on_welcome(known, message)
+            elif type(message) is wire.Goodbye:
+                self._drop(known, wire.error_from(message.failure))
+        except wire.WireError as error:
+            self._drop(known, error)
 
     def disconnected(self, link: int, reason: Exception | None) -> None:
         """The stream has ended, or could not be opened."""
+        known = self._links.get(link)
+        if known is not None:
+            self._lost(known, reason)
 
     def tick(self) -> None:
         """It may be time for something (``Port.alarm``)."""
+        now = self._monotonic()
+        late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
+        if self._closed:
+            return
+        self._look_after_links(now, late=late)
+        self._expire(now)
+        while self._later and self._later[0][0] <= now:
+            self._enqueue(heapq.heappop(self._later)[2])
+        if self._sweep_at <= now:
+            self._sweep(now)
+        if self._seek_at <= now:
+            self._try_next(now)
+        self._place_queued()
+        self._arm(self.next_deadline())
+
+    def next_deadline(self) -> float:
+        """When ``tick`` has something to do."""
+        first = min(self._seek_at, self._sweep_at)
+        for heap in (self._timed, self._later):
+            if heap:
+                first = min(first, heap[0][0])
+        return min([first, *(link.next_look() for link in self._links.values())])
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way but what waits for something to happen."""
+        return all(call.waits or call.done for call in self._unanswered())
 
     def close(self) -> None:
         """End everything. What was not answered by now gets an error."""
+        self._closed = True
+        self._target = None
+        unanswered = [call for call in self._unanswered() if not call.done]
+        for number in list(self._links):
+            self._port.close(number)
+        self._links.clear()
+        self._queue.clear()
+        for call in unanswered:
+            self._finish(call, self._cut_off(call))
+
+    # --- placing
+
+    def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
+        link = self._target
+        if kind in _MAY_WAIT:
+            call.waits = getattr(call.request, "wait", True)
+            if link is None or len(link.sent) + len(link.batch) - link.open < WAITS_MAX:
+                return False
+            self._finish(call, Unavailable(
+                f"{WAITS_MAX} requests of this client wait at the store already; nothing was "
+                "changed: end some of them"
+            ))  # fmt: skip
+            return True
+        if kind is Unprotect:
+            self._protected[call.request.timestamp] -= 1
+            self._protected = +self._protected
+            if link is None:  # whoever leads next does not know of it
+                call.done = True
+                call.complete(None, None)
+            return link is None
+        if kind is wire.DescribeNode and link is None:
+            link = next((each for each in self._links.values() if each.ready), None)
+            if link is not None:
+                self._place(link, call)
+            return link is not None
+        call.is_commit = kind is RetireNode
+        return False
+
+    def _enqueue(self, call: RemoteCall) -> None:
+        if self._closed:
+            self._finish(call, _closed())
+        elif len(self._queue) >= QUEUE_MAX:
+            self._finish(call, self._unknown(call) if call.maybe else Unavailable(
+                f"{QUEUE_MAX} requests of this client wait to be sent already; nothing was "
+                f"changed: try again after a moment ({self.addresses.trouble()})",
+                retry_after=0.2,
+            ))  # fmt: skip
+        else:
+            self._queue.append(call)
+            if self._target is None:
+                self._hurry()
+
+    def _place_queued(self) -> None:
+        link, queue = self._target, self._queue
+        while queue and link is not None:
+            call = queue[0]
+            if not (call.done or call.waits) and link.open >= link.requests_max:
+                return
+            queue.popleft()
+            if not call.done:
+                self._place(link, call)
+
+    def _place(self, link: Link, call: RemoteCall) -> None:
+        if call.was_sent and type(call.request) is ReapQueue:
+            # What an answer that was lost took for the transaction, nobody could take now.
+            link.place(self._upkeep(ReleaseLocks(call.request.transaction_id)))
+        if link.place(call):
+            self._port.output(link.number)
+
+    def _upkeep(self, request: Any) -> _Upkeep:
+        call = _Upkeep(request)
+        self._number += 1
+        call.number = self._number
+        call.deadline = math.inf
+        return call
+
+    def _again(self, call: RemoteCall) -> bool:
+        """``call`` is to be sent again; false: it need not be."""
+        call.link = None
+        if call.done or type(call) is _Upkeep:
+            return False
+        if call.withdrawn:
+            self._finish(call, DeadlineExceeded())
+            return False
+        if type(call.request) is Unprotect:
+            call.done = True
+            call.complete(None, None)
+            return False
+        if call.waits and call.timeout_seconds is None:
+            call.deadline = self._monotonic() + self._request_seconds
+        return True
+
+    # --- answers
+
+    def _on_answers(self, link: Link, message: wire.Answers) -> None:
+        self.clock.heard(message.clock)
+        if message.lease != link.lease:
+            link.lease = message.lease
+            if link is self._target:
+                self._protect_again(link)
+        for answer in message.answers:
+            call = link.answered(answer.number)
+            if call is None:
+                continue
+            failure = answer.failure
+            if failure is None:
+                self._on_result(link, call, answer.result)
+            elif not call.done:
+                self._on_failure(link, call, failure, message.clock)
+        if self._queue:
+            self._place_queued()
+
+    def _on_result(self, link: Link, call: RemoteCall, result: Any) -> None:
+        kind = type(call.request)
+        try:
+            answer = wire.decode_result(kind, result)
+        except wire.WireError:
+            link.sent[call.number] = call  # it goes on elsewhere, with all others
+            raise
+        if kind is Protect:
+            self._on_protected(link, call, answer)
+        if not call.done:
+            call.done = True
+            self.addresses.served()
+            call.complete(answer, None)
+
+    def _on_protected(self, link: Link, call: RemoteCall, moment: int) -> None:
+        if call.done:
+            if link.place(self._upkeep(Unprotect(moment))):
+                self._port.output(link.number)
+        elif type(call) is not _Upkeep:
+            self._protected[moment] += 1
+            link.holds = True
+
+    def _on_failure(self, link: Link, call: RemoteCall, failure: wire.Failure, clock: int) -> None:
+        name = failure[0]
+        if name == wire.NOT_LEASEHOLDER:
+            self._on_redirect(link, call, failure[2])
+        elif name == wire.WITHDRAWN or call.withdrawn:
+            self._finish(call, DeadlineExceeded())
+        elif name == wire.CLOCK_AHEAD:
+            self.clock.refused(clock)
+            self._try_later(call, 0.05)
+        elif call.is_commit and name == CommitUnknown.__name__:
+            call.maybe = True
+            self._try_later(call, 0.02)
+        else:
+            error = wire.error_from(failure)
+            if call.maybe and isinstance(error, Unavailable):
+                self._try_later(call, error.retry_after)
+            elif call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call, link):
+                self._finish(call, self._unknown(call, error))
+            else:
+                self._finish(call, error)
+
+    def _is_adrift(self, call: RemoteCall, link: Link) -> bool:
+        """Whether an attempt that was lost may be evaluated after the one that was answered."""
+        return any(
+            node != link.node_id and self._welcomed.get(node, 0) <= lost
+            for node, lost in call.adrift
+        )
+
+    def _on_redirect(self, link: Link, call: RemoteCall, leader: Any) -> None:
+        if self._again(call):
+            self._queue.append(call)
+        if link is self._target:
+            self._target = None
+            self._seek(_address(leader))
+
+    def _try_later(self, call: RemoteCall, seconds: float) -> None:
+        if self._again(call):
+            when = self._monotonic() + seconds * self._random.uniform(0.5, 1.0)
+            heapq.heappush(self._later, (when, call.number, call))
+            self._arm(when)
+
+    def _finish(self, call: RemoteCall, error: BaseException) -> None:
+        call.done = True
+        call.complete(None, error)
+
+    # --- who leads
+
+    def _on_welcome(self, link: Link, message: wire.Welcome) -> None:
+        self.clock.heard(message.clock)
+        self.addresses.learn(message.nodes)
+        self.addresses.welcomed(link.address)
+        if not link.ready:
+            self._welcomed[message.node_id] = link.number
+        link.welcomed(message.node_id, message.requests_max)
+        leads = message.leader == message.node_id
+        if link is self._target:
+            if not leads:
+                self._target = None
+                self._seek(self.addresses.of(message.leader))
+        elif self._target is None and leads:
+            self._settle_on(link)
+        elif self._target is None:
+            self._seek(self.addresses.of(message.leader))
+
+    def _settle_on(self, link: Link) -> None:
+        self._target = link
+        self._seek_at = math.inf
+        self._protect_again(link)
+        self._place_queued()
+
+    def _protect_again(self, link: Link) -> None:
+        """The leaseholder's memory of this client is gone, or another node's."""
+        link.holds = bool(self._protected)
+        for moment, times in self._protected.items():
+            for _ in range(times):
+                self._place(link, self._upkeep(Protect(moment)))
+
+    def _seek(self, hint: str | None = None) -> None:
+        """Find out who leads; by asking at ``hint`` first."""
+        idle = not (self._queue or self._protected)
+        self._hint = hint
+        self._seek_at = self._monotonic() + self.addresses.pause(idle=idle)
+        self._arm(self._seek_at)
+
+    def _hurry(self) -> None:
+        soon = self._monotonic() + OPENING_PATIENCE_SECONDS
+        if self._seek_at > soon:
+            self._seek_at = soon
+            self._arm(soon)
+
+    def _try_next(self, now: float) -> None:
+        address, self._hint = self._hint or self.addresses.next(), None
+        self._seek_at = now + OPENING_PATIENCE_SECONDS
+        for link in self._links.values():
+            if link.address == address:
+                if link.ready and link.look_up(now):
+                    self._port.output(link.number)
+                return
+        self._link_number += 1
+        link = Link(self._link_number, address, self._client, now)
+        self._links[link.number] = link
+        self._port.open(link.number, address)
+
+    # --- links that end
+
+    def _drop(self, link: Link, reason: Exception) -> None:
+        self._port.close(link.number)
+        self._lost(link, reason)
+
+    def _lost(self, link: Link, reason: Exception | None) -> None:
+        del self._links[link.number]
+        self.addresses.failed(link.address, reason)
+        for call in link.sent.values():
+            if call.is_commit:
+                call.maybe = True
+                call.adrift.append((link.node_id, link.number))
+        unanswered = [call for call in (*link.sent.values(), *link.batch) if self._again(call)]
+        self._queue.extendleft(reversed(unanswered))
+        if link is self._target:
+            self._target = None
+            self._seek()
+        elif self._target is None:
+            self._seek(self._hint)
+        hopeless = self.addresses.hopeless()
+        if hopeless is not None and self._target is None:
+            for call in self._taken_queue():
+                self._finish(call, self._unknown(call, hopeless) if call.maybe else hopeless)
+
+    def _look_after_links(self, now: float, *, late: bool) -> None:
+        for link in list(self._links.values()):
+            if late and link.asked_at:
+                link.asked_at = now
+            if link.is_silent(now):
+                self._drop(link, Unavailable("no answer, and no sign of life"))
+            elif link.next_look() <= now and link.look_up(now):
+                self._port.output(link.number)
+
+    # --- time
+
+    def _arm(self, when: float) -> None:
+        if when < self._alarm_at:
+            self._alarm_at = when
+            self._port.alarm(when)
+
+    def _expire(self, now: float) -> None:
+        """What had a time-out of its own."""
+        while self._timed and self._timed[0][0] <= now:
+            call = heapq.heappop(self._timed)[2]
+            if call.done:
+                continue
+            if call.link is None or call.withdrawn or call.number not in call.link.sent:
+                self._finish(call, DeadlineExceeded())
+            else:  # the node may just have answered: its word counts
+                call.withdrawn = True
+                heapq.heappush(self._timed, (now + WITHDRAWING_SECONDS, call.number, call))
+                self._withdraw(call)
+
+    def _sweep(self, now: float) -> None:
+        """What had not, and those in the queue that nobody waits for any more."""
+        unanswered = list(self._unanswered())
+        for call in unanswered:
+            timed = call.timeout_seconds is not None and not call.is_commit
+            if call.deadline <= now and not (call.done or timed):
+                self._give_up(call)
+        self._queue = deque(call for call in self._queue if not call.done)
+        self._sweep_at = now + SWEEP_SECONDS if unanswered else math.inf
+
+    def _give_up(self, call: RemoteCall) -> None:
+        error = self._cut_off(call)
+        call.done = True
+        self._withdraw(call)
+        call.complete(None, error)
+
+    def _withdraw(self, call: RemoteCall) -> None:
+        link = call.link
+        if link is not None and link.number in self._links and link.forget(call):
+            self._port.output(link.number)
+
+    def _cut_off(self, call: RemoteCall) -> Exception:
+        """What is to be said of a call that was not answered."""
+        is_out = call.link is not None and call.number in call.link.sent
+        if call.is_commit and (call.maybe or is_out):
+            return self._unknown(call)
+        if self._closed:
+            return _closed()
+        return Unavailable(
+            f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
+            f"changed: try again, or look after the nodes ({self.addresses.trouble()})",
+            retry_after=0.5,
+        )
+
+    def _unknown(self, call: RemoteCall, error: Exception | None = None) -> CommitUnknown:
+        told = f"the last attempt was told: {error}" if error else self.addresses.trouble()
+        unknown = CommitUnknown(
+            "the commit was sent, and what became of it is not known: it may have happened, or "
+            f"may yet; commit again with the same transaction id, or read what it wrote ({told})"
+        )
+        unknown.__cause__ = error
+        return unknown
+
+    def _unanswered(self) -> Iterable[RemoteCall]:
+        for link in self._links.values():
+            yield from link.sent.values()
+            yield from link.batch
+        yield from self._queue
+        for _, _, call in self._later:
+            yield call
+
+    def _taken_queue(self) -> list[RemoteCall]:
+        taken = [call for call in self._queue if not call.done]
+        self._queue.clear()
+        return taken
 
 
-__all__ = ["Port", "RemoteCall", "Router"]
+def _address(leader: Any) -> str | None:
+    """The address in a redirect: number and address, or nil."""
+    match leader:
+        case [int(), str(address)]:
+            return address
+    return None
+
+
+def _closed() -> Error:
+    return Invalid("the database was closed; nothing was changed: connect again")
+
+
+__all__ = ["REQUEST_SECONDS", "Port", "RemoteCall", "Router"]

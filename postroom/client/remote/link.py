@@ -1,0 +1,204 @@
+"""One stream to one node, as the router sees it: what is to be sent on it, and what was.
+
+::
+
+    place ──▶ batch ── take (encoded, many in a frame) ──▶ sent ── answered ──▶ gone
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    REQUESTS_PER_FRAME_MAX,
+    encode,
+)
+from postroom.errors import TransactionTooLarge
+
+QUIET_SECONDS: Final = 0.5
+"""Who waits for an answer asks for a sign of life after this time without one."""
+IDLE_SECONDS: Final = 10.0
+"""Who waits for nothing, after this."""
+SILENT_SECONDS: Final = 1.0
+"""A node that gives no sign of life for so long, when asked for one, is given up."""
+OPENING_SECONDS: Final = 10.0
+
+_OPENING, _READY = 0, 1
+
+
+class Link:
+    """See the module.
+
+    Attributes:
+        number: of the stream; they rise.
+        address: where it goes.
+        node_id: who is there; 0 until it says so.
+        lease: the number of the lease of its last answers.
+        holds: the leaseholder has something in memory for this client.
+        sent: what may have reached the node and is not answered, by number.
+        open: how many of those and of ``batch`` do not wait there for long.
+        heard_at: when a frame last came in.
+        asked_at: when it was asked for a sign of life; 0: it need not give one.
+    """
+
+    __slots__ = (
+        "_hello",
+        "_told",
+        "address",
+        "asked_at",
+        "batch",
+        "heard_at",
+        "holds",
+        "lease",
+        "looks_up",
+        "node_id",
+        "number",
+        "open",
+        "requests_max",
+        "sent",
+        "state",
+        "withdrawn",
+    )
+
+    def __init__(self, number: int, address: str, client: bytes, now: float) -> None:
+        self.number = number
+        self.address = address
+        self.node_id = 0
+        self.state = _OPENING
+        self.lease = 0
+        self.holds = False
+        self.batch: list[RemoteCall] = []
+        self.sent: dict[int, RemoteCall] = {}
+        self.withdrawn: list[int] = []
+        self.looks_up = False
+        self.open = 0
+        self.requests_max = 0
+        self.heard_at = now
+        self.asked_at = 0.0
+        self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number))
+        self._told = True
+
+    # --- what is to be sent
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node has said who it is."""
+        return self.state == _READY
+
+    def welcomed(self, node_id: int, requests_max: int) -> None:
+        """The node has said who it is."""
+        self.state = _READY
+        self.node_id = node_id
+        self.requests_max = requests_max
+
+    def place(self, call: RemoteCall) -> bool:
+        """``call`` is sent with the next frame; whether the port must be told that there is one."""
+        call.link = self
+        self.batch.append(call)
+        if not call.waits:
+            self.open += 1
+        elif call.timeout_seconds is None:
+            call.deadline = math.inf
+        return self.tell()
+
+    def tell(self) -> bool:
+        """There is something to take; whether that is news."""
+        told, self._told = self._told, True
+        return not told
+
+    def look_up(self, now: float) -> bool:
+        """Ask for a sign of life, and who leads; whether the port must be told."""
+        if not self.asked_at:
+            self.asked_at = now
+            self.looks_up = True
+        return self.tell()
+
+    def take(self, clock: int) -> bytes | None:
+        """The next frame, with what is placed, as far as it goes into one."""
+        if self._hello is not None:
+            hello, self._hello = self._hello, None
+            return hello
+        if not (self.batch or self.withdrawn or self.looks_up) or self.state == _OPENING:
+            self._told = False
+            return None
+        batch, self.batch = self.batch, []
+        if len(batch) > REQUESTS_PER_FRAME_MAX:
+            batch, self.batch = batch[:REQUESTS_PER_FRAME_MAX], batch[REQUESTS_PER_FRAME_MAX:]
+        batch = [call for call in batch if not call.done]
+        frame = self._encoded(batch, clock)
+        self.withdrawn = self.withdrawn[REQUESTS_PER_FRAME_MAX:]
+        self.looks_up = False
+        return frame
+
+    def _encoded(self, batch: list[RemoteCall], clock: int) -> bytes:
+        while True:
+            frame = encode(
+                (
+                    1,
+                    clock,
+                    [(call.number, call.request) for call in batch],
+                    self.withdrawn[:REQUESTS_PER_FRAME_MAX],
+                    self.looks_up,
+                )
+            )
+            if len(frame) <= FRAME_BYTES_MAX:
+                break
+            if len(batch) > 1:
+                half = len(batch) // 2
+                self.batch = batch[half:] + self.batch
+                batch = batch[:half]
+            else:
+                self._refuse(batch.pop(), len(frame))
+        sent = self.sent
+        for call in batch:
+            call.was_sent = True
+            sent[call.number] = call
+        return frame
+
+    def _refuse(self, call: RemoteCall, size: int) -> None:
+        call.done = True
+        if not call.waits:
+            self.open -= 1
+        call.complete(None, TransactionTooLarge(
+            f"the request takes {size} bytes, {FRAME_BYTES_MAX} fit into a frame; nothing was "
+            "changed: do the work in smaller transactions"
+        ))  # fmt: skip
+
+    # --- what has come of it
+
+    def answered(self, number: int) -> RemoteCall | None:
+        """The node has answered; ``None``: nobody asked."""
+        call = self.sent.pop(number, None)
+        if call is not None and not call.waits:
+            self.open -= 1
+        return call
+
+    def forget(self, call: RemoteCall) -> bool:
+        """Nobody waits for ``call`` any more; whether the port must be told."""
+        number = call.number
+        if number not in self.sent:
+            if not call.waits and call in self.batch:
+                self.open -= 1
+            return False
+        self.withdrawn.append(number)
+        return self.tell()
+
+    # --- is anybody there
+
+    def next_look(self) -> float:
+        """When ``is_silent`` may have something to say, or a look-up is due."""
+        if self.asked_at:
+            return self.asked_at + SILENT_SECONDS
+        if self.state == _OPENING:
+            return self.heard_at + OPENING_SECONDS
+        return self.heard_at + (QUIET_SECONDS if self.sent or self.holds else IDLE_SECONDS)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the node is to be given up."""
+        if self.state == _OPENING:
+            return now >= self.heard_at + OPENING_SECONDS
+        return self.asked_at > 0 and now >= self.asked_at + SILENT_SECONDS
