@@ -57,7 +57,7 @@ class Elections:
             return None
         if core.role == LEADER:
             return None if core.is_only_voter else self._majority_answered_at() + self._patience
-        return core.election_deadline if core.is_voter and not core.installing else None
+        return core.election_deadline if core.may_campaign() else None
 
     def tick(self) -> None:
         """Campaign after a silence; as a leader, step down when no majority answers."""
@@ -99,14 +99,14 @@ class Elections:
 
     def _begin(self) -> None:
         core = self._core
-        if not core.is_voter or core.installing:
+        if not core.may_campaign():
+            return
+        if core.is_only_voter:
+            self._campaign()
             return
         core.restart_election_timer()
-        if core.is_only_voter:
-            core.become_candidate()
-            return
         core.become_follower(core.term, None)
-        self._would_vote = {core.node_id}
+        self._would_vote = self._own_vote()
         log = core.journal
         for peer in core.voters:
             core.send(peer.id, PreVote(core.term + 1, log.last_index, log.last_term))
@@ -114,11 +114,17 @@ class Elections:
     def _campaign(self, *, transfer: bool = False) -> None:
         core, log = self._core, self._core.journal
         self._would_vote = None
-        self._voted = {core.node_id}
+        self._voted = self._own_vote()
         core.restart_election_timer()
         core.become_candidate()
+        if core.is_only_voter:
+            core.become_leader()
         for peer in core.voters:
             core.send(peer.id, Vote(core.term, log.last_index, log.last_term, transfer))
+
+    def _own_vote(self) -> set[NodeId]:
+        """It counts only if this member is a voter still."""
+        return {self._core.node_id} if self._core.is_voter else set()
 
     def on_pre_voted(self, sender: NodeId, message: PreVoted) -> None:
         """An answer to the straw poll; a refusal may tell of a higher term."""
@@ -136,19 +142,19 @@ class Elections:
         """An answer to a vote request, of this term or a higher one."""
         core = self._core
         self.meet_term(message.term)
-        voter = core.voter(sender)
         if not message.granted or message.term != core.term or core.role != CANDIDATE:
             return
-        if voter is not None and sender not in self._voted:
+        if core.voter(sender) is not None:
             self._voted.add(sender)
-            core.count_vote(voter)
+            if len(self._voted) >= core.quorum:
+                core.become_leader()
 
     def on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
         """The leader wants this member in its place (dissertation, section 3.10)."""
         core = self._core
         if message.term != core.term or sender != core.leader or core.role != FOLLOWER:
             return
-        if core.is_voter and not core.installing:
+        if core.may_campaign():
             core.quiet = False
             self._campaign(transfer=True)
 

@@ -51,7 +51,6 @@ ATTRIBUTES: Final = {
     "raftState": "follower, candidate or leader",
     "raftCurrentTerm": "set from the journal at start, read everywhere",
     "votedForNodeId": "set from the journal at start; a voter repeats its answer to the same one",
-    "votesCount": "reset to one's own vote when an election starts",
     "raftLeader": "who leads, as far as this member knows",
     "raftElectionDeadline": "restarted on the passed-in clock and random numbers",
     "raftLog": "replaced by the journal on the engine",
@@ -69,7 +68,7 @@ ATTRIBUTES: Final = {
 """Attributes, without the mangled prefix, and what they are used for."""
 
 METHODS: Final = {
-    "onMessageReceived": "its handling of response_vote and next_node_idx, once those are sound",
+    "onMessageReceived": "its handling of next_node_idx, once that is sound",
     "onBecomeLeader": "its transition, after which response times come from the passed-in clock",
     "setCurrentTerm": "enters a term, by way of the journal",
     "setState": "changes the role and reports it",
@@ -212,6 +211,19 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     def leader(self, node_id: NodeId | None) -> None:
         self.__raftLeader = None if node_id is None else Node(node_id)
 
+    def may_campaign(self) -> bool:
+        """Whether this member may ask for votes.
+
+        One that is no voter any more by an entry that may not be committed must (dissertation,
+        section 4.2.2): it can be that the others need its vote, and cannot get it because their
+        logs lack that entry.
+        """
+        if self.is_voter or self.installing:
+            return not self.installing
+        log = self.journal
+        uncommitted = log.members_index > self.commit_index
+        return uncommitted and self.node_id in log.members_at(log.members_index - 1).voters
+
     def peer(self, node_id: NodeId) -> Node | None:
         """The peer of that name, if it is a voter or a learner."""
         return next((node for node in self.peers if node.id == node_id), None)
@@ -238,17 +250,14 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.leader = None
         self.__setState(CANDIDATE)
         self.__setCurrentTerm(self.term + 1, self.node_id)
-        self.__votesCount = 1
-        if self.is_only_voter:
-            self.__onBecomeLeader()
+
+    def become_leader(self) -> None:
+        """Lead: a majority has voted for this candidate (section 5.2)."""
+        self.__onBecomeLeader()
 
     def vote_for(self, candidate: NodeId) -> None:
         """Give this term's vote to ``candidate``."""
         self.__setCurrentTerm(self.term, candidate)
-
-    def count_vote(self, voter: Node) -> None:
-        """A vote of this term by a member that has not been counted yet."""
-        super().__onMessageReceived(voter, {"type": "response_vote", "term": self.term})
 
     def count_answer(self, peer: Node, next_index: int, *, success: bool) -> None:
         """An answer of this term to an append: where ``peer``'s log agrees, or where to retry."""

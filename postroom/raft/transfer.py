@@ -47,8 +47,10 @@ class Transfer:
     def begin(self, to: NodeId | None) -> None:
         """Hand over to ``to``, or to the voter that has most; nothing, if that cannot be."""
         core = self._core
+        if core.role != LEADER:
+            return
         target = self._best() if to is None else core.voter(to)
-        if core.role == LEADER and target is not None and not self._feeding.is_installing(target):
+        if target is not None and not self._feeding.is_installing(target):
             self._target = target
             self._ask_at = core.now
             self._give_up_at = core.now + core.options.election_seconds_max

@@ -134,7 +134,10 @@ class Member:
             random=cluster.random,
             options=cluster.options,
         )
-        self.group: Group = self.consensus.create(GROUP_ID, cluster.first_members, self.machine)
+        self.machine.pairs_per_chunk = cluster.pairs_per_chunk
+        # Who is to join knows of nobody until the leader says.
+        first = cluster.first_members if node in cluster.first_members else ()
+        self.group: Group = self.consensus.create(GROUP_ID, first, self.machine)
 
     @property
     def role_and_term(self) -> tuple[bool, int]:
@@ -159,6 +162,7 @@ class Cluster:
         faults: Faults | None = None,
     ) -> None:
         self.now = 0.0
+        self.pairs_per_chunk = 3
         self.random = random.Random(seed)
         self.options = RaftOptions() if options is None else options
         self.first_members = tuple(range(1, size + 1))
@@ -234,15 +238,24 @@ class Cluster:
         return proposed
 
     def settle(self) -> None:
-        """Wait until everybody who is up has applied the same."""
+        """Wait until every member that is up has applied the same."""
 
         def level() -> bool:
-            applied = {each.group.applied_index for each in self.members.values()}
+            members = self.current()
+            applied = {each.group.applied_index for each in members}
             leader = self.leader
-            installing = any(each.group.is_installing for each in self.members.values())
+            installing = any(each.group.is_installing for each in members)
             return leader is not None and not installing and applied == {leader.group.last_index}
 
         self.run_until(level)
+
+    def current(self) -> list[Member]:
+        """Who is up and a voter or learner, as the leader has it; all, if nobody leads."""
+        leader = self.leader
+        if leader is None:
+            return list(self.members.values())
+        among = {*leader.group.members, *leader.group.learners}
+        return [each for each in self.members.values() if each.node in among]
 
     # Crashes.
 
@@ -280,7 +293,7 @@ class Cluster:
 
     def check_outcomes(self) -> None:
         """What was told is true, and everything was told."""
-        histories = [set(each.machine.history().values()) for each in self.members.values()]
+        histories = [set(each.machine.history().values()) for each in self.current()]
         for proposed in self.proposed:
             applied = [proposed.command in history for history in histories]
             if proposed.outcome is Outcome.APPLIED:

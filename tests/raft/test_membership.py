@@ -319,3 +319,21 @@ def test_a_member_says_that_it_is_back() -> None:
     leader.acknowledge(2)
     sent = leader.turn((3, Appended(term, False, 1)))
     assert [len(what.entries) for to, what in sent if to == 3 and isinstance(what, Append)] == [3]
+
+
+def test_who_removed_itself_campaigns_until_that_is_committed() -> None:
+    """Dissertation, section 4.2.2 and figure 4.6: else these two never elect a leader again."""
+    cluster = Cluster(2)
+    leader = cluster.elect()
+    cluster.replicate(2)
+    cluster.settle()
+    other = cluster.followers()[0]
+    leader.group.change_members(Remove(leader.node), lambda outcome: None)
+    leader.turn()
+    cluster.crash(leader.node)
+    cluster.run(3.0)
+    again = cluster.start(leader.node)
+    assert again.group.members == (other.node,)
+    cluster.run_until(lambda: other.group.is_leader and other.group.members == (other.node,))
+    cluster.run(5.0)
+    assert cluster.leader is other

@@ -125,7 +125,7 @@ def test_times_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         member = core()
         member.journal.begin({})
         member.become_candidate()
-        member.count_vote(member.peers[0])
+        member.become_leader()
         member.count_answer(member.peers[0], 1, success=True)
         state = vars(member)
         return {name: repr(state[f"_SyncObj__{name}"]) for name in ATTRIBUTES if name != "raftLog"}

@@ -1,4 +1,5 @@
-"""Random schedules of crashes, partitions, losses and proposals: what must always hold, holds.
+"""Random schedules of crashes, partitions, losses, proposals, transfers and changes of the members,
+with snapshots and quiet times in between: what must always hold, holds.
 
 A failing seed repeats with ``pytest "tests/raft/test_random_schedules.py::test_safety[SEED]"``.
 """
@@ -9,6 +10,7 @@ import random  # noqa: TID251 (seeded)
 
 import pytest
 
+from postroom.raft.membership import AddLearner, Change, Promote, Remove
 from postroom.raft.memory_transport import Faults
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
@@ -27,9 +29,17 @@ class Schedule:
             log_entries_max=self.random.choice([3, 8, 4096]),
             append_bytes_max=self.random.choice([1, 100, 1 << 20]),
             append_messages_in_flight_max=self.random.choice([1, 2, 8]),
+            append_bytes_in_flight_max=self.random.choice([1, 1 << 20]),
+            log_catching_up_factor=self.random.choice([1, 4]),
+            snapshot_chunks_in_flight_max=self.random.choice([1, 4]),
+            snapshot_bytes_per_turn_max=self.random.choice([1, 1 << 20]),
+            quiet_after_seconds=self.random.choice([0.05, 0.5, None]),
         )
         self.cluster = Cluster(size, seed, options, self._faults())
-        self.actions = [self.propose] * 12 + [self.wait] * 8 + [
+        self.cluster.pairs_per_chunk = self.random.choice([1, 3, 100])
+        self.actions = [self.propose] * 12 + [self.wait] * 8 + [self.change_members] * 3 + [
+            self.transfer,
+            self.transfer,
             self.depose,
             self.crash,
             self.crash_in_the_middle,
@@ -46,7 +56,12 @@ class Schedule:
             self.random.choice(self.actions)()
             self.cluster.check_state_machine_safety()
             self.cluster.check_log_matching()
+            self.check_that_nobody_stopped()
         self.recover()
+
+    def check_that_nobody_stopped(self) -> None:
+        for member in self.cluster.members.values():
+            assert member.group.stopped is None, f"member {member.node} stopped"
 
     def recover(self) -> None:
         """With a sound network and everybody up, everything ends, and well."""
@@ -58,7 +73,7 @@ class Schedule:
         assert cluster.replicate()[0].outcome in set(Outcome)
         cluster.settle()
         cluster.run_until(lambda: all(each.outcomes for each in self.told()))
-        histories = [each.machine.history() for each in cluster.members.values()]
+        histories = [each.machine.history() for each in cluster.current()]
         assert all(history == histories[0] for history in histories)
         cluster.check_state_machine_safety()
         cluster.check_outcomes()
@@ -78,7 +93,26 @@ class Schedule:
                 self.cluster.propose(member)
 
     def wait(self) -> None:
-        self.cluster.run(self.random.choice([0.002, 0.02, 0.3, 1.5]))
+        self.cluster.run(self.random.choice([0.002, 0.02, 0.3, 1.5, 4.0]))
+
+    def transfer(self) -> None:
+        member = self._somebody()
+        if member is not None:
+            member.group.transfer_leadership(self.random.choice([None, 1, 2, 3]))
+
+    def change_members(self) -> None:
+        """Anybody may be added, promoted before it has caught up, or removed, the leader too."""
+        member = self._somebody()
+        if member is not None:
+            member.group.change_members(self._change(), lambda outcome: None)
+
+    def _change(self) -> Change:
+        node = self.random.randint(1, len(self.cluster.first_members) + 2)
+        known = {*self.cluster.members, *self.cluster.down}
+        if node not in known:
+            self.cluster.members[node] = Member(self.cluster, node)
+        kind = self.random.choice([AddLearner, Promote, Promote, Remove])
+        return kind(node)
 
     def crash(self) -> None:
         member = self._anybody()
@@ -101,7 +135,7 @@ class Schedule:
             self.cluster.start(self.random.choice(sorted(self.cluster.down)))
 
     def partition(self) -> None:
-        nodes = list(self.cluster.first_members)
+        nodes = sorted({*self.cluster.members, *self.cluster.down})
         self.random.shuffle(nodes)
         cut = self.random.randint(0, len(nodes))
         self.cluster.network.partition(nodes[:cut], nodes[cut:])

@@ -113,10 +113,12 @@ def test_not_to_a_member_that_cannot_lead_yet() -> None:
 
 
 def test_a_follower_transfers_nothing() -> None:
-    puppets = Puppets()
-    puppets.group.transfer_leadership(2)
-    assert told_to_campaign(puppets.turn()) == []
-    assert not puppets.group.is_transferring
+    for target in (2, None):
+        puppets = Puppets()
+        puppets.group.transfer_leadership(target)
+        assert told_to_campaign(puppets.turn()) == []
+        assert not puppets.group.is_transferring
+        assert puppets.group.stopped is None
 
 
 def test_the_target_campaigns_at_once_and_says_why() -> None:
