@@ -19,7 +19,7 @@ from postroom.client.codec import Codec
 from postroom.client.pages import pages
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.transaction import Transaction, messages
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Status
+from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
 from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -166,9 +166,14 @@ class Database:
         return self._pages(start, end, moment, limit, reverse)
 
     async def _pages(
-        self, start: bytes, end: bytes | None, at: int, limit: int | None, reverse: bool
+        self,
+        start: bytes,
+        end: bytes | None,
+        at: int | Awaitable[int],
+        limit: int | None,
+        reverse: bool,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        moment = await self._sender.send(Protect(at))
+        moment = await self._sender.send(Protect(at if isinstance(at, int) else await at))
         try:
             async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
                 yield page.pairs
@@ -203,8 +208,11 @@ class Database:
         since = self._sender.now() if after is None else arguments.timestamp(after)
         return self._watch(start, start + b"\x00" if end is None else end, since)
 
-    async def _watch(self, start: bytes, end: bytes, after: int) -> AsyncGenerator[Change, None]:
+    async def _watch(
+        self, start: bytes, end: bytes, since: int | Awaitable[int]
+    ) -> AsyncGenerator[Change, None]:
         decode = self.codec.decode
+        after = since if isinstance(since, int) else await since
         while True:
             reply: Changes = await self._sender.send(ScanChanges(start, end, after))
             for change in reply.changes:
@@ -400,13 +408,20 @@ class Database:
         try:
             await self._sender.send(AwaitQuiet(), timeout)
         except DeadlineExceeded:
-            raise TimeoutError(f"outbox entries were still due after {timeout:g} s") from None
+            raise TimeoutError(
+                f"outbox entries were still due after {timeout:g} s, or no node could tell"
+            ) from None
 
     # --- the store itself
 
-    def now(self) -> Timestamp:
-        """A timestamp above every one so far."""
-        return Timestamp(self._sender.now())
+    def now(self) -> Moment | Awaitable[Timestamp]:
+        """A timestamp above every one so far: ``await db.now()``.
+
+        An embedded store knows it at once: what it returns is the timestamp already, and may be
+        awaited all the same. A remote one is asked.
+        """
+        moment = self._sender.now()
+        return Moment(moment) if isinstance(moment, int) else _timestamp(moment)
 
     async def status(self) -> Status:
         """How the store is."""
@@ -426,6 +441,10 @@ class Database:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _timestamp(moment: Awaitable[int]) -> Timestamp:
+    return Timestamp(await moment)
 
 
 def _letter_ids(given: Iterable[str]) -> list[bytes]:

@@ -38,8 +38,10 @@ class Sender(Protocol):
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Let a time pass."""
 
-    def now(self) -> int:
-        """A timestamp."""
+    def now(self) -> int | Awaitable[int]:
+        """A timestamp above every one so far; a promise of one if somebody must be asked, which
+        has been done when this returns.
+        """
 
     def reading(self) -> int:
         """About now, without taking a timestamp: cheap."""

@@ -8,7 +8,7 @@ of the same name (:mod:`postroom.client.database`, :mod:`postroom.client.transac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,6 +37,10 @@ def _iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
         close = getattr(items, "aclose", None)
         if close is not None:
             sender.run(close())
+
+
+async def _awaited(moment: Awaitable[T]) -> T:
+    return await moment
 
 
 async def _next(items: AsyncIterator[T]) -> T:
@@ -318,7 +322,8 @@ class Database:
 
     def now(self) -> Timestamp:
         """A timestamp above every one so far."""
-        return self._core.now()
+        moment = self._core.now()
+        return moment if isinstance(moment, Timestamp) else self._run(_awaited(moment))
 
     def status(self) -> Status:
         """How the store is."""

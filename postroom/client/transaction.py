@@ -224,7 +224,7 @@ class Transaction:
         left = -1 if limit is None else limit
         own = sorted(self._own(start, end), reverse=reverse)
         if not self._read_timestamp:
-            self._read_timestamp = self._sender.now()
+            self._read_timestamp = await self._now()
         size = None if limit is None else limit + len(own)
         scan = pages(self._sender, start, end, self._read_timestamp, limit=size, reverse=reverse)
         async for page in scan:
@@ -339,7 +339,9 @@ class Transaction:
         key = arguments.key(key)
         payload = arguments.message(value, self._codec, key, extra_bytes)
         due = (
-            0 if deliver_at is None else arguments.due(deliver_at, self._sender.now(), "deliver_at")
+            0
+            if deliver_at is None
+            else arguments.due(deliver_at, self._sender.reading(), "deliver_at")
         )
         self._grow(len(key) + len(payload) + extra_bytes)
         self._sends.append(EnqueueMessage(key, payload, extra, due))
@@ -354,7 +356,9 @@ class Transaction:
         self._check_open()
         checked = arguments.update(request, self._codec)
         due = (
-            0 if execute_at is None else arguments.due(execute_at, self._sender.now(), "execute_at")
+            0
+            if execute_at is None
+            else arguments.due(execute_at, self._sender.reading(), "execute_at")
         )
         self._grow(_size(checked))
         self._sends.append(EnqueueUpdate(checked, due))
@@ -386,7 +390,7 @@ class Transaction:
         self._locked = True
         try:
             reply: ReapedMessages = await self._sender.send(
-                request, min(wait, left) if wait else left
+                request, min(wait, left) if wait else None
             )
         except DeadlineExceeded:
             return Reaped([], more=False)
@@ -412,7 +416,7 @@ class Transaction:
         writes = self._requests()
         if not writes:
             await self._close("committed")
-            self._commit_timestamp = self._read_timestamp or self._sender.now()
+            self._commit_timestamp = self._read_timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
         try:
             reply: Committed = await self._sender.send(self._commit_request(writes))
@@ -434,6 +438,10 @@ class Transaction:
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
         return Timestamp(reply.timestamp)
+
+    async def _now(self) -> int:
+        moment = self._sender.now()
+        return moment if isinstance(moment, int) else await moment
 
     async def rollback(self) -> None:
         """Forgets everything. What it had locked or reaped is free again."""

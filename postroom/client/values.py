@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -84,6 +84,14 @@ class Reaped(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"Reaped({self._messages!r}, more={self.more})"
+
+
+class Moment(Timestamp):
+    """A timestamp that may be awaited, for code that does not know whether it must be."""
+
+    def __await__(self) -> Generator[Any, None, Timestamp]:
+        yield from ()
+        return self
 
 
 class InboxInfo(NamedTuple):

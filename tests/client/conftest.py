@@ -24,9 +24,9 @@ def db(path: str) -> Iterator[postroom.Database]:
         yield db
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A store in memory, driven by hand."""
-    store = Store()
+@pytest.fixture(params=["embedded", "remote"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A store in memory, driven by hand: here, or beyond a wire."""
+    store = Store(remote=request.param == "remote")
     yield store
     store.db.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
@@ -20,8 +21,10 @@ from typing import Any, Final, Generic, TypeVar
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
+from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.router import Router
 from postroom.client.sender import DeadlineExceeded
-from postroom.errors import Invalid
+from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
@@ -29,6 +32,8 @@ from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
+from postroom.ranges.requests import Now
+from postroom.server.cluster.sessions import Session, Sessions
 from postroom.server.node import Node, NodeOptions
 
 T = TypeVar("T")
@@ -247,8 +252,7 @@ class HandDriver:
             self._pass_time(end)
 
     def _pass_time(self, end: float | None = None) -> None:
-        deadlines = [end, self.node.next_deadline(), *(each.deadline for each in self._timed)]
-        due = min(each for each in deadlines if each is not None)
+        due = min(each for each in (end, *self._deadlines()) if each is not None)
         self._clock.seconds = max(due, self._clock.seconds + 0.001)
         for waiting in [
             each for each in self._timed if (each.deadline or 0) <= self._clock.seconds
@@ -257,11 +261,120 @@ class HandDriver:
             self._expire(waiting)
         self.settle()
 
+    def _deadlines(self) -> list[float | None]:
+        return [self.node.next_deadline(), *(each.deadline for each in self._timed)]
+
     def _expire(self, waiting: _Waiting) -> None:
         if waiting.request is None:
             waiting.complete(None, None)
         elif not waiting.done and self.node.replica.cancel(waiting):
             waiting.complete(None, DeadlineExceeded())
+
+
+class _RemoteWaiting(RemoteCall):
+    """The same for a request that the router carries: it also sees to its deadline."""
+
+    __slots__ = ("_error", "_result")
+
+    def __init__(self, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request, timeout_seconds)
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    complete = _Waiting.complete
+    __await__ = _Waiting.__await__
+
+
+class RemoteDriver(HandDriver):
+    """The same through the router, frames and a session, which it moves from one to the other.
+
+    Attributes:
+        sessions: of the node.
+        cut: whether frames are held up.
+    """
+
+    def __init__(self, clock: HandClock, random: Random) -> None:
+        super().__init__(clock, random)
+        self.router = Router(["node:7400"], _Port(self), clock.monotonic, Random(7))
+        self.cut = False
+        self._streams: dict[int, Session] = {}
+        self._alarm = math.inf
+        self.router.start()
+
+    def attach(self, node: Node) -> None:
+        """Drive ``node`` from now on. Streams to the one before end."""
+        for number in list(self._streams):
+            self._streams.pop(number).close()
+            self.router.disconnected(number, Unavailable("the node has stopped"))
+        self.sessions = Sessions(node)
+        super().attach(node)
+
+    # --- a sender
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        waiting = _RemoteWaiting(request, timeout_seconds)
+        self.router.submit(waiting)
+        return waiting
+
+    def now(self) -> Awaitable[int]:
+        return self.send(Now())
+
+    def reading(self) -> int:
+        return self.router.reading()
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.router.close()
+        await super().close()
+
+    # --- a port
+
+    def open(self, link: int, address: str) -> None:
+        self._streams[link] = self.sessions.open(address, lambda: None)
+
+    def output(self, link: int) -> None:
+        """Looked for all the time."""
+
+    def close_link(self, link: int) -> None:
+        self._streams.pop(link).close()
+
+    def alarm(self, when: float) -> None:
+        self._alarm = when
+
+    # --- driving
+
+    def settle(self) -> None:
+        self._carry()
+        super().settle()
+        while self._carry():
+            super().settle()
+
+    def _carry(self) -> bool:
+        """Frames, until there are none; whether there were any."""
+        moved = False
+        if self._alarm <= self.monotonic():
+            self._alarm = math.inf
+            self.router.tick()
+            moved = True
+        for link, session in [] if self.cut else list(self._streams.items()):
+            while session.reading and (frame := self.router.take(link)) is not None:
+                session.received(frame)
+                moved = True
+            while (frame := session.take()) is not None:
+                self.router.received(link, frame)
+                moved = True
+        return moved
+
+    def _deadlines(self) -> list[float | None]:
+        return [*super()._deadlines(), None if self._alarm == math.inf else self._alarm]
+
+
+class _Port:
+    """The port of a driver, whose ``close`` is the sender's."""
+
+    def __init__(self, driver: RemoteDriver) -> None:
+        self.open, self.output, self.alarm = driver.open, driver.output, driver.alarm
+        self.close = driver.close_link
 
 
 class Running(Generic[T]):
@@ -314,13 +427,14 @@ class Store:
         open_engine: Callable[[], Engine] | None = None,
         *,
         codec: str | Codec | None = None,
+        remote: bool = False,
         **options: Any,
     ) -> None:
         self._open_engine = open_engine or functools.partial(MemoryEngine, MemoryDisk())
         self._options = NodeOptions(**options)
         self._seeds = itertools.count()
         self.clock = HandClock()
-        self.driver = HandDriver(self.clock, self._random())
+        self.driver = (RemoteDriver if remote else HandDriver)(self.clock, self._random())
         self.core = self._client(codec)
         self.db = blocking.Database(self.driver, self.core)
         self._start()

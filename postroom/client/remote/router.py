@@ -375,7 +375,7 @@ class Router:
     def _on_failure(self, link: Link, call: RemoteCall, failure: wire.Failure, clock: int) -> None:
         name = failure[0]
         if name == wire.NOT_LEASEHOLDER:
-            self._on_redirect(link, call, failure[2])
+            self._on_redirect(link, call, failure)
         elif name == wire.WITHDRAWN or call.withdrawn:
             self._finish(call, DeadlineExceeded())
         elif name == wire.CLOCK_AHEAD:
@@ -400,12 +400,13 @@ class Router:
             for node, lost in call.adrift
         )
 
-    def _on_redirect(self, link: Link, call: RemoteCall, leader: Any) -> None:
+    def _on_redirect(self, link: Link, call: RemoteCall, failure: wire.Failure) -> None:
         if self._again(call):
             self._queue.append(call)
         if link is self._target:
             self._target = None
-            self._seek(_address(leader))
+            self.addresses.failed(link.address, Unavailable(failure[1]))
+            self._seek(_address(failure[2]))
 
     def _try_later(self, call: RemoteCall, seconds: float) -> None:
         if self._again(call):

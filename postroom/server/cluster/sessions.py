@@ -1,0 +1,420 @@
+"""The server's end of client streams: requests in, answers out, and what must not grow.
+
+::
+
+    frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ node.submit ··· complete ─▶ batch ─▶ frame
+                                              │ full                                  one a turn
+                                              └──▶ Unavailable(retry_after), at once
+
+Plain synchronous code: a shell (:mod:`.store_service`) or a simulation moves the frames. It feeds
+``received``; when ``on_output`` is called it takes what there is to send, after whatever else
+happens now, so that all answers of a turn leave in one frame; it does not read from a session that
+is not ``reading``: its client does not take its answers.
+
+A session ends with its stream. What still waits is withdrawn, and the protections that it had asked
+for are taken back. A client's new stream ends its old one on this node before it is welcomed, so
+that nothing sent on the old one is evaluated after what is sent on the new one
+(:mod:`postroom.client.remote.router` relies on that).
+
+Nothing that comes in is trusted to be well-formed, in time or of sane size; what is not ends the
+stream with a reason, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from postroom.client.remote import wire
+from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
+from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.messaging.requests import ReapQueue
+from postroom.raft.state_machine import NodeId
+from postroom.ranges.calls import Call, NotLeaseholder
+from postroom.ranges.nodes import Nodes, NodeStatus
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.server.cluster.admission import Admission, Limits
+
+ANSWERS_PER_FRAME_MAX: Final = 256
+REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A reaper that sets no limit gets so much at most at a time."""
+
+_log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """What sessions ask of their node."""
+
+    failed: Error | None
+    nodes: Nodes | None
+    clock: HybridLogicalClock
+    replica: Replica
+
+    @property
+    def node_id(self) -> int:
+        """Which node this is."""
+
+    def submit(self, call: Call) -> None:
+        """Take a request."""
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a request that still waits."""
+
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows."""
+
+    def describe(self) -> NodeStatus:
+        """What this node says of itself."""
+
+
+class _Asked(Call):
+    """A client's request at this node; ``size`` is its share of its frame's bytes."""
+
+    __slots__ = ("_session", "number", "size")
+
+    def __init__(self, session: Session, number: int, request: Any, size: int) -> None:
+        self.request = request
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self._session = session
+        self.number = number
+        self.size = size
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self._session.completed(self, result, error)
+
+
+class _Protecting(_Asked):
+    """``Protect`` or ``Unprotect``."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._session.protected(self.request, result)
+        self._session.completed(self, result, error)
+
+
+class _TakenBack(Call):
+    """Takes back what a client had asked for that is gone."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Nobody waits."""
+
+
+_UNLIKE_OTHERS: Final = frozenset({wire.DescribeNode, Protect, ReapQueue, Unprotect})
+_WITHDRAWN: Final[wire.Failure] = (wire.WITHDRAWN, "withdrawn", None)
+_CLOCK_AHEAD: Final[wire.Failure] = (
+    wire.CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
+)  # fmt: skip
+
+
+class Session:
+    """One stream of one client. Made by :meth:`Sessions.open`.
+
+    Attributes:
+        client: who it is, once it has said so.
+        stream: which of that client's streams.
+        ended: the shell is to close the stream once everything was taken.
+    """
+
+    def __init__(self, sessions: Sessions, peer: str, on_output: Callable[[], None]) -> None:
+        self.client = b""
+        self.stream = 0
+        self.ended = False
+        self._peer = peer
+        self._sessions = sessions
+        self._node = sessions.node
+        self._submit = sessions.node.submit
+        self._admission = sessions.admission
+        self._on_output = on_output
+        self._asked: dict[int, _Asked] = {}
+        self._batch: list[tuple[Any, ...]] = []
+        self._frames: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._told = False
+        self._protected: Counter[int] = Counter()
+        self._protected_under = 0
+
+    # --- what the shell calls
+
+    @property
+    def reading(self) -> bool:
+        """Whether the shell may read on."""
+        return not self.ended and self._unread_bytes < self._admission.limits.unread_bytes_max
+
+    def received(self, frame: bytes) -> None:
+        """A frame has come in."""
+        if self.ended:
+            return
+        try:
+            message = wire.from_client(frame)
+            if type(message) is wire.Ask:
+                self._on_ask(message, len(frame))
+            elif type(message) is wire.Hello:
+                self._on_hello(message)
+        except (wire.WireError, VersionMismatch) as error:
+            _log.warning("the stream of client %s is closed: %s", self._peer, error)
+            self.end(error if isinstance(error, Error) else Invalid(str(error)))
+
+    def take(self) -> bytes | None:
+        """The next frame to send; ``None``: nothing, until ``on_output`` is called."""
+        self._pack_batch()
+        if not self._frames:
+            self._told = False
+            return None
+        frame = self._frames.popleft()
+        self._unread_bytes -= len(frame)
+        return frame
+
+    def end(self, reason: Error) -> None:
+        """Say why, and close the stream after what is to be sent yet."""
+        if not self.ended:
+            self._pack_batch()
+            self._put(wire.encode(wire.Goodbye(wire.failure_from(reason))))
+            self.close()
+
+    def close(self) -> None:
+        """The stream is over: forget what waits, and take back what was held for the client."""
+        if self.ended:
+            return
+        self.ended = True
+        self._sessions.closed(self)
+        asked, self._asked = self._asked, {}
+        for call in asked.values():
+            self._node.cancel(call)
+            self._admission.left(call.size)
+        if self._node.replica.lease.sequence == self._protected_under:
+            for moment in self._protected.elements():
+                self._submit(_TakenBack(Unprotect(moment)))
+
+    # --- what comes in
+
+    def _on_hello(self, hello: wire.Hello) -> None:
+        if self.stream:
+            raise wire.WireError("a second Hello")
+        if hello.version != wire.PROTOCOL_VERSION:
+            raise VersionMismatch(
+                f"this node speaks version {wire.PROTOCOL_VERSION} of the protocol, the client "
+                f"version {hello.version}; nothing was done: use the same version of Postroom"
+            )
+        self.client, self.stream = hello.client, hello.stream
+        if self._sessions.admit(self):
+            self._welcome()
+
+    def _welcome(self) -> None:
+        node = self._node
+        nodes = () if node.nodes is None else node.nodes.nodes
+        addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
+        limits, leader = self._admission.limits, node.leader()
+        self._put(
+            wire.encode(
+                wire.Welcome(
+                    wire.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
+                    leader if isinstance(leader, int) else 0, addresses, limits.stream_requests_max,
+                )
+            )
+        )  # fmt: skip
+
+    def _on_ask(self, ask: wire.Ask, frame_bytes: int) -> None:
+        if not self.stream:
+            raise wire.WireError("no Hello before the first request")
+        for number in ask.withdrawn:
+            self._on_withdrawn(number)
+        if ask.looks_up:
+            self._welcome()
+        if not ask.requests:
+            return
+        refusal = self._clock_refusal(ask.clock)
+        last = self._node.clock.last()
+        size = frame_bytes // len(ask.requests)
+        asked, admission, submit = self._asked, self._admission, self._submit
+        request: Any
+        for number, request in ask.requests:
+            if number in asked:
+                raise wire.WireError(f"request {number} is under way already")
+            kind = type(request)
+            no = refusal or self._overload()
+            if no is None and kind is CommitTransaction and request.began > last:
+                no = _CLOCK_AHEAD
+            if no is not None:
+                self._say((number, None, no))
+            elif kind in _UNLIKE_OTHERS:
+                self._on_special(number, request, size)
+            else:
+                asked[number] = call = _Asked(self, number, request, size)
+                admission.requests += 1
+                admission.bytes += size
+                submit(call)
+
+    def _clock_refusal(self, clock: int) -> wire.Failure | None:
+        """Commits will be above the client's clock; or why that cannot be."""
+        if clock > self._node.clock.last():
+            try:
+                self._node.clock.update(clock, CLOCK_OFFSET_SECONDS_MAX)
+            except ClockOffset:
+                return _CLOCK_AHEAD
+        return None
+
+    def _overload(self) -> wire.Failure | None:
+        admission = self._admission
+        limits = admission.limits
+        if len(self._asked) >= limits.stream_requests_max + limits.stream_waits_max:
+            return wire.failure_from(admission.refusal())
+        if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
+            return None
+        return wire.failure_from(admission.refusal())
+
+    def _on_special(self, number: int, request: Any, size: int) -> None:
+        if type(request) is wire.DescribeNode:
+            self._say((number, self._node.describe()))
+            return
+        kind = _Protecting if type(request) in {Protect, Unprotect} else _Asked
+        if type(request) is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
+            request = msgspec.structs.replace(request, bytes_max=REAPED_BYTES_MAX)
+        self._asked[number] = call = kind(self, number, request, size)
+        self._admission.entered(size)
+        self._submit(call)
+
+    def _on_withdrawn(self, number: int) -> None:
+        call = self._asked.pop(number, None)
+        if call is not None:
+            self._node.cancel(call)
+            self._admission.left(call.size)
+            self._say((number, None, _WITHDRAWN))
+
+    # --- what goes out
+
+    def completed(self, call: _Asked, result: Any, error: BaseException | None) -> None:
+        """The node has answered."""
+        number = call.number
+        if self._asked.pop(number, None) is None:
+            return  # it was withdrawn, or the stream is over
+        admission = self._admission
+        admission.requests -= 1
+        admission.bytes -= call.size
+        self._say((number, result) if error is None else (number, None, self._failure(error)))
+
+    def protected(self, request: Protect | Unprotect, moment: int) -> None:
+        """The node has done that for this client: to be taken back when the stream ends."""
+        under = self._node.replica.lease.sequence
+        if under != self._protected_under:
+            self._protected.clear()
+            self._protected_under = under
+        if type(request) is Protect:
+            self._protected[moment] += 1
+        else:
+            self._protected = +(self._protected - Counter({request.timestamp: 1}))
+
+    def _failure(self, error: BaseException) -> wire.Failure:
+        if isinstance(error, NotLeaseholder):
+            return wire.NOT_LEASEHOLDER, str(error), self._whereabouts(error.leader)
+        if error is self._node.replica.failed:
+            return wire.NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
+        if not isinstance(error, Error | ValueError | TypeError):
+            _log.error("a request of client %s failed", self._peer, exc_info=error)
+        return wire.failure_from(error)
+
+    def _whereabouts(self, leader: NodeId | None) -> tuple[int, str] | None:
+        nodes = self._node.nodes
+        known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
+        return None if known is None else (known.node_id, known.address)
+
+    def _say(self, answer: tuple[Any, ...]) -> None:
+        batch = self._batch
+        batch.append(answer)
+        if len(batch) >= ANSWERS_PER_FRAME_MAX:
+            self._pack_batch()
+        if not self._told:
+            self._told = True
+            self._on_output()
+
+    def _pack_batch(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._pack(batch)
+
+    def _pack(self, batch: list[tuple[Any, ...]]) -> None:
+        node = self._node
+        frame = wire.encode((1, node.clock.reading(), node.replica.lease.sequence, batch))
+        if len(frame) <= wire.FRAME_BYTES_MAX:
+            self._put(frame)
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            self._pack(batch[:half])
+            self._pack(batch[half:])
+        else:
+            too_large = Invalid(
+                f"the answer takes {len(frame)} bytes, {wire.FRAME_BYTES_MAX} fit into a frame: "
+                "ask for less at a time"
+            )
+            self._pack([(batch[0][0], None, wire.failure_from(too_large))])
+
+    def _put(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._unread_bytes += len(frame)
+        if not self._told:
+            self._told = True
+            self._on_output()
+
+
+class Sessions:
+    """All client streams of a node.
+
+    Attributes:
+        node: whose.
+        admission: how much is under way.
+    """
+
+    def __init__(self, node: Node, limits: Limits | None = None) -> None:
+        self.node = node
+        self.admission = Admission(limits or Limits())
+        self._open: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, peer: str, on_output: Callable[[], None]) -> Session:
+        """A stream has been opened.
+
+        Args:
+            peer: by whom, for the log.
+            on_output: called when there is something to ``take``; not again before all was taken.
+        """
+        return Session(self, peer, on_output)
+
+    def admit(self, session: Session) -> bool:
+        """The session has said whose it is: the client's older ones end. Whether it may go on."""
+        older = self._open.get(session.client)
+        if older is not None and older.stream >= session.stream:
+            session.end(Invalid("a newer stream of this client is open"))
+            return False
+        if older is not None:
+            older.end(Invalid("the client has opened a newer stream"))
+        streams_max = self.admission.limits.streams_max
+        if len(self._open) >= streams_max:
+            session.end(Unavailable(
+                f"this node serves {streams_max} clients and takes no more", retry_after=1.0
+            ))  # fmt: skip
+            return False
+        self._open[session.client] = session
+        return True
+
+    def closed(self, session: Session) -> None:
+        """It has ended."""
+        if self._open.get(session.client) is session:
+            del self._open[session.client]
+
+    def end_all(self, reason: Error) -> None:
+        """The node stops: each client is told, and goes elsewhere."""
+        for session in list(self._open.values()):
+            session.end(reason)
