@@ -30,6 +30,7 @@ from postroom.ranges.requests import (
     Get,
     GetForUpdate,
     GetMany,
+    Now,
     Protect,
     Put,
     ReverseScan,
@@ -130,7 +131,7 @@ class History:
             case ScanChanges():
                 if len(self.changes) < READS_MAX // 10:
                     self.changes.append((request, result))
-            case Protect():
+            case Protect() | Now():
                 self.handed_out(result)
             case ReapQueue() | Peek():
                 ids = [id_ for id_, _ in result.messages]

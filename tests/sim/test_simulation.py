@@ -1,6 +1,6 @@
 """The embedded store under random workloads and faults, one seed a run.
 
-A failing seed repeats with ``make sim SEED=n`` or ``python -m tests.sim --seed n``.
+A failing seed repeats with ``make sim SEED=n ARGS=--embedded``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from tests.sim.__main__ import repeat
-from tests.sim.simulation import Simulation
+from tests.sim.runs import EMBEDDED, repeat
+from tests.sim.simulation import STEPS, Simulation
 
-SEEDS = 60
+SEEDS = 40
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -23,7 +23,7 @@ def test_a_seed(seed: int) -> None:
     try:
         Simulation(seed).run()
     except Exception as error:
-        error.add_note(f"repeat it with: make sim SEED={seed}, or {repeat(seed)}")
+        error.add_note(f"repeat it with: {repeat(EMBEDDED, seed, STEPS)}")
         raise
 
 
@@ -40,7 +40,7 @@ def test_another_process_repeats_it() -> None:
     digests = {Simulation(6, steps=800).run().digest}
     for hash_seed in ("1", "2"):
         told = subprocess.run(
-            [sys.executable, "-m", "tests.sim", "--seed", "6", "--steps", "800"],
+            [sys.executable, "-m", "tests.sim", "--embedded", "--seed", "6", "--steps", "800"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,

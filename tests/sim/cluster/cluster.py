@@ -19,23 +19,54 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, TypeVar
 
+import msgspec
+
 from postroom.client.codec import resolve
 from postroom.client.database import Database
 from postroom.client.values import Status
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.clock import Timestamp
+from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import ReadCounters
-from postroom.server.node import NodeOptions
+from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
+from postroom.server.cluster.sessions import Sessions
+from postroom.server.node import RANGE_ID, NodeOptions
+from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.network import Network
+from tests.sim.cluster.network import End, Network
 from tests.sim.cluster.overseer import Overseer
-from tests.sim.cluster.stand_in import StandInSender, StandInSession
+from tests.sim.cluster.process import Process, SessionShell
 from tests.sim.sender import Killed
 from tests.sim.world import Task, Unobserved, Witness
 
 T = TypeVar("T")
+
+
+def address_of(name: str) -> str:
+    """Where a machine is reached."""
+    return f"{name.replace(' ', '-')}:7400"
+
+
+def founders(node_ids: list[int], addresses: list[str]) -> Nodes:
+    """The record of the nodes as a new cluster has it."""
+    descriptors = [
+        NodeDescriptor(node_id, address, b"store %10d" % node_id)
+        for node_id, address in zip(node_ids, addresses, strict=True)
+    ]
+    return Nodes(b"cluster".ljust(16), max(node_ids) + 1, tuple(descriptors))
+
+
+def found(disk: MemoryDisk, nodes: Nodes, node_id: int) -> None:
+    """What every founder has on its disk before its node is opened for the first time."""
+    engine = MemoryEngine(disk)
+    store = StoreRecord(FORMAT_VERSION, nodes.cluster_id, node_id)
+    writes: WriteSet = {STORE_KEY: msgspec.msgpack.encode(store)}
+    engine.write({**writes, **founding_writes(RANGE_ID, nodes)}, sync=True)
+    engine.close()
+
 
 RESUME_SECONDS = 0.00005
 
@@ -43,7 +74,9 @@ RESUME_SECONDS = 0.00005
 class Cluster:
     """See the module."""
 
-    def __init__(self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]) -> None:
+    def __init__(
+        self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]
+    ) -> None:
         self.seed = seed
         self.random = Random(f"cluster {seed}")
         self.agenda = Agenda()
@@ -52,6 +85,10 @@ class Cluster:
         self.overseer = Overseer(self.note)
         self.tasks: list[Task] = []
         self.places: list[str] = []
+        self._sessions: dict[tuple[str, int], Sessions] = {}
+        names = [f"machine {number}" for number in range(1, len(options) + 1)]
+        self.addresses = [address_of(name) for name in names]
+        self._nodes = founders([each.node_id for each in options], self.addresses)
         self._digest = hashlib.blake2b(digest_size=16)
         self.machines = [
             self._machine(number, each, MachineClock(self.agenda, *clock))
@@ -65,8 +102,17 @@ class Cluster:
         machine = Machine(name, self.agenda, self.network, clock, randomness, options)
         machine.peers = self.machine_of
         machine.overseer = self.overseer
-        machine.begin_session = StandInSession
+        machine.begin_session = self._begin_session
+        found(machine.disk, self._nodes, options.node_id)
         return machine
+
+    def _begin_session(self, machine: Machine, end: End) -> SessionShell:
+        """The sessions of a node live as long as it does."""
+        life = machine.name, machine.lives
+        if life not in self._sessions:
+            assert machine.node is not None
+            self._sessions[life] = Sessions(machine.node)
+        return SessionShell(self._sessions[life], machine, end, self.agenda)
 
     # --- machines
 
@@ -74,8 +120,9 @@ class Cluster:
         """Where a node lives."""
         return next((each for each in self.machines if each.node_id == node_id), None)
 
-    def index_of(self, node_id):
-        return next((i for i, each in enumerate(self.machines) if each.node_id == node_id), None)
+    def at_address(self, address: str) -> Machine | None:
+        """Which machine has an address."""
+        return next((each for each in self.machines if address_of(each.name) == address), None)
 
     def leader(self) -> Machine | None:
         """The machine that leads in the highest term, as far as it knows."""
@@ -91,7 +138,7 @@ class Cluster:
     def database(self, name: str) -> Database:
         """What the clients of one process share."""
         self.places.append(name)
-        sender = StandInSender(self, name, Random(f"{name} {self.seed}"))
+        sender = Process(self, name, Random(f"{name} {self.seed}"))
 
         async def status() -> Status:
             counters = await sender.send(ReadCounters())

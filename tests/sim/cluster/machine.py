@@ -327,9 +327,7 @@ class _Transport:
         machine.overseer.sends(machine, to, frame)
         peer = machine.peers(to)
         if peer is not None:
-            self._network.carry(
-                machine.name, peer.name, lambda: peer.arrive(sender, to, frame)
-            )
+            self._network.carry(machine.name, peer.name, lambda: peer.arrive(sender, to, frame))
 
     def receive(self) -> Iterable[tuple[int, bytes]]:
         """What has arrived by now."""

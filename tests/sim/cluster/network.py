@@ -24,6 +24,10 @@ BREAK_SECONDS: Final = 0.5
 """How long a stream stands a link that is cut, at least; it breaks within three times that."""
 
 
+CONNECT_SECONDS: Final = 1.0
+"""How long an attempt to connect is given through a link that is cut."""
+
+
 @dataclass(slots=True)
 class Weather:
     """How bad the network is. Shares are between 0 and 1."""
@@ -75,6 +79,10 @@ class Network:
     def is_cut(self, source: Place, target: Place) -> bool:
         """Whether nothing gets from ``source`` to ``target``."""
         return (source, target) in self._cut
+
+    def is_stuck(self, one: Place, other: Place) -> bool:
+        """Whether nothing gets to and fro between two places."""
+        return self.is_cut(one, other) or self.is_cut(other, one)
 
     def delay(self) -> float:
         """How long something takes that sets out now."""
@@ -196,9 +204,7 @@ class Stream:
 
     def _is_stuck(self) -> bool:
         one, other = self.ends
-        return self._network.is_cut(one.place, other.place) or self._network.is_cut(
-            other.place, one.place
-        )
+        return self._network.is_stuck(one.place, other.place)
 
     def _arrive(self, end: End, data: bytes) -> None:
         if end.is_open:

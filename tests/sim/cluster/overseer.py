@@ -38,7 +38,7 @@ class Overseer:
         node = machine.node
         assert node is not None
         replica = node.replica
-        apply, noop, installed = replica.apply, replica.noop, replica._installed
+        apply, noop, installed = replica.apply, replica.noop, replica.snapshot_installed
 
         def watched_apply(
             index: int, term: int, command: bytes, context: object | None, staged: WriteSet
@@ -53,13 +53,13 @@ class Overseer:
             noop(index, term, staged)
             self.raft.applies(machine, index, term, {})
 
-        def watched_install(state: WriteSet) -> None:
+        def watched_installed() -> None:
+            installed()
             self.seen["snapshots installed"] += 1
-            installed(state)
 
         replica.apply = watched_apply  # type: ignore[method-assign]
         replica.noop = watched_noop  # type: ignore[method-assign]
-        replica._installed = watched_install  # type: ignore[method-assign]
+        replica.snapshot_installed = watched_installed  # type: ignore[method-assign]
 
     def acted(self, machine: Machine) -> None:
         """Its node has done something."""
@@ -78,7 +78,7 @@ class Overseer:
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Its node sends a frame to another one."""
         self._note("frame", machine.name, to, len(frame))
-        self.raft.sends(machine, frame)
+        self.raft.sends(machine, to, frame)
 
     def crashed(self, machine: Machine) -> None:
         """Its node has ended."""

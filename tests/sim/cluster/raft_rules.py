@@ -142,16 +142,16 @@ class RaftRules:
 
     # --- what is said
 
-    def sends(self, machine: Machine, frame: bytes) -> None:
+    def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Whoever says something can not forget it."""
         decoded = decode_frame(frame, machine.node_id)
         require(decoded is not None, f"{machine.name} sends what nobody can read")
         assert decoded is not None
         for _, message in decoded.envelopes:
             if not isinstance(message, PreVote | PreVoted):
-                self._check_said(machine, message)
+                self._check_said(machine, to, message)
 
-    def _check_said(self, machine: Machine, message: Any) -> None:
+    def _check_said(self, machine: Machine, to: int, message: Any) -> None:
         log = self._durable_log(machine)
         who = f"{machine.name} says {message!r:.300}, but its disk"
         require(log.term >= message.term, f"{who} is in term {log.term}")
@@ -160,7 +160,8 @@ class RaftRules:
                 own = log.term > message.term or log.vote == machine.node_id
                 require(own, f"{who} has voted for {log.vote}")
             case Voted(granted=True):
-                require(log.vote is not None, f"{who} has no vote")
+                own = log.term > message.term or log.vote == to
+                require(own, f"{who} has voted for {log.vote}, not for {to}")
             case Appended(success=True):
                 there = log.covers(message.index)
                 require(there, f"{who} has no entry {message.index}")
@@ -187,7 +188,9 @@ class RaftRules:
         term, _ = self.applied[self.newest]
         members = [machine for machine in machines if machine.node_id in self.voters]
         holding = [
-            machine.name for machine in members if Log(machine.disk.durable).covers(self.newest, term)
+            machine.name
+            for machine in members
+            if Log(machine.disk.durable).covers(self.newest, term)
         ]
         gone = len(self.wiped & set(self.voters))
         require(

@@ -93,9 +93,7 @@ class ClusterSimulation:
             self.cluster, self.random, self.pace, self.pace * choose([0.3, 1.0, 3.0])
         )
 
-    def _hardware(
-        self, size: int
-    ) -> tuple[list[NodeOptions], list[tuple[float, float, float]]]:
+    def _hardware(self, size: int) -> tuple[list[NodeOptions], list[tuple[float, float, float]]]:
         choose, pace = self.random.choice, self.pace
         raft = RaftOptions(
             heartbeat_seconds=0.1 * pace,
@@ -139,6 +137,7 @@ class ClusterSimulation:
         cluster = self.cluster
         for machine in cluster.machines:
             assert machine.open()
+        cluster.run(self._database._sender.connect(), "somebody answers")
         for workload in self.workloads:
             name = type(workload).__name__.lower()
             cluster.run(workload.setup(self._database), f"{name} is set up")
@@ -185,7 +184,7 @@ class ClusterSimulation:
         database = self.cluster.database(name)
         randomness = Random(f"{name} {self.seed}")
         client = Client(database, randomness, number, self._lives, lambda: self._is_over)
-        task = self.cluster.spawn(name, workload.start(client))
+        task = self.cluster.spawn(name, _connect_and_start(workload, client))
         self._clients[index, number] = task, database
         if self.random.random() < 0.1:
             life = self.random.expovariate(1 / (5 * self.pace))
@@ -211,11 +210,12 @@ class ClusterSimulation:
         self._is_over = True
         self.faults.mend()
         self._correct_clocks()
+        self._change_leader()  # whatever the dead have locked is free again
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, CALM_SECONDS)
         for task, database in self._clients.values():
             if not task.done:
                 cluster.kill(task, database)
-        self._change_leader()  # whatever the dead have locked is free again
+        self._change_leader()
         cluster.agenda.run(DUE_SECONDS)
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
 
@@ -232,8 +232,7 @@ class ClusterSimulation:
     def _clients_have_ended(self) -> bool:
         """All but those that wait for changes, which nobody makes any more."""
         return all(
-            task.done
-            or isinstance(getattr(task.waits_for, "request", None), ScanChanges)
+            task.done or isinstance(getattr(task.waits_for, "request", None), ScanChanges)
             for task, _ in self._clients.values()
         )
 
@@ -260,7 +259,9 @@ class ClusterSimulation:
         for workload in self.workloads:
             name = type(workload).__name__.lower()
             cluster.run(workload.check(self._database), f"{name} is checked")
-        status = cluster.retry(self._database.status, self._database, "the store tells its counters")
+        status = cluster.retry(
+            self._database.status, self._database, "the store tells its counters"
+        )
         cluster.agenda.run_until(self._replicas_agree, self._who_waits, 30.0)
         content = cluster.overseer.look()
         assert content is not None
@@ -274,7 +275,11 @@ class ClusterSimulation:
         cluster.overseer.look()
 
     def _replicas_agree(self) -> bool:
-        indexes = {
-            replica_rules.applied_index(machine.disk.content) for machine in self.cluster.machines
-        }
-        return len(indexes) == 1
+        disks = [machine.disk.content for machine in self.cluster.machines]
+        indexes = {replica_rules.applied_index(disk) for disk in disks}
+        return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
+
+
+async def _connect_and_start(workload: Workload, client: Client) -> None:
+    await client.db._sender.connect()  # type: ignore[attr-defined]
+    await workload.start(client)

@@ -41,11 +41,11 @@ class Reapers:
                 await client.attempt(client.db.run(self._reap, client))
             await client.pause()
 
-    def _send(self, tx: Any, client: Client, token: bytes) -> None:
+    async def _send(self, tx: Any, client: Client, token: bytes) -> None:
         for number in range(client.random.randint(1, 6)):
             name = b"%s-%d" % (token, number)
             delay = client.random.choice([None, None, 0.0, 0.003, 0.3])
-            due = 0 if delay is None else client.db.now()
+            due = 0 if delay is None else await client.db.now()
             key = _inbox(client.random.randrange(INBOXES))
             tx.enqueue_message(key, name, headers={"due": due}, deliver_at=delay)
             tx.put(b"sent/" + name, b"")

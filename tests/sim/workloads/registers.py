@@ -33,9 +33,7 @@ class Registers:
             await client.attempt(self._operate(client, key, seen))
             await client.pause()
 
-    async def _operate(
-        self, client: Client, key: bytes, seen: dict[bytes, bytes | None]
-    ) -> None:
+    async def _operate(self, client: Client, key: bytes, seen: dict[bytes, bytes | None]) -> None:
         db, record = client.db, self._record
         name, token = f"client {client.number}-{client.life}", client.token()
         chance = client.random.random()
@@ -46,7 +44,9 @@ class Registers:
         elif chance < 0.8:
             await record.operate(Operation(name, "delete", key), db.delete(key))
         else:
-            await self._put_if(client, Operation(name, "conditional_put", key, token, seen.get(key)))
+            await self._put_if(
+                client, Operation(name, "conditional_put", key, token, seen.get(key))
+            )
 
     async def _put_if(self, client: Client, operation: Operation) -> None:
         key, value, expected = operation.key, operation.value, operation.expected

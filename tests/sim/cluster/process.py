@@ -1,0 +1,231 @@
+"""A process with clients in it, and a node's end of their streams: shells around the real router
+and the real sessions, which move their frames through the simulated network.
+
+::
+
+    client ─▶ Process.send ─▶ Router ─▶ frames ══ Stream ══▶ SessionShell ─▶ Session ─▶ node
+
+Frames are the bytes that would go over the wire. Both shells do what the asyncio ones do: they write
+what there is after everything else that happens at the moment, and ring the router's alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.router import Router
+from postroom.client.sender import DeadlineExceeded
+from postroom.errors import Unavailable
+from postroom.ranges.requests import Now
+from postroom.server.cluster.sessions import Session, Sessions
+from tests.sim.cluster.agenda import Agenda
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.network import CONNECT_SECONDS, End, Network
+from tests.sim.sender import Killed, Pause
+from tests.sim.world import Task
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.cluster import Cluster
+
+SHELL_SECONDS: Final = 0.00002
+"""Between the first frame that there is to write and writing all that there are."""
+
+
+class Answer(RemoteCall):
+    """A request on its way, and its answer: what a client awaits."""
+
+    __slots__ = ("error", "process", "result", "task")
+
+    def __init__(self, process: Process, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request, timeout_seconds)
+        self.process = process
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.task: Task | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """The answer has come."""
+        self.done, self.result, self.error = True, result, error
+        self.process.answered(self)
+
+    def __await__(self) -> Generator[Answer, None, Any]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Process:
+    """A :class:`postroom.client.sender.Sender`, and the port of its router.
+
+    Attributes:
+        name: its place in the network.
+        is_dead: it was killed.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, randomness: Random) -> None:
+        self.name = name
+        self.random = randomness
+        self.is_dead = False
+        self._cluster = cluster
+        self._agenda: Agenda = cluster.agenda
+        self._network: Network = cluster.network
+        self._ends: dict[int, End] = {}
+        self._alarm_at = math.inf
+        self._rate = randomness.uniform(0.99, 1.01)
+        addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
+        self.router = Router(addresses, self, self.monotonic, randomness)
+        self.router.start()
+
+    # --- what clients call
+
+    async def connect(self) -> None:
+        """Until a node has told the time, as ``postroom.connect`` does."""
+        while not self.router.reading():
+            await self.sleep(0.001)
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
+        """The answer to ``request``, to be awaited once."""
+        self._require_alive()
+        answer = Answer(self, request, timeout_seconds)
+        self._cluster.witness.sent(request)
+        self.router.submit(answer)
+        return answer
+
+    def answered(self, answer: Answer) -> None:
+        """Only for :class:`Answer`."""
+        result, error = answer.result, answer.error
+        self._cluster.note("answer", self.name, result if error is None else type(error).__name__)
+        if not self.is_dead and not isinstance(error, DeadlineExceeded):
+            self._cluster.witness.answered(answer.request, result, error)
+        self._cluster.resume(answer)
+
+    def sleep(self, seconds: float) -> Pause:
+        """Let a time pass."""
+        self._require_alive()
+        pause = Pause()
+        self._agenda.after(seconds, lambda: self._cluster.resume(pause))
+        return pause
+
+    def now(self) -> Answer:
+        """A timestamp of the store's."""
+        return self.send(Now())
+
+    def reading(self) -> int:
+        """About now."""
+        return self.router.reading()
+
+    def monotonic(self) -> float:
+        """Seconds by this process's clock."""
+        return self._agenda.now * self._rate
+
+    def die(self) -> None:
+        """The process is killed: its streams break."""
+        self.is_dead = True
+        for end in self._ends.values():
+            end.close()
+        self._ends.clear()
+
+    def _require_alive(self) -> None:
+        if self.is_dead:
+            raise Killed
+
+    # --- the router's port
+
+    def open(self, link: int, address: str) -> None:
+        """A stream to ``address``."""
+        self._soon(lambda: self._open(link, address))
+
+    def _open(self, link: int, address: str) -> None:
+        machine = self._cluster.at_address(address)
+        if machine is None or machine.node is None:
+            self._fail_to_open(link, self._network.delay(), "connection refused")
+        elif self._network.is_stuck(self.name, machine.name):
+            self._fail_to_open(link, CONNECT_SECONDS, "no answer")
+        else:
+            mine, theirs = self._network.open_stream(self.name, machine.name)
+            self._ends[link] = mine
+            mine.on_bytes = lambda data: self._received(link, mine, data)
+            mine.on_broken = lambda: self._broken(link, mine)
+            machine.accept(theirs)
+            self._write(link)
+
+    def _fail_to_open(self, link: int, seconds: float, why: str) -> None:
+        error = Unavailable(why)
+        self._soon(lambda: self.router.disconnected(link, error), seconds)
+
+    def output(self, link: int) -> None:
+        """There is something to write."""
+        self._soon(lambda: self._write(link))
+
+    def _write(self, link: int) -> None:
+        end = self._ends.get(link)
+        while end is not None and end.is_open and (frame := self.router.take(link)) is not None:
+            end.send(frame)
+
+    def close(self, link: int) -> None:
+        """The stream is not used any more."""
+        end = self._ends.pop(link, None)
+        if end is not None:
+            self._soon(end.close)
+
+    def alarm(self, when: float) -> None:
+        """``tick`` at ``when``, on this process's clock."""
+        if when < self._alarm_at:
+            self._alarm_at = when
+            self._agenda.at(when / self._rate + 1e-6, lambda: self._ring(when))
+
+    def _ring(self, when: float) -> None:
+        if not self.is_dead and when == self._alarm_at:
+            self._alarm_at = math.inf
+            self.router.tick()
+
+    def _received(self, link: int, end: End, data: bytes) -> None:
+        if not self.is_dead and self._ends.get(link) is end:
+            self.router.received(link, data)
+
+    def _broken(self, link: int, end: End) -> None:
+        if not self.is_dead and self._ends.get(link) is end:
+            del self._ends[link]
+            self.router.disconnected(link, Unavailable("the connection broke"))
+
+    def _soon(self, act: Callable[[], object], seconds: float = SHELL_SECONDS) -> None:
+        self._agenda.after(seconds, lambda: None if self.is_dead else act())
+
+
+class SessionShell:
+    """A node's end of a client's stream."""
+
+    def __init__(self, sessions: Sessions, machine: Machine, end: End, agenda: Agenda) -> None:
+        self._machine = machine
+        self._end = end
+        self._agenda = agenda
+        self._session: Session = sessions.open(end.place, self._on_output)
+
+    def receive(self, data: bytes) -> None:
+        """A frame has come from the client."""
+        self._session.received(data)
+
+    def close(self) -> None:
+        """The stream is over."""
+        self._session.close()
+
+    def _on_output(self) -> None:
+        life = self._machine.lives
+
+        def write() -> None:
+            if self._machine.node is not None and self._machine.lives == life:
+                self._machine.act(self._write)
+
+        self._agenda.after(SHELL_SECONDS, lambda: self._machine.when_awake(write))
+
+    def _write(self) -> None:
+        while (frame := self._session.take()) is not None:
+            self._end.send(frame)
+        if self._session.ended:
+            self._end.close()
