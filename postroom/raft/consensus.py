@@ -80,8 +80,7 @@ class Consensus:
         self._on_peer_clock = on_peer_clock
         self._on_malformed = on_malformed
         self._liveness = Liveness(monotonic, self._options)
-        self._peers_changed = False
-        self._beats = False
+        self._peers_changed = self._has_peers = self._beats = False
         self._groups: dict[int, Group] = {}
         self._ready: dict[int, Group] = {}
         self._staged: list[Group] | None = None
@@ -163,7 +162,8 @@ class Consensus:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
         self._receive(now)
-        self._look_around(now)
+        if self._has_peers:
+            self._look_around(now)
         if self._alarms:
             self._ring(now)
         self._staged = list(self._ready.values())
@@ -172,7 +172,7 @@ class Consensus:
         writes: WriteSet = {}
         for group in self._staged:
             staged = group.stage(now)
-            if staged and group.needs_sync:
+            if staged and not self.needs_sync and group.needs_sync:
                 self.needs_sync = True
             if writes:
                 writes.update(staged)
@@ -212,8 +212,10 @@ class Consensus:
         for group in staged:
             for to, message in group.take_messages():
                 envelopes.setdefault(to, []).append((group.group_id, message))
-        self._send(envelopes)
-        self._say_that_it_lives()
+        if envelopes:
+            self._send(envelopes)
+        if self._beats:
+            self._say_that_it_lives()
         for group in staged:
             group.tell()
 
@@ -245,8 +247,6 @@ class Consensus:
         return self._liveness.heard_at(node_id)
 
     def _send(self, envelopes: dict[NodeId, list[Envelope]]) -> None:
-        if not envelopes:
-            return
         now, wall_milliseconds = self._monotonic(), self._wall_milliseconds()
         for to, batch in envelopes.items():
             self._liveness.sent(to, now)
@@ -255,9 +255,8 @@ class Consensus:
 
     def _say_that_it_lives(self) -> None:
         """An empty frame to each peer to which nothing was sent for a heartbeat."""
-        if self._beats:
-            self._beats = False
-            self._send({peer: [] for peer in self._liveness.unspoken(self._monotonic())})
+        self._beats = False
+        self._send({peer: [] for peer in self._liveness.unspoken(self._monotonic())})
 
     def _wake(self, group: Group) -> None:
         self._ready[group.group_id] = group
@@ -294,7 +293,9 @@ class Consensus:
         """With whom this node shares a group."""
         self._peers_changed = False
         groups = self._groups.values()
-        self._liveness.set_peers({peer.id: None for group in groups for peer in group.core.peers})
+        peers = {peer.id: None for group in groups for peer in group.core.peers}
+        self._liveness.set_peers(peers)
+        self._has_peers = len(peers) > 0
 
     def _ring(self, now: float) -> None:
         """Wake the groups whose deadline has come."""

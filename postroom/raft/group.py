@@ -343,6 +343,9 @@ class Group:
 
     def _turn(self, writes: WriteSet) -> None:
         core = self.core
+        if core.is_sole and core.role == LEADER and not self._inbox and not self._changes:
+            self._decide_alone(writes)
+            return
         if core.installing:
             self._receiver.step(writes)
         for sender, message in self._taken_inbox():

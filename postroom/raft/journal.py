@@ -172,13 +172,14 @@ class Journal:
         return self._entries[max(first - base, 1) : max(last - base + 1, 1)]
 
     def batch(self, first: int, bytes_max: int) -> list[LogEntry]:
-        """Entries from ``first`` on: at least one, then until ``bytes_max`` is reached."""
+        """Entries from ``first`` on: as many as ``bytes_max`` allows, and at least one."""
         taken: list[LogEntry] = []
-        for entry in self.entries(first, self.last_index):
-            taken.append(entry)
+        for offset in range(max(first - self.base_index, 1), len(self._entries)):
+            entry = self._entries[offset]
             bytes_max -= len(entry[0])
-            if bytes_max <= 0:
+            if bytes_max < 0 and taken:
                 break
+            taken.append(entry)
         return taken
 
     def first_index_of_term_at(self, index: int) -> int:

@@ -36,7 +36,7 @@ class RaftOptions:
     """How long a deposed leader's proposals wait for their fate before they end as unknown."""
 
     append_bytes_max: int = 1024 * 1024
-    """No more entries join an append message that has grown past this."""
+    """Entries of one append message; a single entry may be larger, and then goes alone."""
 
     append_messages_in_flight_max: int = 8
     """Append messages with entries that one follower may be behind with."""

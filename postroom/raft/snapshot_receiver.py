@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from postroom.errors import StoreCorrupted
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
 from postroom.raft.messages import Appended, Chunk, ChunkTaken
@@ -76,9 +77,13 @@ class SnapshotReceiver:
         # Everything is in place, and was written in earlier turns.
         self._steps = None
         self._state_machine.snapshot_installed()
-        complete = self._spool.complete
+        complete, applied_index = self._spool.complete, self._state_machine.applied_index()
         assert complete is not None
-        assert self._state_machine.applied_index() == complete.index, "another state than announced"
+        if applied_index != complete.index:
+            raise StoreCorrupted(
+                f"the state that came ends at entry {applied_index}, its sender had announced "
+                f"{complete.index}; this replica stops: wipe it, and let it be fed again"
+            )
         self._spool.clear(staged)
         self._core.installing = False
 

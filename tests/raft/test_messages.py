@@ -25,7 +25,6 @@ from postroom.raft.messages import (
     decode_frame,
     encode_frame,
 )
-from tests.raft.puppet import Puppets
 
 EVERY_MESSAGE = [
     PreVote(1, 2, 3),
@@ -127,17 +126,14 @@ def test_damaged_frames_never_raise(position: int, value: int, length: int) -> N
         assert isinstance(message, messages.Message)
 
 
-@given(st.lists(st.sampled_from(EVERY_MESSAGE), max_size=6), st.data())
-def test_well_formed_nonsense_stops_no_member(said: list, data: st.DataObject) -> None:
-    """Numbers and order are the sender's: whatever they are, a member goes on."""
-    puppets = Puppets()
-    small = st.integers(0, 4)
-    for message in said:
-        names = [name for name in ("last_index", "prev_index", "commit_index", "index") if
-                 hasattr(message, name)]  # fmt: skip
-        changed = {name: data.draw(small) for name in ["term", *names]}
-        if isinstance(message, Append):
-            changed["entries"] = ((changed["term"], b"\0x"),) * data.draw(small)
-            changed["prev_term"] = data.draw(st.integers(0, changed["term"]))
-        puppets.turn((data.draw(st.integers(2, 4)), msgspec.structs.replace(message, **changed)))
-        assert puppets.group.stopped is None
+def test_frames_are_cut_where_they_grow_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All groups of a turn share a frame, unless there is too much for one."""
+    monkeypatch.setattr(messages, "FRAME_BYTES", 10)
+
+    def append(group: int, size: int) -> tuple[int, Append]:
+        return group, Append(1, 0, 0, 0, 0, ((1, b"\0" * size),))
+
+    envelopes = [append(1, 4), append(2, 5), append(3, 100), append(4, 3), append(5, 8)]
+    assert [len(part) for part in messages.frames_of(envelopes)] == [3, 2]
+    assert [len(part) for part in messages.frames_of([append(1, 100), append(2, 1)])] == [1, 1]
+    assert [len(part) for part in messages.frames_of([])] == [0], "an empty frame is one, too"

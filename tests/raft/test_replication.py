@@ -189,7 +189,7 @@ def test_messages_are_no_larger_than_allowed_and_not_too_many() -> None:
     for _ in range(10):
         puppets.propose(b"12345678")
     sent = [what for to, what in puppets.turn() if to == 2 and isinstance(what, Append)]
-    assert [len(what.entries) for what in sent] == [2, 2]
+    assert [len(what.entries) for what in sent] == [1, 1]
 
 
 def test_entries_that_every_member_has_are_dropped() -> None:
@@ -234,3 +234,49 @@ def test_all_members_lose_power_at_once() -> None:
     cluster.settle()
     cluster.check_outcomes()
     assert all(each.outcome is Outcome.APPLIED for each in told)
+
+
+def test_bytes_under_way_to_a_slow_peer_are_bounded_and_cost_the_others_nothing() -> None:
+    options = RaftOptions(append_bytes_max=10, append_bytes_in_flight_max=35)
+    puppets = Puppets(options=options)
+    term = puppets.lead()
+    puppets.acknowledge(2)
+    puppets.acknowledge(3)
+    sent: list = []
+    for number in range(1, 20):
+        puppets.propose(b"123456789")
+        sent += puppets.turn()
+        puppets.turn((2, Appended(term, True, puppets.group.last_index)))
+        assert len(puppets.outcomes) == number, "the others are not waited for"
+    to_three = [what for to, what in sent if to == 3 and isinstance(what, Append)]
+    assert [len(what.entries) for what in to_three] == [1, 1, 1, 1]
+    # Each answer makes room for more.
+    more = puppets.turn((3, Appended(term, True, 3)))
+    assert [what.prev_index for to, what in more if to == 3 and isinstance(what, Append)] == [5, 6]
+
+
+def test_an_entry_larger_than_all_limits_goes_alone() -> None:
+    puppets = Puppets(options=RaftOptions(append_bytes_max=10, append_bytes_in_flight_max=20))
+    puppets.lead()
+    puppets.acknowledge(2)
+    for text in (b"small", b"large" * 100, b"small"):
+        puppets.propose(text)
+    sent = [what for to, what in puppets.turn() if to == 2 and isinstance(what, Append)]
+    assert [len(what.entries) for what in sent] == [1, 1]
+    said = puppets.turn((2, Appended(puppets.group.term, True, 3)))
+    rest = [what for to, what in said if to == 2 and isinstance(what, Append)]
+    assert [len(what.entries) for what in rest] == [1]
+
+
+def test_a_member_that_is_away_for_a_moment_needs_no_snapshot() -> None:
+    """A rolling restart: what is kept for a silent member is bounded, and is not nothing."""
+    cluster = Cluster(3)
+    cluster.replicate(3)
+    away = cluster.followers()[0].node
+    cluster.crash(away)
+    cluster.replicate(50)
+    cluster.run(8.0)
+    leader = cluster.elect()
+    cluster.start(away)
+    cluster.settle()
+    assert leader.machine.opened == []

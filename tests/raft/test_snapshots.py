@@ -304,7 +304,7 @@ def test_another_state_than_announced_stops_the_replica() -> None:
     puppets.turn((2, msgspec.structs.replace(chunk(0, final=True), data=data)))
     while puppets.group.is_installing and puppets.group.stopped is None:
         puppets.turn()
-    assert isinstance(puppets.group.stopped, AssertionError)
+    assert isinstance(puppets.group.stopped, StoreCorrupted)
 
 
 def test_a_damaged_spool_is_refused() -> None:
