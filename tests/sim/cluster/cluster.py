@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random  # noqa: TID251 - made from the seed
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,12 +27,12 @@ from postroom.client.values import Status
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.memory import MemoryEngine
 from postroom.messaging.requests import ReadCounters
-from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
+from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.node import RANGE_ID, NodeOptions
-from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord
+from postroom.server.node import NodeOptions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.machine import Machine
@@ -44,31 +44,30 @@ from tests.sim.world import Task, Unobserved, Witness
 
 T = TypeVar("T")
 
+RESUME_SECONDS: Final = 0.00005
+
 
 def address_of(name: str) -> str:
     """Where a machine is reached."""
     return f"{name.replace(' ', '-')}:7400"
 
 
-def founders(node_ids: list[int], addresses: list[str]) -> Nodes:
+def founders(addresses: list[str]) -> Nodes:
     """The record of the nodes as a new cluster has it."""
     descriptors = [
         NodeDescriptor(node_id, address, b"store %10d" % node_id)
-        for node_id, address in zip(node_ids, addresses, strict=True)
+        for node_id, address in enumerate(addresses, 1)
     ]
-    return Nodes(b"cluster".ljust(16), max(node_ids) + 1, tuple(descriptors))
+    return Nodes(b"cluster".ljust(16), len(addresses) + 1, tuple(descriptors))
 
 
-def found(disk: MemoryDisk, nodes: Nodes, node_id: int) -> None:
-    """What every founder has on its disk before its node is opened for the first time."""
-    engine = MemoryEngine(disk)
-    store = StoreRecord(FORMAT_VERSION, nodes.cluster_id, node_id)
-    writes: WriteSet = {STORE_KEY: msgspec.msgpack.encode(store)}
-    engine.write({**writes, **founding_writes(RANGE_ID, nodes)}, sync=True)
+def settle(machine: Machine, writes: WriteSet, node_id: int) -> None:
+    """Makes the fresh disk of a machine that of a node."""
+    engine = MemoryEngine(machine.disk)
+    engine.write(writes, sync=True)
+    members = first_members(engine)
     engine.close()
-
-
-RESUME_SECONDS = 0.00005
+    machine.options = msgspec.structs.replace(machine.options, node_id=node_id, members=members)
 
 
 class Cluster:
@@ -88,7 +87,7 @@ class Cluster:
         self._sessions: dict[tuple[str, int], Sessions] = {}
         names = [f"machine {number}" for number in range(1, len(options) + 1)]
         self.addresses = [address_of(name) for name in names]
-        self._nodes = founders([each.node_id for each in options], self.addresses)
+        self._founders = founders(self.addresses)
         self._digest = hashlib.blake2b(digest_size=16)
         self.machines = [
             self._machine(number, each, MachineClock(self.agenda, *clock))
@@ -103,7 +102,12 @@ class Cluster:
         machine.peers = self.machine_of
         machine.overseer = self.overseer
         machine.begin_session = self._begin_session
-        found(machine.disk, self._nodes, options.node_id)
+        founds = number == 1
+        settle(
+            machine,
+            found_writes(self._founders) if founds else become_writes(number, self._founders),
+            number,
+        )
         return machine
 
     def _begin_session(self, machine: Machine, end: End) -> SessionShell:

@@ -106,7 +106,6 @@ class ClusterSimulation:
         )
         everybody = tuple(range(1, size + 1))
         common = {
-            "members": everybody,
             "lease_seconds": choose([0.3, 1.0, 3.0]) * pace,
             "raft": raft,
             "gc_ttl_seconds": choose([1.0, 60.0]),
@@ -119,7 +118,7 @@ class ClusterSimulation:
             (self.random.uniform(0.98, 1.02), self.random.uniform(-0.2, 0.2), reading_seconds)
             for _ in everybody
         ]
-        return [NodeOptions(node_id=number, **common) for number in everybody], clocks
+        return [NodeOptions(**common) for _ in everybody], clocks
 
     def _drawn_workloads(self, number: int) -> list[Workload]:
         recorded: list[Callable[[], Workload]] = [
