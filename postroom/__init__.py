@@ -6,6 +6,7 @@ This module hands on the public names and nothing else; the asyncio forms are in
 
 from postroom import errors
 from postroom.client.codec import Codec
+from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database, Snapshot, Transaction
 from postroom.client.transactional import transactional
 from postroom.client.values import (
@@ -13,6 +14,7 @@ from postroom.client.values import (
     DeadLetter,
     InboxInfo,
     Message,
+    NodeInfo,
     Reaped,
     Status,
     integer,
@@ -47,6 +49,7 @@ from postroom.server.embedded import open  # noqa: A004 - a public name, as of f
 __version__ = "0.1.0"
 
 __all__ = [
+    "TLS",
     "AccessDenied",
     "Accounting",
     "Change",
@@ -63,6 +66,7 @@ __all__ = [
     "Invalid",
     "KeyTooLarge",
     "Message",
+    "NodeInfo",
     "NotInTransaction",
     "Overflow",
     "Put",
@@ -83,6 +87,7 @@ __all__ = [
     "ValueTooLarge",
     "VersionMismatch",
     "WrongType",
+    "connect",
     "errors",
     "integer",
     "key",

@@ -1,8 +1,10 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
 from postroom.client.database import Database, Snapshot
+from postroom.client.remote.connect import TLS
+from postroom.client.remote.connect import connect_async as connect
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
 from postroom.server.embedded import open_async as open  # noqa: A004 - a public name
 
-__all__ = ["Database", "Snapshot", "Transaction", "open", "transactional"]
+__all__ = ["TLS", "Database", "Snapshot", "Transaction", "connect", "open", "transactional"]

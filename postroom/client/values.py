@@ -130,17 +130,36 @@ class Change(NamedTuple):
     timestamp: Timestamp
 
 
+class NodeInfo(NamedTuple):
+    """A node of a cluster, as its leader sees it.
+
+    Attributes:
+        address: where it is reached.
+        entries_behind: how many entries of the log it still lacks; ``None``: not known.
+        silent_seconds: since when nothing was heard of it; ``None``: not known.
+        retired: it is to leave for good.
+    """
+
+    node_id: int
+    address: str
+    entries_behind: int | None
+    silent_seconds: float | None
+    retired: bool
+
+
 class Status(NamedTuple):
     """How the store is.
 
     Attributes:
-        path: the data folder, or ``:memory:``.
+        path: the data folder, or ``:memory:``; the addresses, if it is reached over the network.
         node_id: of the node that answered.
         term: of the consensus group.
         applied_index: entries of its log applied.
         timestamp: when this was so.
         disk_bytes: size of the store on its device.
         counters: what became of all messages; they add up (DESIGN section 1).
+        leader: which node leads; ``None``: none does, as far as the node knows that answered.
+        nodes: of the cluster; none if the store is not part of one.
         enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` includes those
             discarded since; ``dead_letters`` does not.
     """
@@ -152,6 +171,8 @@ class Status(NamedTuple):
     timestamp: Timestamp
     disk_bytes: int
     counters: Counters
+    leader: int | None = None
+    nodes: tuple[NodeInfo, ...] = ()
 
     @property
     def enqueued(self) -> int:

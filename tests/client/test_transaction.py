@@ -476,7 +476,7 @@ def _begin(store: Store, function: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_same_commit_sent_twice_is_applied_once(store: Store, restarted: bool) -> None:
     request = CommitTransaction(
-        b"0123456789abcdef", store.driver.now(), 60.0, 0, b"a", [], [], [Put(b"a", b"1")]
+        b"0123456789abcdef", store.node.clock.now(), 60.0, 0, b"a", [], [], [Put(b"a", b"1")]
     )
 
     async def send() -> Any:
@@ -492,7 +492,7 @@ def test_the_same_commit_sent_twice_is_applied_once(store: Store, restarted: boo
 
 def test_a_commit_that_comes_too_late_is_refused_by_the_store_as_well(store: Store) -> None:
     request = CommitTransaction(
-        b"0123456789abcdef", store.driver.now(), 5.0, 0, b"a", [], [], [Put(b"a", b"1")]
+        b"0123456789abcdef", store.node.clock.now(), 5.0, 0, b"a", [], [], [Put(b"a", b"1")]
     )
     store.advance(5.1)
 
@@ -506,7 +506,7 @@ def test_a_commit_that_comes_too_late_is_refused_by_the_store_as_well(store: Sto
 
 def test_a_commit_so_late_that_its_record_may_be_gone_is_unknown(store: Store) -> None:
     request = CommitTransaction(
-        b"0123456789abcdef", store.driver.now(), 60.0, 0, b"a", [], [], [Put(b"a", b"1")]
+        b"0123456789abcdef", store.node.clock.now(), 60.0, 0, b"a", [], [], [Put(b"a", b"1")]
     )
     store.advance(80)
 

@@ -25,32 +25,31 @@ class HeardClock:
         monotonic: seconds that never go back.
     """
 
-    __slots__ = ("_at", "_heard", "_monotonic", "_moves_from", "_read")
+    __slots__ = ("_heard", "_monotonic", "_moves_from", "_read")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._heard = 0
-        self._at = 0.0
+        self._heard = (0, 0.0)  # one value: other threads may read while it is set
         self._read = 0
         self._moves_from = 0.0
 
     def heard(self, timestamp: int) -> None:
         """A node's clock stood there, just now."""
-        if timestamp > self._heard:
-            self._heard = timestamp
-            self._at = self._monotonic()
+        if timestamp > self._heard[0]:
+            self._heard = (timestamp, self._monotonic())
 
     def refused(self, timestamp: int) -> None:
         """What was read last is too far ahead for a node whose clock stands at ``timestamp``."""
-        self._heard = self._read = timestamp
-        self._at = self._monotonic()
-        self._moves_from = self._at + STANDSTILL_SECONDS
+        now = self._monotonic()
+        self._moves_from = now + STANDSTILL_SECONDS
+        self._heard = (timestamp, now)
+        self._read = timestamp
 
     def reading(self) -> int:
         """About now; 0 if nothing was heard yet."""
+        reading, at = self._heard
         now = self._monotonic()
-        reading = self._heard
         if reading and now >= self._moves_from:
-            reading += int((now - self._at) * 1000) << LOGICAL_BITS
-        self._read = max(self._read, reading)
-        return self._read
+            reading += int((now - at) * 1000) << LOGICAL_BITS
+        self._read = reading = max(self._read, reading)
+        return reading

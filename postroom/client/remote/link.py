@@ -47,6 +47,7 @@ class Link:
 
     __slots__ = (
         "_hello",
+        "_thins",
         "_told",
         "address",
         "asked_at",
@@ -81,6 +82,7 @@ class Link:
         self.asked_at = 0.0
         self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number))
         self._told = True
+        self._thins = False
 
     # --- what is to be sent
 
@@ -128,7 +130,8 @@ class Link:
         batch, self.batch = self.batch, []
         if len(batch) > REQUESTS_PER_FRAME_MAX:
             batch, self.batch = batch[:REQUESTS_PER_FRAME_MAX], batch[REQUESTS_PER_FRAME_MAX:]
-        batch = [call for call in batch if not call.done]
+        if self._thins:
+            batch = self._thinned(batch)
         frame = self._encoded(batch, clock)
         self.withdrawn = self.withdrawn[REQUESTS_PER_FRAME_MAX:]
         self.looks_up = False
@@ -159,6 +162,12 @@ class Link:
             sent[call.number] = call
         return frame
 
+    def _thinned(self, batch: list[RemoteCall]) -> list[RemoteCall]:
+        """Without those that were cancelled before they left."""
+        self._thins = bool(self.batch)
+        self.open -= sum(call.done and not call.waits for call in batch)
+        return [call for call in batch if not call.done]
+
     def _refuse(self, call: RemoteCall, size: int) -> None:
         call.done = True
         if not call.waits:
@@ -177,14 +186,13 @@ class Link:
             self.open -= 1
         return call
 
-    def forget(self, call: RemoteCall) -> bool:
-        """Nobody waits for ``call`` any more; whether the port must be told."""
-        number = call.number
-        if number not in self.sent:
-            if not call.waits and call in self.batch:
-                self.open -= 1
-            return False
-        self.withdrawn.append(number)
+    def withdraw(self, call: RemoteCall) -> bool:
+        """Tell the node that nobody waits any more, after what it is asked; whether the port must
+        be told.
+        """
+        if call.number not in self.sent:
+            self._thins = True
+        self.withdrawn.append(call.number)
         return self.tell()
 
     # --- is anybody there

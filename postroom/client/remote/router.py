@@ -55,6 +55,7 @@ from postroom.errors import (
     TransactionExpired,
     Unavailable,
 )
+from postroom.kv.clock import from_seconds
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.ranges.nodes import RetireNode
 from postroom.ranges.requests import (
@@ -65,6 +66,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
+from postroom.ranges.transactions import RECORD_SECONDS
 
 REQUEST_SECONDS: Final = 15.0
 """Long enough for an election, a lease to run out and a rolling restart."""
@@ -175,8 +177,8 @@ class Router:
     def cancel(self, call: RemoteCall) -> None:
         """Nobody wants the answer any more: ``complete`` will not be called."""
         if not call.done:
-            call.done = True
             self._withdraw(call)
+            call.done = True
 
     def take(self, link: int) -> bytes | None:
         """The next frame to write to the link; ``None``: nothing, until ``Port.output``."""
@@ -381,7 +383,7 @@ class Router:
         elif name == wire.CLOCK_AHEAD:
             self.clock.refused(clock)
             self._try_later(call, 0.05)
-        elif call.is_commit and name == CommitUnknown.__name__:
+        elif name == CommitUnknown.__name__ and self._may_be_told_yet(call):
             call.maybe = True
             self._try_later(call, 0.02)
         else:
@@ -392,6 +394,12 @@ class Router:
                 self._finish(call, self._unknown(call, error))
             else:
                 self._finish(call, error)
+
+    def _may_be_told_yet(self, call: RemoteCall) -> bool:
+        """Whether committing again can tell what an unknown outcome was."""
+        if type(call.request) is not CommitTransaction:
+            return call.is_commit
+        return self.reading() < call.request.began + from_seconds(RECORD_SECONDS)
 
     def _is_adrift(self, call: RemoteCall, link: Link) -> bool:
         """Whether an attempt that was lost may be evaluated after the one that was answered."""
@@ -523,12 +531,12 @@ class Router:
             call = heapq.heappop(self._timed)[2]
             if call.done:
                 continue
-            if call.link is None or call.withdrawn or call.number not in call.link.sent:
+            self._withdraw(call)
+            if call.link is None or call.withdrawn:
                 self._finish(call, DeadlineExceeded())
-            else:  # the node may just have answered: its word counts
+            else:  # the node may just have answered, or can at once: its word counts
                 call.withdrawn = True
                 heapq.heappush(self._timed, (now + WITHDRAWING_SECONDS, call.number, call))
-                self._withdraw(call)
 
     def _sweep(self, now: float) -> None:
         """What had not, and those in the queue that nobody waits for any more."""
@@ -542,13 +550,12 @@ class Router:
 
     def _give_up(self, call: RemoteCall) -> None:
         error = self._cut_off(call)
-        call.done = True
         self._withdraw(call)
-        call.complete(None, error)
+        self._finish(call, error)
 
     def _withdraw(self, call: RemoteCall) -> None:
         link = call.link
-        if link is not None and link.number in self._links and link.forget(call):
+        if link is not None and link.number in self._links and link.withdraw(call):
             self._port.output(link.number)
 
     def _cut_off(self, call: RemoteCall) -> Exception:

@@ -186,7 +186,8 @@ class Ask(_Frame, frozen=True, array_like=True, tag=1):
     Attributes:
         clock: about now, on the client: the newest timestamp heard and the time since then.
         requests: each with a number that no unanswered request of the stream has.
-        withdrawn: numbers of requests that are not wanted any more; each is answered all the same.
+        withdrawn: numbers of requests, those of this frame included, that are not wanted any more
+            unless they are answered at once. All are answered all the same.
         looks_up: a ``Welcome`` is wanted: who leads, and a sign of life.
     """
 

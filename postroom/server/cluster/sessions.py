@@ -228,12 +228,14 @@ class Session:
     def _on_ask(self, ask: wire.Ask, frame_bytes: int) -> None:
         if not self.stream:
             raise wire.WireError("no Hello before the first request")
-        for number in ask.withdrawn:
-            self._on_withdrawn(number)
         if ask.looks_up:
             self._welcome()
-        if not ask.requests:
-            return
+        if ask.requests:
+            self._on_requests(ask, frame_bytes)
+        for number in ask.withdrawn:
+            self._on_withdrawn(number)
+
+    def _on_requests(self, ask: wire.Ask, frame_bytes: int) -> None:
         refusal = self._clock_refusal(ask.clock)
         last = self._node.clock.last()
         size = frame_bytes // len(ask.requests)

@@ -1,0 +1,315 @@
+"""The senders of a remote database: on the caller's event loop, or beside any number of threads.
+
+::
+
+    threads ── send ──▶ deque ── one wake-up for many ──▶ event loop of the one background thread
+                                                           router ─▶ streams
+            ◀─────────────────── each by its own lock ────
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random  # noqa: TID251 - passed in, as an instance
+import threading
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, TypeVar
+
+from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.connection import TLS, Streams
+from postroom.client.remote.router import Router
+from postroom.errors import Invalid
+from postroom.ranges.requests import Now
+
+T = TypeVar("T")
+
+QUIET_CHECK_SECONDS: Final = 0.005
+
+
+class _Awaited(RemoteCall):
+    """A request and its answer, awaited once on the event loop."""
+
+    __slots__ = ("_error", "_future", "_result", "_sender")
+
+    def __init__(self, sender: AsyncioSender, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request, timeout_seconds)
+        self._sender = sender
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self._result = result
+        self._error = error
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            self._future = future = self._sender.loop.create_future()
+            try:
+                yield from future
+            except BaseException:
+                self._sender.router.cancel(self)
+                raise
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class AsyncioSender:
+    """A ``Sender`` on the running event loop, which carries the router as well.
+
+    Attributes:
+        router: which decides everything.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        tls: TLS | None,
+        token: str | None,
+        randomness: random.Random,
+        request_seconds: float,
+    ) -> None:
+        self.random = randomness
+        self.loop = asyncio.get_running_loop()
+        self.monotonic = self.loop.time
+        self._streams = Streams(tls, token)
+        self.router = self._streams.router = Router(
+            addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
+        )
+        self.reading = self.router.reading
+        self._submit = self.router.submit
+        self._closed = False
+        self.router.start()
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``."""
+        if self._closed:
+            raise _closed()
+        answer = _Awaited(self, request, timeout_seconds)
+        self._submit(answer)
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        """Let a time pass."""
+        await asyncio.sleep(seconds)
+
+    def now(self) -> Awaitable[int]:
+        """A timestamp, which the leaseholder is asked for."""
+        return self.send(Now())
+
+    async def close(self) -> None:
+        """Finish what is under way; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        while not self.router.is_quiet():
+            await asyncio.sleep(QUIET_CHECK_SECONDS)
+        self.abort()
+        await self._streams.closed()
+
+    def abort(self) -> None:
+        """Finish nothing."""
+        self._closed = True
+        self.router.close()
+
+
+class _Blocking(RemoteCall):
+    """A request and its answer, waited for by one thread."""
+
+    __slots__ = ("_answered", "_error", "_result", "_sender", "_woken")
+
+    def __init__(self, sender: ThreadSender, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request, timeout_seconds)
+        self._sender = sender
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._answered = False
+        self._woken: threading.Lock | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Called by the background thread."""
+        self._result = result
+        self._error = error
+        self._answered = True  # before the lock is looked at: who waits does it the other way round
+        if self._woken is not None:
+            self._woken.release()
+
+    def wait(self) -> None:
+        """Block until it is there. An interrupt withdraws the request."""
+        woken = threading.Lock()
+        woken.acquire()
+        self._woken = woken
+        if self._answered:
+            return
+        try:
+            woken.acquire()
+        except BaseException:
+            self._sender.cancel(self)
+            raise
+
+    def __await__(self) -> Generator[_Blocking, None, Any]:
+        if not self._answered:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Wait:
+    """Something that a thread waits for."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self.wait = wait
+
+    def __await__(self) -> Generator[_Wait, None, None]:
+        yield self
+
+
+class ThreadSender:
+    """A ``BlockingSender`` for any number of threads; one background thread carries the router.
+
+    Args:
+        create: makes the sender on the background thread's event loop.
+    """
+
+    def __init__(self, create: Callable[[], AsyncioSender], randomness: random.Random) -> None:
+        self.random = randomness
+        self._create = create
+        self._requests: deque[_Blocking] = deque()
+        self._called = False
+        self._refusal = ""
+        self._stopped = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._carry, name="postroom-client", daemon=True)
+        self._sender: AsyncioSender
+
+    def start(self, connected: Callable[[AsyncioSender], Coroutine[Any, Any, None]]) -> None:
+        """Start the background thread, and wait until ``connected`` has come to its end.
+
+        Raises:
+            whatever it raises; the thread has ended then.
+        """
+        self._thread.start()
+        try:
+            self._on_loop(self._begin(connected))
+        except BaseException:
+            self._end(abort=True)
+            raise
+        _survivors.add(self)
+
+    async def _begin(self, connected: Callable[[AsyncioSender], Coroutine[Any, Any, None]]) -> None:
+        self._sender = sender = self._create()
+        self.monotonic = sender.monotonic
+        self.reading = sender.reading
+        await connected(sender)
+
+    # --- a sender
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``."""
+        if self._refusal:
+            raise Invalid(self._refusal)
+        answer = _Blocking(self, request, timeout_seconds)
+        self._requests.append(answer)
+        self._call()
+        return answer
+
+    def _call(self) -> None:
+        if not self._called:  # whoever comes until it has run is taken along
+            self._called = True
+            self._loop.call_soon_threadsafe(self._take_in)
+
+    def _take_in(self) -> None:
+        self._called = False
+        requests, submit = self._requests, self._sender.router.submit
+        while requests:
+            submit(requests.popleft())
+
+    def cancel(self, answer: _Blocking) -> None:
+        """Nobody waits for it any more."""
+        self._loop.call_soon_threadsafe(self._sender.router.cancel, answer)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let a time pass; closing the database ends it."""
+        return _Wait(lambda: self._stopped.wait(seconds))
+
+    def now(self) -> Awaitable[int]:
+        """A timestamp, which the leaseholder is asked for."""
+        return self.send(Now())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` to its end, blocking whenever it waits."""
+        try:
+            waiting = coroutine.send(None)
+            while True:
+                try:
+                    waiting.wait()
+                except BaseException as error:  # an interrupt belongs into the coroutine
+                    waiting = coroutine.throw(error)
+                else:
+                    waiting = coroutine.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def close(self) -> None:
+        """Finish what is under way; idempotent."""
+        if not self._refusal:
+            self._refusal = "the database was closed; nothing was changed: connect again"
+            self._stopped.set()
+            await _Wait(lambda: self._end(abort=False))
+
+    # --- the background thread
+
+    def _carry(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _end(self, *, abort: bool) -> None:
+        try:
+            self._on_loop(self._finish(abort=abort))
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    async def _finish(self, *, abort: bool) -> None:
+        sender = getattr(self, "_sender", None)
+        if sender is None:
+            return
+        self._take_in()
+        if abort:
+            sender.abort()
+        await sender.close()
+
+    def forked(self) -> None:
+        """This is the child of a fork, where the background thread does not live."""
+        self._refusal = (
+            "this database was connected before the process was forked; nothing was changed: "
+            "connect again in the child"
+        )
+
+
+def _closed() -> Invalid:
+    return Invalid("the database was closed; nothing was changed: connect again")
+
+
+_survivors: weakref.WeakSet[ThreadSender] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for sender in list(_survivors):
+        sender.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
