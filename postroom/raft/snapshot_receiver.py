@@ -58,7 +58,6 @@ class SnapshotReceiver:
         self._elections.hear_leader(leader, message.term)
         if self._has(message):
             core.commit_index = max(core.commit_index, message.index)
-            self.tidy(staged)
             self._acknowledge(leader, message.index)
         elif self._take(message, staged):
             self._complete(message, staged)

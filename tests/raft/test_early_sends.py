@@ -54,11 +54,12 @@ def test_an_only_voter_sends_nothing_early() -> None:
     told: list[Outcome] = []
     puppets.group.change_members(AddLearner(2), told.append)
     puppets.turn()
-    puppets.stage()
     puppets.propose(b"w")
+    puppets.engine.write(puppets.stage(), sync=True)
     puppets.consensus.send_early()
     assert puppets.outbound == [], "a learner does not count"
     puppets.consensus.release()
+    assert [to for to, _ in puppets.outbound] == [2]
     puppets.group.change_members(Promote(2), told.append)
     puppets.turn()
     puppets.acknowledge(2)

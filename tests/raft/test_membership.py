@@ -329,9 +329,12 @@ def test_who_removed_itself_campaigns_until_that_is_committed() -> None:
     cluster.settle()
     other = cluster.followers()[0]
     leader.group.change_members(Remove(leader.node), lambda outcome: None)
+    cluster.network.partition([leader.node], [other.node])
     leader.turn()
     cluster.crash(leader.node)
+    cluster.network.heal()
     cluster.run(3.0)
+    assert other.group.members == (1, 2), "it has not heard of it"
     again = cluster.start(leader.node)
     assert again.group.members == (other.node,)
     cluster.run_until(lambda: other.group.is_leader and other.group.members == (other.node,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postroom.raft.membership import AddLearner
 from postroom.raft.memory_transport import Faults
 from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
 from postroom.raft.options import RaftOptions
@@ -204,6 +205,25 @@ def test_a_group_goes_quiet_without_a_node_that_is_down_and_feeds_it_when_it_is_
     cluster.run(0.05)
     assert member.group.applied_index == leader.group.last_index
     assert cluster.leader is leader
+
+
+def test_a_learner_that_was_cut_off_is_fed_when_it_is_heard_again() -> None:
+    """It does not campaign, so nothing but its node's heartbeat tells the leader."""
+    cluster, leader = quiet_cluster()
+    member = cluster.members[4] = Member(cluster, 4)
+    told: list[Outcome] = []
+    leader.group.change_members(AddLearner(4), told.append)
+    cluster.run_until(lambda: told)
+    cluster.settle()
+    cluster.run_until(all_are_quiet(cluster))
+    cluster.network.partition([1, 2, 3], [4])
+    cluster.run(1.0)
+    cluster.replicate(3)
+    cluster.run(5.0)
+    assert leader.group.is_quiet
+    cluster.network.heal()
+    cluster.run(0.5)
+    assert member.group.applied_index == leader.group.last_index
 
 
 def test_a_partition_while_quiet() -> None:

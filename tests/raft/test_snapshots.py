@@ -431,6 +431,7 @@ def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> N
     puppets = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
     refuse(puppets)
     index = puppets.machine.opened[0].index
+    assert puppets.journal.base_index == index, "what the snapshot includes is not kept for it"
     for _ in range(10):
         puppets.propose(b"x")
         puppets.turn(taken(puppets, 0))
