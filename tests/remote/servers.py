@@ -1,7 +1,7 @@
 """Nodes behind gRPC on loopback, for clients in the same process.
 
-A :class:`Server` is a node in memory, its sessions and a gRPC server, on an event loop in a thread of
-its own. It can be stopped and started again on the same port, with what it had stored.
+A :class:`Server` is a node in memory, its sessions and a gRPC server, on an event loop in a thread
+of its own. It can be stopped and started again on the same port, with what it had stored.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Server:
         self.sessions = Sessions(node, self._limits)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers(
-            (StoreService(self.sessions, self._authorize).handler(),)
+            (StoreService(self._authorize, self.sessions).handler(),)
         )
         address = f"127.0.0.1:{self._port}"
         if self._credentials is None:
