@@ -35,8 +35,8 @@ def open_store(engine: Engine, randomness: random.Random, node_id: int) -> Store
     Raises:
         StoreCorrupted, VersionMismatch, Unavailable: it cannot be opened.
     """
-    stored = engine.get(STORE_KEY)
-    if stored is None:
+    known = read_store(engine)
+    if known is None:
         _check_empty(engine)
         record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), node_id)
         try:
@@ -44,6 +44,18 @@ def open_store(engine: Engine, randomness: random.Random, node_id: int) -> Store
         except EngineFailed as failure:
             raise stopped_by(failure) from failure
         return record
+    return known
+
+
+def read_store(engine: Engine) -> StoreRecord | None:
+    """The record of the store in ``engine``; ``None``: it is none yet.
+
+    Raises:
+        StoreCorrupted, VersionMismatch: it cannot be opened.
+    """
+    stored = engine.get(STORE_KEY)
+    if stored is None:
+        return None
     version = _decoded(stored, list[Any])[0]
     if version != FORMAT_VERSION:
         raise VersionMismatch(

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from postroom.errors import Error
-from postroom.server.commands import mail, measure, state, tour, values
+from postroom.server.commands import mail, measure, serve, state, tour, values
 
 
 class Commands(TyperGroup):
@@ -65,6 +65,7 @@ app = typer.Typer(
 )
 
 app.command("demo")(tour.demo)
+app.command("serve")(serve.serve)
 app.command("status")(state.status)
 app.command("get")(values.get)
 app.command("put")(values.put)

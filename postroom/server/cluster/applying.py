@@ -1,0 +1,100 @@
+"""Asking other nodes: who they are, and to be let in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from grpc import aio
+
+from postroom.errors import Invalid
+from postroom.ranges.nodes import Admission
+from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.nodes_service import (
+    ADMIT,
+    HELLO,
+    Application,
+    Verdict,
+    encode,
+    hellos,
+    verdicts,
+)
+from postroom.server.cluster.peers import CHANNEL_OPTIONS
+from postroom.server.cluster.security import Security
+
+ANSWER_SECONDS: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Questions:
+    """Asks other nodes. Close it when everything is known."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._channels: dict[str, aio.Channel] = {}
+
+    async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
+        """What the nodes at ``addresses`` say of themselves; who does not answer is left out."""
+        asked = list(addresses)
+        answers = await asyncio.gather(*(self._ask(each, HELLO, b"") for each in asked))
+        heard = {}
+        for address, answer in zip(asked, answers, strict=True):
+            if answer is None:
+                continue
+            try:
+                heard[address] = hellos.decode(answer)
+            except (msgspec.DecodeError, ValueError) as error:
+                _log.warning("the answer of %s is malformed: %s", address, error)
+        return heard
+
+    async def admit(self, addresses: Sequence[str], application: Application) -> Admission | None:
+        """Asks to be admitted; ``None``: nobody could do it now.
+
+        Raises:
+            Invalid: refused for good.
+        """
+        to_ask = list(addresses)
+        asked = set()
+        while to_ask:
+            address = to_ask.pop(0)
+            asked.add(address)
+            verdict = await self._verdict(address, application)
+            if verdict.refusal:
+                raise Invalid(verdict.refusal)
+            if verdict.admission is not None:
+                return verdict.admission
+            if verdict.elsewhere and verdict.elsewhere not in asked:
+                to_ask.insert(0, verdict.elsewhere)
+        return None
+
+    async def _verdict(self, address: str, application: Application) -> Verdict:
+        answer = await self._ask(address, ADMIT, encode(application))
+        if answer is None:
+            return Verdict()
+        try:
+            return verdicts.decode(answer)
+        except (msgspec.DecodeError, ValueError) as error:
+            _log.warning("the answer of %s is malformed: %s", address, error)
+            return Verdict()
+
+    async def _ask(self, address: str, method: str, request: bytes) -> bytes | None:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._security.open_channel(address, CHANNEL_OPTIONS)
+            self._channels[address] = channel
+        try:
+            answer: bytes = await channel.unary_unary(method)(request, timeout=ANSWER_SECONDS)
+        except aio.AioRpcError as error:
+            _log.debug("%s does not answer: %s", address, error.details())
+            return None
+        return answer
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()

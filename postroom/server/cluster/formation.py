@@ -1,0 +1,234 @@
+"""How a fresh disk finds its place: it founds a cluster with others, or joins one that exists.
+
+Every node is started with the same list of the first nodes' addresses. A disk that belongs to no
+cluster yet asks all of them who they are, again and again, until one of three things is so:
+
+::
+
+    somebody is in a cluster that knows this very disk ────────▶ become that node
+    somebody is in a cluster that does not ────────────────────▶ ask to be admitted, then as above
+    all are fresh, give the same list, and this is the least
+    address on it ─────────────────────────────────────────────▶ found, and tell whoever asks
+
+A cluster is *founded* on one disk alone: the founder's, which holds the record of the nodes and the
+first state, durably, before anybody hears of it. The others have nothing until the founder leads
+and sends them a snapshot; so there is one first state, and nobody makes it up twice.
+
+Invariants:
+
+* A disk is known by the ``store_id`` that was drawn when it was first used, not by its address.
+  Whoever comes back with another one has lost its disk and is a new node
+  (:mod:`postroom.ranges.nodes`).
+* A disk becomes one node, once: the record that says which is written before it acts as that one.
+* A crash at any moment of this is harmless: what is durable is asked for again, or told again.
+
+Plain synchronous code: who sends the questions is :mod:`.serving`, or a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.kv.engine import Engine, WriteSet
+from postroom.ranges.nodes import (
+    NodeDescriptor,
+    Nodes,
+    StoreId,
+    decode,
+    founding_writes,
+    nodes_key,
+)
+from postroom.ranges.replica import APPLIED_RECORD
+from postroom.server.node import RANGE_ID
+from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord
+
+IDENTITY_KEY: Final = keys.store_key("identity")
+KNOWN_NODES_KEY: Final = keys.store_key("known nodes")
+"""Who the others were when this disk became a node: until its first snapshot tells."""
+
+FIRST_INDEX: Final = 1
+"""The founder's state counts as that of entry 1: who lacks it can only get it by a snapshot."""
+
+ADDRESSES_MAX: Final = 64
+Address = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """What a disk knows itself by."""
+
+    store_id: bytes
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """What a node says of itself to whoever asks.
+
+    Attributes:
+        store_id: its disk's.
+        first_addresses: the list that it was started with, sorted; while it is fresh.
+        nodes: the cluster that it is in; ``None``: it is fresh.
+    """
+
+    store_id: StoreId
+    first_addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=ADDRESSES_MAX)]
+    nodes: Nodes | None
+
+
+# --- what to do -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be decided yet; ``reason`` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Make a new cluster of ``nodes``, as its first one."""
+
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Become:
+    """Be ``node_id`` of the cluster ``nodes``."""
+
+    node_id: int
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Ask the nodes at ``addresses``, one after the other, to be admitted."""
+
+    addresses: tuple[str, ...]
+
+
+Decision: TypeAlias = Wait | Found | Become | Join
+
+
+def decide(
+    address: str,
+    store_id: bytes,
+    first_addresses: Sequence[str],
+    heard: Mapping[str, Hello],
+    cluster_id: bytes,
+) -> Decision:
+    """What a fresh disk does next.
+
+    Args:
+        address: where this node is reached.
+        store_id: its disk's.
+        first_addresses: the list that it was started with.
+        heard: what the nodes at other addresses have just said.
+        cluster_id: the name of a new cluster, if this node founds one; 16 random bytes.
+    """
+    clusters = [hello.nodes for hello in heard.values() if hello.nodes is not None]
+    if clusters:
+        return _existing(address, store_id, clusters)
+    expected = tuple(sorted(set(first_addresses)))
+    reason = _why_not_found(address, expected, heard)
+    if reason:
+        return Wait(reason)
+    others = [each for each in expected if each != address]
+    stores = {**{each: heard[each].store_id for each in others}, address: store_id}
+    if len(set(stores.values())) < len(stores):
+        return Wait("two of the first addresses lead to the same node")
+    founders = [
+        NodeDescriptor(number, each, stores[each]) for number, each in enumerate(expected, 1)
+    ]
+    return Found(Nodes(cluster_id, len(founders) + 1, tuple(founders)))
+
+
+def _why_not_found(
+    address: str, expected: tuple[str, ...], heard: Mapping[str, Hello]
+) -> str | None:
+    """What keeps this node from founding a cluster with those at ``expected``."""
+    others = [each for each in expected if each != address]
+    if address not in expected:
+        return f"none of {', '.join(others)} is in a cluster yet"
+    silent = [each for each in others if each not in heard]
+    if silent:
+        return f"waiting for {', '.join(silent)} to be started with the same --join list"
+    for each in others:
+        theirs = heard[each].first_addresses
+        if theirs != expected:
+            return (
+                f"{each} was started with --join {','.join(theirs)}, this node with "
+                f"{','.join(expected)}: start the first nodes with the same list"
+            )
+    return None if address == expected[0] else f"waiting for {expected[0]} to found the cluster"
+
+
+def _existing(address: str, store_id: bytes, clusters: list[Nodes]) -> Decision:
+    names = {nodes.cluster_id for nodes in clusters}
+    if len(names) > 1:
+        raise Invalid(
+            "the addresses given by --join lead to nodes of different clusters; nothing was "
+            "changed: name nodes of one of them"
+        )
+    newest = max(clusters, key=lambda nodes: nodes.next_node_id)
+    for nodes in clusters:
+        mine = nodes.by_store(store_id)
+        if mine is not None and mine.address == address and not mine.retired:
+            return Become(mine.node_id, nodes)
+    return Join(tuple(node.address for node in newest.nodes if not node.retired))
+
+
+# --- what a disk holds ----------------------------------------------------------------------------
+
+_identity = msgspec.msgpack.Decoder(Identity)
+_encode = msgspec.msgpack.encode
+
+
+def read_identity(engine: Engine) -> Identity | None:
+    """What the disk knows itself by; ``None``: it was never used for a cluster."""
+    stored = engine.get(IDENTITY_KEY)
+    return None if stored is None else _identity.decode(stored)
+
+
+def identity_writes(store_id: bytes) -> WriteSet:
+    """Makes a disk one of a cluster to be."""
+    return {IDENTITY_KEY: _encode(Identity(store_id))}
+
+
+def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
+    """Makes a fresh disk a node, which has nothing yet."""
+    return {
+        STORE_KEY: _encode(StoreRecord(FORMAT_VERSION, nodes.cluster_id, node_id)),
+        KNOWN_NODES_KEY: _encode(nodes),
+    }
+
+
+def found_writes(nodes: Nodes) -> WriteSet:
+    """Makes a fresh disk the first node of a new cluster, with the first state."""
+    return {
+        **become_writes(nodes.nodes[0].node_id, nodes),
+        **founding_writes(RANGE_ID, nodes),
+        keys.record_key(RANGE_ID, APPLIED_RECORD): keys.u64(FIRST_INDEX),
+    }
+
+
+def adopt_writes(record: StoreRecord, address: str, store_id: bytes) -> WriteSet:
+    """Makes an embedded store the first node of a cluster: it was a group of one all along."""
+    own = NodeDescriptor(record.node_id, address, store_id)
+    nodes = Nodes(record.cluster_id, record.node_id + 1, (own,))
+    return {**identity_writes(store_id), **founding_writes(RANGE_ID, nodes)}
+
+
+def known_nodes(engine: Engine) -> Nodes | None:
+    """The cluster as this disk knows it."""
+    return decode(engine.get(nodes_key(RANGE_ID)) or engine.get(KNOWN_NODES_KEY))
+
+
+def first_members(engine: Engine) -> tuple[int, ...]:
+    """The members of the group if its log is new: the founders on the founder's disk, else none."""
+    nodes = decode(engine.get(nodes_key(RANGE_ID)))
+    return () if nodes is None else tuple(node.node_id for node in nodes.nodes)

@@ -1,0 +1,168 @@
+"""Who may talk to a node: certificates of one authority, and tokens for clients.
+
+* A *node* has a certificate of the authority for the host of its address; it shows it when it calls
+  another node, and when it is called.
+* A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
+
+The connection itself is mutual TLS (gRPC's): without a certificate of the authority nothing is read
+from it. So a client's certificate should name no host of a node: with one that does, it could act
+as that node. ``insecure`` switches all of this off, by name only.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from grpc import aio
+
+from postroom.errors import AccessDenied
+
+AUTHORIZATION: Final = "authorization"
+BEARER: Final = "Bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files in PEM: the authority's certificate, this node's own (with its chain), and its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Their contents.
+
+        Raises:
+            AccessDenied: one cannot be read, or is no PEM.
+        """
+        return _read_pem(self.ca), _read_pem(self.certificate), _read_pem(self.key)
+
+
+def _read_pem(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise AccessDenied(f"cannot read {path}: {error.strerror}") from error
+    if b"-----BEGIN " not in content:
+        raise AccessDenied(f"{path} is not in PEM format: it has no line -----BEGIN ...-----")
+    return content
+
+
+class Tokens:
+    """The tokens that clients may show: one a line; the file is read again when it changes.
+
+    Args:
+        path: the file.
+
+    Raises:
+        AccessDenied: it cannot be read, or holds no token.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_at: tuple[int, int] | None = None
+        self._tokens: list[bytes] = []
+        self._refresh()
+
+    def allow(self, token: str) -> bool:
+        """Whether ``token`` is one of them. Takes as long for a wrong one as for a right one."""
+        self._refresh()
+        shown = token.encode()
+        # Not any(): that would stop at the right one, and so tell how far down it stands.
+        return sum(hmac.compare_digest(each, shown) for each in self._tokens) > 0
+
+    def _refresh(self) -> None:
+        try:
+            stat = self._path.stat()
+            changed = (stat.st_mtime_ns, stat.st_size)
+            if changed == self._read_at:
+                return
+            lines = self._path.read_bytes().splitlines()
+        except OSError as error:
+            if self._read_at is not None:
+                return  # what was read last goes on counting while the file is being replaced
+            raise AccessDenied(
+                f"cannot read the tokens in {self._path}: {error.strerror}"
+            ) from error
+        self._tokens = [line.strip() for line in lines if line.strip()]
+        self._read_at = changed
+        if not self._tokens:
+            raise AccessDenied(f"{self._path} holds no token: write one a line")
+
+
+class Security:
+    """What a node asks of who calls it, and what it shows to whom it calls.
+
+    Args:
+        certificates: this node's; ``None``: insecure.
+        tokens: of clients; ``None``: their certificates are enough.
+    """
+
+    def __init__(self, certificates: Certificates | None, tokens: Tokens | None = None) -> None:
+        self._certificates = certificates
+        self._tokens = tokens
+        self._pem = None if certificates is None else certificates.read()
+
+    @property
+    def insecure(self) -> bool:
+        """Whether anybody may do anything."""
+        return self._pem is None
+
+    def add_port(self, server: aio.Server, address: str) -> int:
+        """Have ``server`` listen at ``address``; the port, 0 if that cannot be."""
+        if self._pem is None:
+            return int(server.add_insecure_port(address))
+        ca, certificate, key = self._pem
+        try:
+            credentials = grpc.ssl_server_credentials(
+                [(key, certificate)], root_certificates=ca, require_client_auth=True
+            )
+            return int(server.add_secure_port(address, credentials))
+        except (RuntimeError, ValueError) as error:
+            raise AccessDenied(f"the certificates cannot be used ({error})") from error
+
+    def open_channel(self, address: str, options: Sequence[tuple[str, Any]]) -> aio.Channel:
+        """A channel to the node at ``address``."""
+        if self._pem is None:
+            return aio.insecure_channel(address, options=options)
+        ca, certificate, key = self._pem
+        credentials = grpc.ssl_channel_credentials(ca, key, certificate)
+        return aio.secure_channel(address, credentials, options=options)
+
+    async def check_node(self, context: Any, address: str) -> None:
+        """Ends the call unless who calls has a certificate for the host of ``address``."""
+        if self._pem is None:
+            return
+        host = address.rpartition(":")[0].strip("[]")
+        if host not in _names(context):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate is not one of the node at {address}: it must name {host!r}",
+            )
+
+    async def check_client(self, context: Any) -> None:
+        """Ends the call unless who calls may use the store."""
+        if self._pem is None or self._tokens is None:
+            return
+        shown = [value for name, value in context.invocation_metadata() if name == AUTHORIZATION]
+        if not shown:
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "this node asks for a token; nothing was done: give connect() a token=",
+            )
+        if not str(shown[0]).startswith(BEARER) or not self._tokens.allow(shown[0][len(BEARER) :]):
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "the token is not known here; nothing was done"
+            )
+
+
+def _names(context: Any) -> set[str]:
+    """The hosts that the caller's certificate, which TLS has checked, is for."""
+    shown = context.auth_context()
+    names = [*shown.get("x509_subject_alternative_name", []), *shown.get("x509_common_name", [])]
+    return {name.decode(errors="replace") for name in names}

@@ -1,0 +1,413 @@
+"""A node as a process: its folder, its place in the cluster, its server, and its end.
+
+::
+
+    open folder ─▶ listen ─▶ find its place (.formation) ─▶ node ─▶ ready ··· SIGTERM
+                                                                                │
+            close ◀─ finish what is under way ◀─ give lease and lead away ◀─────┘
+
+Everything runs on one event loop: gRPC's server, the node's turns, the streams to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random  # noqa: TID251 - passed in, as an instance
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from postroom.errors import Error, Invalid, Retryable, Unavailable
+from postroom.kv.clock import Clock
+from postroom.kv.engine import Engine
+from postroom.kv.leveldb import LevelDBEngine
+from postroom.limits import DISK_RESERVE_BYTES
+from postroom.ranges.calls import NotLeaseholder
+from postroom.ranges.nodes import STORE_ID_BYTES, AdmitNode, Nodes
+from postroom.server.cluster import formation
+from postroom.server.cluster.applying import Questions
+from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait
+from postroom.server.cluster.nodes_service import Application, NodesService, Verdict
+from postroom.server.cluster.peers import (
+    CHANNEL_OPTIONS,
+    MESSAGE_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Introduction,
+    Peers,
+)
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.store_service import SERVICE as STORE_SERVICE
+from postroom.server.cluster.store_service import StoreService
+from postroom.server.drivers import AsyncioDriver
+from postroom.server.node import Node, NodeOptions
+from postroom.server.store import StoreRecord, read_store
+from postroom.server.tasks import Pending
+
+LEASE_SECONDS: Final = 1.0
+"""How long the others wait for a leaseholder that has died."""
+
+LOOK_SECONDS: Final = 0.2
+STOP_SECONDS: Final = 2.0
+
+_SERVER_OPTIONS: Final = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a node is started.
+
+    Attributes:
+        folder: its data.
+        listen: where it listens, ``host:port``.
+        address: where the others and clients reach it.
+        first_addresses: the first nodes', the same list on each of them.
+        security: who may talk to it.
+        lease_seconds: how long the others wait for it if it dies while it leads.
+        disk_reserve_bytes: writes are refused when less is free.
+    """
+
+    folder: Path
+    listen: str
+    address: str
+    first_addresses: tuple[str, ...]
+    security: Security
+    lease_seconds: float = LEASE_SECONDS
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES
+
+
+class ServedNode:
+    """See the module.
+
+    Args:
+        settings: how it is started.
+        clock: the machine's.
+        randomness: for ids, time-outs and pauses.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, randomness: random.Random) -> None:
+        self._settings = settings
+        self._security = settings.security
+        self._clock = clock
+        self._random = randomness
+        self._engine: Engine = LevelDBEngine.open(settings.folder)
+        self._store_id = b""
+        self._record: StoreRecord | None = None
+        self._nodes_service = NodesService(self._security, self._hello)
+        self._health = health.aio.HealthServicer()
+        self._server = aio.server(options=_SERVER_OPTIONS)
+        self._driver: AsyncioDriver | None = None
+        self._peers: Peers | None = None
+        self._sessions: Sessions | None = None
+        self._for_clients = _ForClients()
+        self._background: list[asyncio.Task[None]] = []
+        self._over = asyncio.Event()
+        self._failure: Error | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node, once it has its place."""
+        assert self._driver is not None
+        return self._driver.node
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Serve until :meth:`stop` is called.
+
+        Args:
+            on_ready: called once the node knows who leads, so that clients can be served.
+
+        Raises:
+            Error: it cannot start, or cannot go on.
+        """
+        try:
+            self._open_identity()
+            await self._listen()
+            await self._set_health(serving=False)
+            if not await self._unless_over(self._find_place()):
+                return
+            self._start_node()
+            self._background.append(asyncio.create_task(self._watch(on_ready)))
+            await self._over.wait()
+            await self._drain()
+        finally:
+            await self._close()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Hand over, finish, and end ``run``."""
+        self._over.set()
+
+    async def _unless_over(self, coroutine: Any) -> bool:
+        """Run ``coroutine`` to its end; false if the node is stopped before."""
+        task = asyncio.create_task(coroutine)
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+            return False
+        task.result()
+        return True
+
+    # --- a place in the cluster
+
+    def _open_identity(self) -> None:
+        """Who the disk is; an embedded store becomes the first node of a cluster."""
+        self._record = read_store(self._engine)
+        identity = formation.read_identity(self._engine)
+        if identity is None:
+            self._store_id = self._random.randbytes(STORE_ID_BYTES)
+            writes = formation.identity_writes(self._store_id)
+            if self._record is not None:
+                writes = formation.adopt_writes(
+                    self._record, self._settings.address, self._store_id
+                )
+            self._engine.write(writes, sync=True)
+        else:
+            self._store_id = identity.store_id
+
+    def _hello(self) -> Hello:
+        known = None
+        if self._record is not None:
+            known = self._known_nodes()
+        addresses = tuple(sorted(set(self._settings.first_addresses)))
+        return Hello(self._store_id, addresses, known)
+
+    def _known_nodes(self) -> Nodes | None:
+        if self._driver is not None and self.node.nodes is not None:
+            return self.node.nodes
+        return formation.known_nodes(self._engine)
+
+    async def _find_place(self) -> None:
+        questions = Questions(self._security)
+        reason = ""
+        try:
+            while self._record is None:
+                waits = await self._step(questions)
+                if waits != reason:
+                    reason = waits
+                    _log.info("%s", reason)
+                if self._record is None:
+                    await asyncio.sleep(LOOK_SECONDS * self._random.uniform(0.5, 1.0))
+        finally:
+            await questions.close()
+
+    async def _step(self, questions: Questions) -> str:
+        """Ask, and decide; answers why nothing could be decided yet."""
+        address, first = self._settings.address, self._settings.first_addresses
+        heard = await questions.hello(sorted(set(first) - {address}))
+        cluster_id = self._random.randbytes(STORE_ID_BYTES)
+        decision = formation.decide(address, self._store_id, first, heard, cluster_id)
+        match decision:
+            case Wait():
+                return decision.reason
+            case Found():
+                self._engine.write(formation.found_writes(decision.nodes), sync=True)
+                reason = f"founded a cluster of {len(decision.nodes.nodes)}"
+            case Become():
+                self._become(decision.node_id, decision.nodes)
+                reason = f"this is node {decision.node_id}"
+            case Join():
+                application = Application(self._store_id, address)
+                admission = await questions.admit(decision.addresses, application)
+                if admission is None:
+                    return "waiting for a leader to let this node in"
+                self._become(admission.node_id, admission.nodes)
+                reason = f"joined as node {admission.node_id}"
+            case _:
+                assert_never(decision)
+        self._record = read_store(self._engine)
+        return reason
+
+    def _become(self, node_id: int, nodes: Nodes) -> None:
+        self._engine.write(formation.become_writes(node_id, nodes), sync=True)
+
+    # --- the node
+
+    async def _listen(self) -> None:
+        self._server.add_generic_rpc_handlers((self._nodes_service.handler(), self._for_clients))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        try:
+            port = self._security.add_port(self._server, self._settings.listen)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise Invalid(
+                f"cannot listen at {self._settings.listen}: is the address one of this machine's, "
+                "and is no other program there?"
+            )
+        await self._server.start()
+
+    def _start_node(self) -> None:
+        assert self._record is not None
+        settings, known = self._settings, self._known_nodes()
+        introduction = Introduction(
+            PROTOCOL_VERSION, self._record.cluster_id, self._record.node_id, self._store_id,
+            settings.address,
+        )  # fmt: skip
+        self._peers = peers = Peers(
+            introduction,
+            lambda address: self._security.open_channel(address, CHANNEL_OPTIONS),
+            self._random,
+            self._clock.monotonic,
+        )
+        options = NodeOptions(
+            node_id=self._record.node_id,
+            members=formation.first_members(self._engine),
+            lease_seconds=settings.lease_seconds,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
+        )
+        node = Node(self._engine, self._clock, self._random, peers, options)
+        self._driver = AsyncioDriver(node, self._random)
+        peers.follow(known)
+        peers.on_frames = lambda: node.wake(urgent=True)
+        node.on_nodes = lambda: peers.follow(node.nodes or known)
+        self._driver.start()
+        self._nodes_service.peers = peers
+        self._nodes_service.admit = self._admit
+        self._sessions = Sessions(node)
+        service = StoreService(self._sessions, self._security.check_client)
+        self._for_clients.service_handler = service.handler()
+        own = None if known is None else known.by_id(node.node_id)
+        if own is not None and own.address != settings.address:
+            self._background.append(asyncio.create_task(self._tell_address()))
+
+    async def _admit(self, application: Application) -> Verdict:
+        assert self._driver is not None
+        request = AdmitNode(application.store_id, application.address)
+        try:
+            return Verdict(admission=await self._driver.send(request, STOP_SECONDS))
+        except NotLeaseholder as error:
+            nodes = self.node.nodes
+            leader = nodes.by_id(int(error.leader)) if nodes and error.leader else None
+            return Verdict(elsewhere="" if leader is None else leader.address)
+        except Invalid as error:
+            return Verdict(refusal=str(error))
+        except (Retryable, Error) as error:
+            _log.info("cannot admit %s now: %s", application.address, error)
+            return Verdict()
+
+    async def _tell_address(self) -> None:
+        """This node has moved to another address: the others are told."""
+        questions = Questions(self._security)
+        application = Application(self._store_id, self._settings.address)
+        try:
+            admitted = None
+            while admitted is None:
+                nodes = self._known_nodes()
+                others = [] if nodes is None else [node.address for node in nodes.nodes]
+                admitted = await questions.admit([self._settings.address, *others], application)
+                await asyncio.sleep(LOOK_SECONDS)
+        except Invalid as error:
+            self._fail(error)
+        finally:
+            await questions.close()
+
+    # --- while it serves
+
+    async def _watch(self, on_ready: Callable[[], None]) -> None:
+        """Tells whoever asks for the node's health, and notices when it cannot go on."""
+        ready, serving = False, False
+        while True:
+            if self.node.failed is not None:
+                self._fail(self.node.failed)
+                return
+            if self._is_removed():
+                _log.warning("node %d has been removed from the cluster", self.node.node_id)
+                self.stop()
+                return
+            can_serve = self.node.leader() is not None and self.node.nodes is not None
+            if can_serve != serving:
+                serving = can_serve
+                await self._set_health(serving=serving)
+            if serving and not ready:
+                ready = True
+                on_ready()
+            await asyncio.sleep(LOOK_SECONDS if ready else LOOK_SECONDS / 10)
+
+    def _is_removed(self) -> bool:
+        """Whether the cluster goes on without this node, for good."""
+        nodes, group = self.node.nodes, self.node.replica.group
+        mine = None if nodes is None else nodes.by_id(self.node.node_id)
+        if nodes is None or (mine is not None and not mine.retired):
+            return False
+        return self.node.node_id not in (*group.members, *group.learners)
+
+    def _fail(self, error: Error) -> None:
+        self._failure = error
+        self._over.set()
+
+    async def _set_health(self, *, serving: bool) -> None:
+        kinds = health_pb2.HealthCheckResponse
+        status = kinds.SERVING if serving else kinds.NOT_SERVING
+        await self._health.set("", status)
+
+    # --- the end
+
+    async def _drain(self) -> None:
+        """Others take over, and clients are told to go there."""
+        await self._set_health(serving=False)
+        if self._failure is None:
+            await _awaited(self.node.hand_over())
+        if self._sessions is not None:
+            self._sessions.end_all(Unavailable("this node stops; nothing was changed: ask another"))
+        await asyncio.sleep(0)  # what is left to say is said
+
+    async def _close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        # It reports each stream that the stop ends as an error.
+        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
+        await self._server.stop(0.2)
+        if self._peers is not None:
+            self._peers.close()
+        if self._driver is not None:
+            await self._driver.close()
+        else:
+            self._engine.close()
+
+
+class _ForClients(grpc.GenericRpcHandler):
+    """The service for clients, which there is only once there is a node."""
+
+    def __init__(self) -> None:
+        self.service_handler: grpc.GenericRpcHandler | None = None
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a method, if it is the service's."""
+        if self.service_handler is not None:
+            return self.service_handler.service(handler_call_details)
+        if handler_call_details.method.startswith(f"/{STORE_SERVICE}/"):
+            return grpc.stream_stream_rpc_method_handler(_not_yet)
+        return None
+
+
+async def _not_yet(_: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
+
+
+async def _awaited(pending: Pending) -> None:
+    if pending.done:
+        return
+    done = asyncio.get_running_loop().create_future()
+    pending.callback = lambda: done.done() or done.set_result(None)
+    await done

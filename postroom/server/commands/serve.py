@@ -1,0 +1,166 @@
+"""The command serve: a node of a cluster, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random  # noqa: TID251 - here an instance is made, to be passed in
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from postroom.errors import Error
+from postroom.kv.clock import SystemClock
+
+if TYPE_CHECKING:
+    from postroom.server.cluster.security import Security
+    from postroom.server.cluster.serving import ServedNode, Settings
+
+PORT_MAX = 65535
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="The node's data folder; created if missing.")
+]
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where this node listens.")
+]
+JoinList = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        metavar="HOST:PORT,...",
+        help="The first nodes' addresses, the same list on each of them; a later node names any.",
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Where the others reach this node, if not at --listen.",
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS and no tokens: anybody may do anything.")
+]
+TlsCa = Annotated[
+    Path | None, typer.Option("--tls-ca", metavar="FILE", help="The authority's certificate, PEM.")
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option("--tls-certificate", metavar="FILE", help="This node's certificate, PEM."),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate, PEM.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", help="Clients must show one of the tokens in it, one a line."
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
+
+
+def serve(
+    data: Data,
+    listen: Listen,
+    join: JoinList,
+    advertise: Advertise = None,
+    insecure: Insecure = False,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve as a node of a cluster until SIGTERM or Ctrl-C.
+
+    The first nodes, each started with the same --join list, form the cluster by themselves. Standard
+    error says "ready" and the address once the node serves.
+    """
+    if find_spec("grpc") is None or find_spec("grpc_health") is None:
+        raise Error('serving needs gRPC: pip install "postroom[server]"')
+    from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - needs gRPC
+
+    _log_to_standard_error(verbose=verbose)
+    security = _security(insecure, tls_ca, tls_certificate, tls_key, token_file)
+    address = _address(advertise or listen, "--advertise" if advertise else "--listen")
+    settings = Settings(
+        folder=data,
+        listen=_address(listen, "--listen", wildcard=True),
+        address=address,
+        first_addresses=tuple(_address(each, "--join") for each in join.split(",") if each.strip()),
+        security=security,
+    )
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - needs gRPC
+
+    address = settings.address
+    randomness = random.Random(random.SystemRandom().randbytes(32))
+    node = ServedNode(settings, SystemClock(), randomness)  # on the loop: gRPC's server needs it
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, loop, node)
+    await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
+
+
+def _stop(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
+    """The first signal ends in good order; the second one at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    node.stop()
+
+
+def _security(
+    insecure: bool,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    token_file: Path | None,
+) -> Security:
+    from postroom.server.cluster.security import (  # noqa: PLC0415 - needs gRPC
+        Certificates,
+        Security,
+        Tokens,
+    )
+
+    if insecure:
+        if ca or certificate or key or token_file:
+            raise typer.BadParameter("--insecure switches TLS and tokens off: give it alone")
+        return Security(None)
+    if ca is None or certificate is None or key is None:
+        raise typer.BadParameter(
+            "give --tls-ca, --tls-certificate and --tls-key; or --insecure, to let anybody in"
+        )
+    tokens = None if token_file is None else Tokens(token_file)
+    return Security(Certificates(ca, certificate, key), tokens)
+
+
+def _address(text: str, option: str, *, wildcard: bool = False) -> str:
+    host, _, port = text.strip().rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
+    if not wildcard and host in {"0.0.0.0", "[::]"}:  # noqa: S104 - refused, not used
+        raise typer.BadParameter(
+            f"nobody can reach a node at {host}: add --advertise with its own address",
+            param_hint=option,
+        )
+    return f"{host}:{port}"
+
+
+def _log_to_standard_error(*, verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for noisy in ("asyncio", "grpc"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
