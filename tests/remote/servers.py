@@ -85,7 +85,7 @@ class Server:
         self.sessions = Sessions(node, self._limits)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers(
-            (StoreService(self._authorize, self.sessions).handler(),)
+            (StoreService(self.sessions, self._authorize).handler(),)
         )
         address = f"127.0.0.1:{self._port}"
         if self._credentials is None:

@@ -32,17 +32,13 @@ class StoreService:
     """See the module.
 
     Args:
+        sessions: of the node.
         authorize: who may come in; ``None``: everybody.
-
-    Attributes:
-        sessions: of the node; ``None``: it is not there yet, and clients are sent away.
     """
 
-    def __init__(
-        self, authorize: Authorize | None = None, sessions: Sessions | None = None
-    ) -> None:
+    def __init__(self, sessions: Sessions, authorize: Authorize | None = None) -> None:
+        self._sessions = sessions
         self._authorize = authorize
-        self.sessions = sessions
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For ``server.add_generic_rpc_handlers``."""
@@ -52,10 +48,8 @@ class StoreService:
     async def _talk(self, _: Any, context: Any) -> None:
         if self._authorize is not None:
             await self._authorize(context)
-        if self.sessions is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not in a cluster yet")
         wanted, taken = asyncio.Event(), asyncio.Event()
-        session = self.sessions.open(context.peer(), wanted.set)
+        session = self._sessions.open(context.peer(), wanted.set)
         loop = asyncio.get_running_loop()
         reader = loop.create_task(_read(session, context, taken))
         writer = loop.create_task(_write(session, context, wanted, taken))
