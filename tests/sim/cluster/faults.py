@@ -12,6 +12,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 
 from postroom.kv.memory import WriteFault
 from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.joining import Joining
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Weather
 from tests.sim.host import PowerFailure
@@ -36,12 +37,14 @@ class Faults:
         self._random = randomness
         self._pace = pace
         self._interval_seconds = interval_seconds
+        self.joining = Joining(cluster, randomness, pace / 10)
         acts = [
             self._crash, self._crash, self._crash_at_write, self._crash_at_write,
             self._crash_all, self._fail_write, self._fill_disk, self._slow_disk, self._slow_down,
             self._fall_asleep, self._fall_asleep, self._set_clock, self._isolate, self._isolate,
             self._cut_one_way, self._split, self._cut_off_client, self._bad_weather,
-            self._bad_weather, self._transfer, self._hand_over, self._close,
+            self._bad_weather, self._transfer, self._hand_over, self._close, self._lose_disk,
+            self._lose_disk,
         ]  # fmt: skip
         self._acts: list[Callable[[], None]] = self._random.sample(
             acts, self._random.randint(2, len(acts))
@@ -64,7 +67,7 @@ class Faults:
         self.is_over = True
         self._cluster.network.mend_all()
         for machine in self._cluster.machines:
-            _repair(machine)
+            machine.repair_disk()
             machine.asleep_until = self._cluster.agenda.now
             machine.slowness = machine.disk_slowness = 1.0
             if machine.node is None or machine.node.failed is not None:
@@ -104,9 +107,9 @@ class Faults:
 
     def _reopen(self, machine: Machine) -> None:
         """A node that is down, or has failed, is opened again."""
-        if machine.node is not None and machine.node.failed is None:
+        if machine.is_homeless or (machine.node is not None and machine.node.failed is None):
             return
-        _repair(machine)
+        machine.repair_disk()
         if machine.node is not None:
             machine.close()
         if not machine.open() and not self.is_over:
@@ -160,6 +163,11 @@ class Faults:
         seconds = self._pace * self._random.choice([0.1, 0.5, 1.0, 2.0, 5.0])
         self._someone().asleep_until = self._cluster.agenda.now + seconds
         self.seen["sleeping nodes"] += 1
+
+    def _lose_disk(self) -> None:
+        """All of it, for good; unless that would be more than a minority of the disks."""
+        if self.joining.lose_disk(self._someone()):
+            self.seen["lost disks"] += 1
 
     def _set_clock(self) -> None:
         by = self._random.choice([-3600, -30, -0.5, -0.1, 0.1, 0.7, 5, 70, 3600])
@@ -243,9 +251,3 @@ class Faults:
         if leader is not None and leader.node is not None:
             leader.act(leader.node.hand_over)
             self.seen["leases handed over"] += 1
-
-
-def _repair(machine: Machine) -> None:
-    machine.disk.at_write = None
-    machine.disk.capacity_bytes = None
-    machine.disk.write_faults.clear()

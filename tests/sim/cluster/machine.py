@@ -79,6 +79,7 @@ class Machine:
         disk_slowness: how much longer writes take.
         in_parts: whether anything may happen between the parts of a turn.
         asleep_until: nothing happens here before that moment.
+        is_homeless: its disk is empty, and it is not a node of the cluster.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Machine:
         self.slowness = self.disk_slowness = 1.0
         self.in_parts = True
         self.asleep_until = 0.0
+        self.is_homeless = False
         self.peers: Callable[[int], Machine | None] = lambda _: None
         self.begin_session: Callable[[Machine, End], Session]
         self.overseer: Overseer
@@ -123,6 +125,8 @@ class Machine:
     def open(self) -> bool:
         """Start a node on what the disk holds; false if the power, or the disk, fails meanwhile."""
         assert self.node is None
+        if self.is_homeless:
+            return False
         self._part, self._planned, self._arrived = Part.IDLE, None, []
         with self._powered():
             engine = MemoryEngine(self.disk)
@@ -174,6 +178,12 @@ class Machine:
     def serves(self) -> bool:
         """Whether a node is up that has not failed."""
         return self.node is not None and self.node.failed is None
+
+    def repair_disk(self) -> None:
+        """From now on it has room, and does what it is told."""
+        self.disk.at_write = None
+        self.disk.capacity_bytes = None
+        self.disk.write_faults.clear()
 
     @contextmanager
     def _powered(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task
 
-EVENTS: Final = 4000
+EVENTS: Final = 10_000
 """How many things happen while things break."""
 
 ELECTION_SECONDS: Final = 1.0
@@ -76,7 +76,7 @@ class ClusterSimulation:
         self.seed = seed
         self.random = Random(f"cluster simulation {seed}")
         choose = self.random.choice
-        self.pace = choose([0.1, 0.2, 0.2, 1.0])
+        self.pace = choose([0.2, 0.5, 1.0, 1.0])
         self.cluster = Cluster(seed, *self._hardware(choose([3, 3, 3, 5])))
         for machine in self.cluster.machines:
             machine.in_parts = self.random.random() < 0.8
@@ -90,7 +90,7 @@ class ClusterSimulation:
         self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
         self._database = self.cluster.database("client 0")
         self.faults = Faults(
-            self.cluster, self.random, self.pace, self.pace * choose([0.3, 1.0, 3.0])
+            self.cluster, self.random, self.pace, self.pace * choose([0.1, 0.3, 1.0])
         )
 
     def _hardware(self, size: int) -> tuple[list[NodeOptions], list[tuple[float, float, float]]]:
@@ -210,6 +210,7 @@ class ClusterSimulation:
         self.faults.mend()
         self._correct_clocks()
         self._change_leader()  # whatever the dead have locked is free again
+        cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, CALM_SECONDS)
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, CALM_SECONDS)
         for task, database in self._clients.values():
             if not task.done:
