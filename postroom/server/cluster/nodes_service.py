@@ -25,6 +25,8 @@ from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.peers import ACCEPTED, SERVICE, Peers, Refused
 from postroom.server.cluster.security import Security
 
+CLOSE_SECONDS: Final = 1.0
+
 HELLO: Final = f"/{SERVICE}/Hello"
 ADMIT: Final = f"/{SERVICE}/Admit"
 
@@ -71,6 +73,15 @@ class NodesService:
         self.admit: Callable[[Application], Awaitable[Verdict]] | None = None
         self._security = security
         self._hello = hello
+        self._streams: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """End the streams that have come in, in good order: gRPC's own way is to log them."""
+        streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
+        if streams:
+            await asyncio.wait(streams, timeout=CLOSE_SECONDS)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For a server."""
@@ -104,11 +115,23 @@ class NodesService:
         if peers is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
             return b""
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            await self._read_frames(peers, context)
+        except asyncio.CancelledError:
+            _log.debug("the stream of %s has ended", context.peer())
+        finally:
+            self._streams.discard(task)
+        return b""
+
+    async def _read_frames(self, peers: Peers, context: Any) -> None:
         sender = f"the node at {context.peer()}"
         try:
             introduction = await context.read()
             if introduction is aio.EOF:
-                return b""
+                return
             said = peers.sender_of(introduction)
             await self._security.check_node(context, said.address)
             sender = f"node {said.sender}"
@@ -118,6 +141,3 @@ class NodesService:
         except Refused as refused:
             _log.warning("the stream of %s is closed: %s", sender, refused)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
-        except asyncio.CancelledError:
-            _log.debug("the stream of %s has ended", sender)  # gRPC would log it as an error
-        return b""

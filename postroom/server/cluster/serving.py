@@ -375,11 +375,10 @@ class ServedNode:
     async def _close(self) -> None:
         for task in self._background:
             task.cancel()
-        # It reports each stream that the stop ends as an error.
-        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
-        await self._server.stop(0.2)
         if self._peers is not None:
             self._peers.close()
+        await self._nodes_service.close()
+        await self._server.stop(0.2)
         if self._driver is not None:
             await self._driver.close()
         else:
