@@ -135,6 +135,9 @@ class Consensus:
     def close(self, group_id: int, *, erase: bool = False) -> WriteSet:
         """Close a group's replica, ending its proposals.
 
+        One that leads is to hand over first: its node lives on, so followers that are quiet would
+        not miss it.
+
         Returns:
             What the node is to write: with ``erase``, the removal of the log.
         """

@@ -228,8 +228,9 @@ class Group:
 
     def deliver(self, sender: NodeId, message: Message) -> None:
         """A message for the next turn."""
-        self._inbox.append((sender, message))
-        self._wake(self)
+        if self.stopped is None:
+            self._inbox.append((sender, message))
+            self._wake(self)
 
     def on_silence(self, node: NodeId, now: float) -> None:
         """``node`` has fallen silent: who is quiet because of it wakes."""
@@ -256,8 +257,8 @@ class Group:
     def stage(self, now: float) -> WriteSet:
         """One turn. What it writes must be durable before ``release``."""
         writes: WriteSet = {}
+        self.core.now = now
         if self.stopped is None:
-            self.core.now = now
             self.core.journal.begin(writes)
             try:
                 self._turn(writes)
@@ -265,9 +266,11 @@ class Group:
             except Exception as error:
                 logger.critical("group %d stops", self.group_id, exc_info=error)
                 self.stop(error)
+                self._resign()
                 return {}
         else:
             self._refuse()
+            self._resign()
         return writes
 
     @property
@@ -311,8 +314,11 @@ class Group:
 
     def deadline(self) -> float | None:
         """When the next turn is due without new input; ``None`` for never."""
-        if self.stopped is not None or (self.core.is_sole and self.core.role == LEADER):
+        if self.core.is_sole and self.core.role == LEADER:
             return None
+        if self.stopped is not None:
+            leads = self.core.role == LEADER and not self._closed
+            return self.core.now + self.core.options.election_seconds_max if leads else None
         if self.core.installing:
             return self.core.now
         due = (
@@ -328,6 +334,7 @@ class Group:
         self.stopped = self.stopped or error
         self.core.outbox = []
         self._inbox = []
+        self._transfer_to = None
         self._feeding.close()
         self.proposals.abandon()
         self._refuse()
@@ -527,6 +534,16 @@ class Group:
         elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
             keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
         log.drop(min(core.applied_index, keeps))
+
+    def _resign(self) -> None:
+        """A leader that has stopped says so, again and again, for its node lives.
+
+        Followers that are quiet would wait for it for ever. That a leader would ask for votes tells
+        them that it does not lead; with an empty log it gets none.
+        """
+        core = self.core
+        if core.role == LEADER:
+            core.outbox = [(each.id, PreVote(core.term + 1, 0, 0)) for each in core.voters]
 
     def _refuse(self) -> None:
         """End what is queued: this replica does nothing any more."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from postroom.raft.membership import AddLearner
 from postroom.raft.memory_transport import Faults
 from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
@@ -260,6 +262,29 @@ def test_a_leader_whose_replica_stopped_while_its_node_lives_is_replaced() -> No
     follower.group._elections.wake(cluster.now)
     follower.consensus._wake(follower.group)
     cluster.run_until(lambda: cluster.leader not in (None, leader), 5.0)
+
+
+@pytest.mark.parametrize("lost_share", [0.0, 0.7])
+def test_a_leader_that_stops_in_the_turn_that_wakes_it_is_missed(lost_share: float) -> None:
+    """Its followers are quiet, and its node lives: nobody would ever ask."""
+    for seed in range(5):
+        cluster, leader = quiet_cluster(seed=seed)
+        cluster.network.faults = Faults(lost_share=lost_share)
+        leader.group.propose(object(), None, lambda outcome: None)  # type: ignore[arg-type]
+        leader.turn()
+        assert leader.group.stopped is not None
+        cluster.run(0.2)
+        cluster.network.faults = Faults()
+        cluster.run_until(lambda: cluster.leader is not None, 3.0)  # noqa: B023  # called here
+        cluster.replicate()
+
+
+def test_a_stopped_member_keeps_nothing_that_it_is_sent() -> None:
+    puppets = quiet_follower()
+    puppets.group.stop(RuntimeError("broken"))
+    puppets.turn((2, puppets.append(1, (1, 1))))
+    assert puppets.group._inbox == []
+    assert puppets.group.deadline() is None
 
 
 def test_a_bad_network_never_deadlocks_a_group_that_comes_and_goes() -> None:

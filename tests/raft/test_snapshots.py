@@ -429,6 +429,11 @@ def test_the_snapshot_of_a_silent_follower_is_closed_and_another_one_opened_when
 def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> None:
     """Else it would need another snapshot at the end of each."""
     puppets = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
+    for _ in range(2):
+        puppets.propose(b"x")
+        puppets.turn()
+        puppets.acknowledge(2)
+    assert len(puppets.journal) == 2, "kept for the silent one"
     refuse(puppets)
     index = puppets.machine.opened[0].index
     assert puppets.journal.base_index == index, "what the snapshot includes is not kept for it"
