@@ -1,0 +1,269 @@
+"""Clusters of real processes for tests: started, killed, paused, wiped, and always cleaned up.
+
+Nothing here sleeps for a guessed time: a node is ready when it says so on standard error, gone when
+its process has ended, and leads when the others say so. What the nodes wrote is printed when the
+test fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import postroom
+from tests.cluster.places import Loopback, Place
+
+T = TypeVar("T")
+
+READY_SECONDS = 30.0
+STOP_SECONDS = 30.0
+INSECURE = ("--insecure",)
+
+
+class NodeProcess:
+    """One node: its folder, its address, and its process, if it runs.
+
+    Attributes:
+        lines: what it has written to standard error, in all its lives.
+    """
+
+    def __init__(
+        self, number: int, folder: Path, place: Place, join: str, options: tuple[str, ...]
+    ) -> None:
+        self.number = number
+        self.folder = folder
+        self.address = place.address(number)
+        self.join = join
+        self.lines: list[str] = []
+        self._place = place
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._news = threading.Condition()
+        self._life_began = 0
+        self._silent = True
+
+    def __repr__(self) -> str:
+        return f"NodeProcess({self.number}, {self.address})"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    # --- its life
+
+    def start(self) -> None:
+        """Begin; :meth:`wait_ready` waits until it serves."""
+        assert not self.runs, f"{self} runs"
+        command = [
+            sys.executable, "-m", "postroom.server.command_line", "serve",
+            "--data", str(self.folder), "--listen", self.address, "--join", self.join,
+            *self._options,
+        ]  # fmt: skip
+        self._life_began, self._silent = len(self.lines), False
+        self._process = subprocess.Popen(
+            self._place.command(self.number, command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def wait_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Until it serves."""
+        self.wait_line(lambda line: line.startswith("ready "), seconds)
+
+    def wait_line(self, wanted: Callable[[str], bool], seconds: float = READY_SECONDS) -> str:
+        """Until it writes such a line in this life of it; that line."""
+        with self._news:
+            self._news.wait_for(lambda: self._found(wanted) or self._silent, seconds)
+            found = self._found(wanted)
+        if not found:
+            state = "has ended" if self._silent else "runs"
+            raise AssertionError(f"{self} {state} and did not say it within {seconds} s")
+        return found[0]
+
+    def _found(self, wanted: Callable[[str], bool]) -> list[str]:
+        return [line for line in self.lines[self._life_began :] if wanted(line)]
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and wait until it is gone; its exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait()
+
+    def interrupt(self) -> None:
+        """SIGTERM, without waiting."""
+        self._signal(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, its connections stay."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Until the process has ended; its exit code."""
+        assert self._process is not None
+        code = self._process.wait(seconds)
+        assert self._reader is not None
+        self._reader.join(seconds)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        return code
+
+    def restart(self) -> None:
+        """Start again, and wait until it serves."""
+        self.start()
+        self.wait_ready()
+
+    def wipe(self) -> None:
+        """Lose the disk."""
+        assert not self.runs, f"{self} runs"
+        shutil.rmtree(self.folder)
+
+    def clean_up(self) -> None:
+        """Whatever state it is in: gone."""
+        if self.runs:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._silent = True
+            self._news.notify_all()
+
+
+class ClusterProcesses:
+    """Some nodes, and how to reach them. Made by :func:`cluster`."""
+
+    def __init__(self, folder: Path, place: Place, options: tuple[str, ...]) -> None:
+        self.nodes: list[NodeProcess] = []
+        self._folder = folder
+        self.place = place
+        self._options = options
+
+    @property
+    def addresses(self) -> str:
+        """Of all nodes, as ``connect`` takes them."""
+        return ",".join(node.address for node in self.nodes)
+
+    def form(self, count: int) -> None:
+        """Start the first nodes, all with the same list, and wait until they serve."""
+        join = ",".join(self.place.address(number) for number in range(1, count + 1))
+        for number in range(1, count + 1):
+            self._add(number, join)
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait_ready()
+
+    def join(self) -> NodeProcess:
+        """One more node, which knows the address of the first one that runs."""
+        through = next(node for node in self.nodes if node.runs)
+        node = self._add(len(self.nodes) + 1, through.address)
+        node.restart()
+        return node
+
+    def _add(self, number: int, join: str) -> NodeProcess:
+        folder = self._folder / f"node-{number}"
+        node = NodeProcess(number, folder, self.place, join, self._options)
+        self.nodes.append(node)
+        return node
+
+    def connect(self, *nodes: NodeProcess, timeout: float = 10.0) -> postroom.Database:
+        """A client of these nodes, or of all."""
+        addresses = [node.address for node in nodes or self.nodes]
+        return postroom.connect(addresses, insecure=True, timeout=timeout)
+
+    def leader(self, db: postroom.Database) -> NodeProcess:
+        """Which node leads."""
+        status = db.status()
+        address = next(node.address for node in status.nodes if node.node_id == status.leader)
+        return next(node for node in self.nodes if node.address == address)
+
+    def followers(self, db: postroom.Database) -> list[NodeProcess]:
+        """The others that run."""
+        leader = self.leader(db)
+        return [node for node in self.nodes if node is not leader and node.runs]
+
+    def print_logs(self) -> None:
+        """What the nodes wrote, for who reads of a failure."""
+        for node in self.nodes:
+            sys.stderr.write(f"--- {node}, {'runs' if node.runs else 'does not run'}\n")
+            sys.stderr.writelines(f"{line}\n" for line in node.lines[-200:])
+
+
+@contextlib.contextmanager
+def cluster(
+    folder: Path,
+    count: int = 3,
+    *,
+    place: Place | None = None,
+    options: tuple[str, ...] = INSECURE,
+) -> Iterator[ClusterProcesses]:
+    """A cluster of ``count`` nodes that serve. All is gone at the end, however that comes.
+
+    Args:
+        folder: for their data.
+        count: of first nodes; 0: form it yourself.
+        place: where they live; it is closed as well.
+        options: of ``postroom serve``.
+    """
+    there = Loopback() if place is None else place
+    processes = ClusterProcesses(folder, there, options)
+    try:
+        if count:
+            processes.form(count)
+        yield processes
+    except BaseException:
+        processes.print_logs()
+        raise
+    finally:
+        for node in processes.nodes:
+            node.clean_up()
+        there.close()
+
+
+def eventually(look: Callable[[], T], seconds: float = 20.0) -> T:
+    """What ``look`` answers once that is true; asked again every few milliseconds."""
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.02)):
+        if found := look():
+            return found
+        waiting.wait(0.02)
+    raise AssertionError(f"not within {seconds} s: {look.__doc__ or look}")

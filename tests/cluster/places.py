@@ -1,0 +1,203 @@
+"""Where the processes of a test cluster live: loopback addresses, or network namespaces.
+
+*Loopback* needs nothing. Each cluster has an address of its own in 127.0.0.0/8 where the system has
+them (Linux), so that neither other clusters nor outgoing connections take its ports while a node is
+down.
+
+*Namespaces* need root and iproute2: one for each node, joined by a bridge that the test can reach
+too. They allow what processes alone do not: cut nodes off, from all or from some, both ways or one
+way, and (where the kernel has ``netem``) delay and lose packets.
+
+::
+
+    test ── bridge 10.x.y.254 ──┬── veth ── namespace 1, 10.x.y.1
+                                └── veth ── namespace 2, 10.x.y.2
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+from functools import cache
+from typing import Protocol
+
+PORT = 7400
+_places = itertools.count()
+
+
+class Place(Protocol):
+    """Gives nodes their addresses, and says how to start a process there."""
+
+    def address(self, number: int) -> str:
+        """``host:port`` of node ``number``, from 1."""
+
+    def command(self, number: int, command: list[str]) -> list[str]:
+        """``command``, to be run where that node lives."""
+
+    def close(self) -> None:
+        """Undo everything."""
+
+
+class Loopback:
+    """Ports of this machine."""
+
+    def __init__(self) -> None:
+        if _is_bindable("127.77.0.1"):
+            pid, nth = os.getpid(), next(_places)
+            self._host = f"127.{64 + pid // 250 % 128}.{pid % 250 + 1}.{nth % 250 + 1}"
+            self._ports: list[int] | None = None
+        else:
+            self._host, self._ports = "127.0.0.1", _free_ports(9)
+
+    def address(self, number: int) -> str:
+        port = PORT + number if self._ports is None else self._ports[number - 1]
+        return f"{self._host}:{port}"
+
+    def command(self, number: int, command: list[str]) -> list[str]:
+        del number
+        return command
+
+    def close(self) -> None:
+        pass
+
+
+def _is_bindable(host: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at; all held at once, so that they differ."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Namespaces:
+    """A network namespace for each node. See the module."""
+
+    def __init__(self, count: int) -> None:
+        pid, nth = os.getpid(), next(_places)
+        self._count = count
+        self._name = f"pr{pid % 100000}{nth}"
+        self._net = f"10.{100 + pid // 250 % 100}.{(pid + nth) % 250}"
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        bridge = self._bridge
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{self._net}.254/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for number in range(1, self._count + 1):
+            name, outer = self._namespace(number), self._outer(number)
+            _run("ip", "netns", "add", name)
+            _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _run("ip", "link", "set", outer, "master", bridge, "up")
+            self._inside(number, "ip", "addr", "add", f"{self._host(number)}/24", "dev", "eth0")
+            self._inside(number, "ip", "link", "set", "eth0", "up")
+            self._inside(number, "ip", "link", "set", "lo", "up")
+
+    @property
+    def _bridge(self) -> str:
+        return f"{self._name}b"
+
+    def _outer(self, number: int) -> str:
+        return f"{self._name}v{number}"
+
+    def _namespace(self, number: int) -> str:
+        return f"{self._name}n{number}"
+
+    def _host(self, number: int) -> str:
+        return f"{self._net}.{number}"
+
+    def _inside(self, number: int, *command: str) -> None:
+        _run("ip", "netns", "exec", self._namespace(number), *command)
+
+    def address(self, number: int) -> str:
+        return f"{self._host(number)}:{PORT}"
+
+    def command(self, number: int, command: list[str]) -> list[str]:
+        return ["ip", "netns", "exec", self._namespace(number), *command]
+
+    # --- faults
+
+    def isolate(self, number: int) -> None:
+        """Nobody hears a node any more, and it hears nobody."""
+        _run("ip", "link", "set", self._outer(number), "down")
+
+    def silence(self, sender: int, receiver: int) -> None:
+        """What ``sender`` says does not reach ``receiver``; what that one says still arrives."""
+        host = f"{self._host(receiver)}/32"
+        self._inside(sender, "ip", "route", "replace", "blackhole", host)
+
+    def cut(self, one: int, other: int) -> None:
+        """Neither of the two hears the other one."""
+        self.silence(one, other)
+        self.silence(other, one)
+
+    def impair(self, number: int, *netem: str) -> None:
+        """What a node sends suffers: ``impair(1, "delay", "50ms", "10ms", "loss", "5%")``."""
+        self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *netem)
+
+    def heal(self) -> None:
+        """Everybody reaches everybody, at once."""
+        for number in range(1, self._count + 1):
+            _run("ip", "link", "set", self._outer(number), "up")
+            self._inside(number, "ip", "route", "flush", "type", "blackhole")
+            _try("ip", "netns", "exec", self._namespace(number),
+                 "tc", "qdisc", "del", "dev", "eth0", "root")  # fmt: skip
+
+    def close(self) -> None:
+        for number in range(1, self._count + 1):
+            _try("ip", "netns", "del", self._namespace(number))
+            _try("ip", "link", "del", self._outer(number))
+        _try("ip", "link", "del", self._bridge)
+
+
+@cache
+def namespaces_work() -> bool:
+    """Whether this machine allows them: root, iproute2, and a kernel that has them."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    try:
+        Namespaces(1).close()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+@cache
+def netem_works() -> bool:
+    """Whether packets can be delayed and lost too."""
+    if not namespaces_work() or shutil.which("tc") is None:
+        return False
+    place = Namespaces(1)
+    try:
+        place.impair(1, "delay", "1ms")
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    finally:
+        place.close()
+    return True
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _try(*command: str) -> None:
+    """What is gone need not be removed."""
+    subprocess.run(command, check=False, capture_output=True)
