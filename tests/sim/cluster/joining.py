@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import Admission, AdmitNode
-from postroom.server.cluster.formation import become_writes
+from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.replica_rules import applied_index
 
 
 class _Asked(Call):
@@ -49,7 +50,7 @@ class Joining:
 
     def lose_disk(self, machine: Machine) -> bool:
         """A machine's disk is empty from now on; false if another one is being replaced."""
-        if not self.is_settled():
+        if not (self._has_begun() and self.is_settled()):
             return False
         if machine.node is not None:
             machine.crash(power=False)
@@ -73,6 +74,11 @@ class Joining:
         group = node.replica.group
         known = [] if node.nodes is None else [each.node_id for each in node.nodes.nodes]
         return sorted(group.members) == everybody == known and not group.learners
+
+    def _has_begun(self) -> bool:
+        """Whether the founder's state, of which there was one copy at first, has got around."""
+        disks = [machine.disk.durable for machine in self._cluster.machines]
+        return all(applied_index(disk) >= FIRST_INDEX for disk in disks)
 
     # --- coming back
 

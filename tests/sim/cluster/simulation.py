@@ -220,9 +220,9 @@ class ClusterSimulation:
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
 
     def _correct_clocks(self) -> None:
-        """All wall clocks are right again, and ahead of everything that was handed out."""
+        """All wall clocks are right again, and ahead of everything that anybody was told."""
         newest = max(
-            machine.node.clock.last() >> LOGICAL_BITS
+            machine.node.clock.reading() >> LOGICAL_BITS
             for machine in self.cluster.machines
             if machine.node is not None
         )
