@@ -23,30 +23,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from postroom.kv.engine import WriteSet
+from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
-from postroom.raft.journal import COMMAND, membership_payload
+from postroom.raft.inbox import Inbox
+from postroom.raft.journal import COMMAND
 from postroom.raft.liveness import Liveness
-from postroom.raft.membership import Change, changed
-from postroom.raft.messages import (
-    COMMAND_BYTES_MAX,
-    Append,
-    Appended,
-    Chunk,
-    ChunkTaken,
-    Message,
-    PreVote,
-    PreVoted,
-    TimeoutNow,
-    Vote,
-    Voted,
-)
+from postroom.raft.membership import Change
+from postroom.raft.messages import COMMAND_BYTES_MAX, Append, Appended, Message, PreVote
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Command, Done, Proposals, encoded
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import Feeding, Following, Progress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
@@ -56,21 +45,6 @@ from postroom.raft.transfer import Transfer
 logger = logging.getLogger(__name__)
 
 _COMMAND_KIND: Final = COMMAND[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a leader knows of a peer.
-
-    Attributes:
-        match_index: up to which entry the logs are known to agree.
-        silent_seconds: since when nothing was heard of it.
-        snapshot_under_way: whether it is being sent a snapshot, or puts one in place.
-    """
-
-    match_index: int
-    silent_seconds: float
-    snapshot_under_way: bool
 
 
 class Group:
@@ -100,15 +74,17 @@ class Group:
         self.proposals = Proposals()
         self._state_machine = state_machine
         self._wake = wake
-        self._inbox: list[tuple[NodeId, Message]] = []
-        self._changes: list[tuple[Change, Done]] = []
         self._transfer_to: tuple[NodeId | None] | None = None
         self._liveness = liveness
         self._elections = Elections(core, liveness)
         self._feeding = Feeding(core, state_machine, liveness)
         self._transfer = Transfer(core, self._feeding)
+        self._changes = MemberChanges(core, self.proposals, self._transfer)
         self._following = Following(core, self._elections)
         self._receiver = SnapshotReceiver(core, self._elections, state_machine, spool)
+        self._inbox = Inbox(
+            core, self._elections, self._feeding, self._following, self._receiver, self.proposals
+        )
         self._told = (False, 0)
         self._closed = False
         self._say_that_it_is_back()
@@ -173,18 +149,7 @@ class Group:
 
     def progress(self) -> dict[NodeId, Progress]:
         """What this leader knows of each peer; nothing if it does not lead."""
-        core = self.core
-        if not self.is_leader:
-            return {}
-        now = self._liveness.monotonic()
-        return {
-            peer.id: Progress(
-                core.match_index[peer],
-                max(0.0, now - max(core.answered_at[peer], self._liveness.seems_alive_at(peer.id))),
-                self._feeding.snapshots.is_under_way(peer) or self._feeding.is_installing(peer),
-            )
-            for peer in core.peers
-        }
+        return self._feeding.report() if self.is_leader else {}
 
     def propose(self, command: Command, context: object, done: Done) -> None:
         """Append ``command`` in the next turn, if this member leads then.
@@ -211,7 +176,7 @@ class Group:
         if self._closed:
             done(Outcome.SUPERSEDED)
             return
-        self._changes.append((change, done))
+        self._changes.queued.append((change, done))
         self._wake(self)
 
     def transfer_leadership(self, to: NodeId | None) -> None:
@@ -229,7 +194,7 @@ class Group:
     def deliver(self, sender: NodeId, message: Message) -> None:
         """A message for the next turn."""
         if self.stopped is None:
-            self._inbox.append((sender, message))
+            self._inbox.waiting.append((sender, message))
             self._wake(self)
 
     def on_silence(self, node: NodeId, now: float) -> None:
@@ -333,7 +298,7 @@ class Group:
         """Do nothing any more, because of ``error``; what this turn staged is dropped."""
         self.stopped = self.stopped or error
         self.core.outbox = []
-        self._inbox = []
+        self._inbox.waiting = []
         self._transfer_to = None
         self._feeding.close()
         self.proposals.abandon()
@@ -350,21 +315,24 @@ class Group:
 
     def _turn(self, writes: WriteSet) -> None:
         core = self.core
-        if core.is_sole and core.role == LEADER and not self._inbox and not self._changes:
+        if (
+            core.is_sole
+            and core.role == LEADER
+            and not (self._inbox.waiting or self._changes.queued)
+        ):
             self._decide_alone(writes)
             return
         if core.installing:
             self._receiver.step(writes)
-        for sender, message in self._taken_inbox():
-            self._receive(sender, message, writes)
+        self._inbox.work_off(writes)
         if core.quiet and core.role == LEADER and self._has_work():
             self._feeding.wake()
         self._elections.tick()
-        if core.is_sole and core.role == LEADER and not self._changes:
+        if core.is_sole and core.role == LEADER and not self._changes.queued:
             self._decide_alone(writes)
             return
         self._follow_leadership()
-        self._append_changes()
+        self._changes.append()
         if not self._transfer.is_under_way or core.role != LEADER:
             self._append_queued()
         if core.role == LEADER:
@@ -376,7 +344,7 @@ class Group:
         self._truncate()
 
     def _has_work(self) -> bool:
-        return bool(self.proposals.queued or self._changes or self._transfer_to)
+        return bool(self.proposals.queued or self._changes.queued or self._transfer_to)
 
     def _decide_alone(self, writes: WriteSet) -> None:
         """A group of one: append, commit, apply and truncate are one."""
@@ -396,61 +364,6 @@ class Group:
             proposals.ended.append((done, Outcome.APPLIED))
         core.commit_index = core.applied_index = index
         core.journal.pass_over(index, term)
-
-    def _taken_inbox(self) -> list[tuple[NodeId, Message]]:
-        inbox = self._inbox
-        if inbox:
-            self._inbox = []
-        return inbox
-
-    def _receive(self, sender: NodeId, message: Message, writes: WriteSet) -> None:
-        match message:
-            case PreVote():
-                self._be_woken(sender)
-                self._elections.on_pre_vote(sender, message)
-            case PreVoted():
-                self._elections.on_pre_voted(sender, message)
-            case Vote():
-                self._be_woken(sender)
-                self._elections.on_vote(sender, message)
-            case TimeoutNow():
-                self._elections.on_timeout_now(sender, message)
-            case Voted():
-                self._elections.on_voted(sender, message)
-            case Append() | Chunk():
-                self._hear(sender, message, writes)
-            case Appended() | ChunkTaken():
-                self._count(sender, message)
-
-    def _be_woken(self, sender: NodeId) -> None:
-        """A quiet leader hears of a peer that is not quiet."""
-        if self.core.quiet and self.core.role == LEADER and self.core.peer(sender) is not None:
-            self._feeding.wake()
-
-    def _hear(self, sender: NodeId, message: Append | Chunk, writes: WriteSet) -> None:
-        """From a leader. One of an earlier term is told so, and steps down (section 5.1)."""
-        core = self.core
-        if message.term < core.term:
-            core.send(sender, Appended(core.term, success=False, index=core.commit_index))
-        elif isinstance(message, Append):
-            self._following.on_append(sender, message)
-            self._receiver.tidy(writes)
-        else:
-            self._receiver.on_chunk(sender, message, writes)
-            self.proposals.covered(self._receiver.installed_index)
-
-    def _count(self, sender: NodeId, message: Appended | ChunkTaken) -> None:
-        """From a follower. An answer of an earlier term is about entries that may be gone."""
-        core = self.core
-        if not (isinstance(message, Appended) and message.quiet):
-            self._be_woken(sender)
-        self._elections.meet_term(message.term)
-        if core.role != LEADER or message.term != core.term:
-            return
-        if isinstance(message, Appended):
-            self._feeding.on_appended(sender, message)
-        else:
-            self._feeding.snapshots.on_taken(sender, message)
 
     def _follow_leadership(self) -> None:
         core = self.core
@@ -476,27 +389,6 @@ class Group:
             core.journal.add(payload, index, core.term)
             del proposals.queued[0]
             proposals.appended(index, core.term, context, done)
-
-    def _append_changes(self) -> None:
-        core = self.core
-        changes, self._changes = self._changes, []
-        for change, done in changes:
-            members = changed(core.members, change) if self._may_change() else None
-            if members is None:
-                self.proposals.ended.append((done, Outcome.SUPERSEDED))
-                continue
-            index = core.journal.last_index + 1
-            core.journal.add(membership_payload(members), index, core.term)
-            core.adopt_members()
-            self.proposals.appended(index, core.term, None, done)
-
-    def _may_change(self) -> bool:
-        """One change at a time, and only after an entry of the leader's own term."""
-        core = self.core
-        if core.role != LEADER or self._transfer.is_under_way:
-            return False
-        own = core.first_index_of_term
-        return own is not None and core.applied_index >= max(own, core.journal.members_index)
 
     def _apply(self, writes: WriteSet) -> None:
         core, proposals, state_machine = self.core, self.proposals, self._state_machine
@@ -548,5 +440,4 @@ class Group:
     def _refuse(self) -> None:
         """End what is queued: this replica does nothing any more."""
         self.proposals.refuse()
-        self.proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self._changes]
-        self._changes = []
+        self._changes.refuse()

@@ -46,6 +46,21 @@ from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a leader tells of a peer.
+
+    Attributes:
+        match_index: up to which entry the logs are known to agree.
+        silent_seconds: since when nothing was heard of it.
+        snapshot_under_way: whether it is being sent a snapshot, or puts one in place.
+    """
+
+    match_index: int
+    silent_seconds: float
+    snapshot_under_way: bool
+
+
 @dataclass(slots=True)
 class _Progress:
     """What the leader knows of one peer, besides next and match index."""
@@ -197,6 +212,19 @@ class Feeding:
             (max(core.match_index[peer], coming(peer)) for peer in peers),
             default=core.journal.last_index,
         )
+
+    def report(self) -> dict[NodeId, Progress]:
+        """What this leader knows of each peer."""
+        core, alive_at = self._core, self._liveness.seems_alive_at
+        now = self._liveness.monotonic()
+        return {
+            peer.id: Progress(
+                core.match_index[peer],
+                max(0.0, now - max(core.answered_at[peer], alive_at(peer.id))),
+                self._snapshots.is_under_way(peer) or self.is_installing(peer),
+            )
+            for peer in core.peers
+        }
 
     def is_installing(self, peer: Node) -> bool:
         """Whether ``peer`` has said that a snapshot is being put in place there."""

@@ -283,7 +283,7 @@ def test_a_stopped_member_keeps_nothing_that_it_is_sent() -> None:
     puppets = quiet_follower()
     puppets.group.stop(RuntimeError("broken"))
     puppets.turn((2, puppets.append(1, (1, 1))))
-    assert puppets.group._inbox == []
+    assert puppets.group._inbox.waiting == []
     assert puppets.group.deadline() is None
 
 
