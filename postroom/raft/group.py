@@ -314,12 +314,9 @@ class Group:
     # A turn.
 
     def _turn(self, writes: WriteSet) -> None:
-        core = self.core
-        if (
-            core.is_sole
-            and core.role == LEADER
-            and not (self._inbox.waiting or self._changes.queued)
-        ):
+        core, changes = self.core, self._changes
+        is_alone = core.is_sole and core.role == LEADER
+        if is_alone and not self._inbox.waiting and not changes.queued:
             self._decide_alone(writes)
             return
         if core.installing:
@@ -328,11 +325,11 @@ class Group:
         if core.quiet and core.role == LEADER and self._has_work():
             self._feeding.wake()
         self._elections.tick()
-        if core.is_sole and core.role == LEADER and not self._changes.queued:
+        if core.is_sole and core.role == LEADER and not changes.queued:
             self._decide_alone(writes)
             return
         self._follow_leadership()
-        self._changes.append()
+        changes.append()
         if not self._transfer.is_under_way or core.role != LEADER:
             self._append_queued()
         if core.role == LEADER:

@@ -1,8 +1,8 @@
 """What has arrived for one member of a group, and who deals with it.
 
 Two rules hold for every message, whoever deals with it: one of an earlier term is answered with the
-present one and otherwise ignored (section 5.1 of the paper), and a quiet leader that hears of a peer
-which is not quiet wakes.
+present one and otherwise ignored (section 5.1 of the paper), and a quiet leader that hears of a
+peer which is not quiet wakes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ place in pieces of about ``PIECE_BYTES``, so it is never in memory as a whole on
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
 
 In between the range is neither: nobody may read it, and after a crash it is done again from the
-start (:mod:`postroom.raft.snapshot_receiver`).
+start (:mod:`postroom.raft.snapshot_receiver`). Only its records, which tell a node that is started
+in the meantime with whom it shares the range, are there all the time: the old one or the new one.
 """
 
 from __future__ import annotations
@@ -94,16 +95,22 @@ def is_chunk(range_id: int, data: bytes) -> bool:
 
 def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
     """What replaces the range by that of ``chunks``; each piece is written before the next."""
-    for span in spans(range_id):
+    metadata, content = spans(range_id)
+    records = keys.Span(keys.record_key(range_id, ""), metadata.upper)
+    for span in (keys.Span(metadata.lower, records.lower), content):
         yield from _removals(stored, span)
+    outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
     size = 0
     for chunk in chunks:
         if piece and size + len(chunk) > PIECE_BYTES:
             yield piece
             piece, size = {}, 0
-        piece.update(_pairs.decode(chunk) if chunk else ())
+        pairs = _pairs.decode(chunk) if chunk else []
+        piece.update(pairs)
+        outdated.difference_update(key for key, _ in pairs)
         size += len(chunk)
+    piece.update(dict.fromkeys(outdated))
     if piece:
         yield piece
 
