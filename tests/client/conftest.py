@@ -9,6 +9,7 @@ import pytest
 
 import postroom
 from tests.client.stores import Store
+from tests.remote.servers import Server
 
 
 @pytest.fixture(params=["memory", "leveldb"])
@@ -17,11 +18,16 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return ":memory:" if request.param == "memory" else str(tmp_path / "store")
 
 
-@pytest.fixture
-def db(path: str) -> Iterator[postroom.Database]:
-    """A store as applications open it."""
-    with postroom.open(path) as db:
-        yield db
+@pytest.fixture(params=["memory", "leveldb", "grpc"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[postroom.Database]:
+    """A store as applications open it, or connect to it."""
+    if request.param == "grpc":
+        with Server() as server, postroom.connect(server.address, insecure=True) as db:
+            yield db
+    else:
+        path = ":memory:" if request.param == "memory" else str(tmp_path / "store")
+        with postroom.open(path) as db:
+            yield db
 
 
 @pytest.fixture(params=["embedded", "remote"])

@@ -358,7 +358,7 @@ CLOSED: Calls = {
 @pytest.mark.parametrize("call", CLOSED)
 def test_every_call_after_close_says_so(db: postroom.Database, call: str) -> None:
     db.close()
-    with pytest.raises(errors.Invalid, match=r"database was closed.*open it again"):
+    with pytest.raises(errors.Invalid, match=r"database was closed.*(open it|connect) again"):
         CLOSED[call](db)
 
 

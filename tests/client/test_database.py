@@ -247,7 +247,7 @@ def test_the_clock_of_a_timestamp_is_the_wall_clock(store: Store) -> None:
     assert store.db.now().datetime.timestamp() == pytest.approx(1_700_000_001.5)
 
 
-def test_status_tells_how_the_store_is(db: postroom.Database, path: str) -> None:
+def test_status_tells_how_the_store_is(db: postroom.Database) -> None:
     before = db.status()
     with db.begin() as tx:
         tx.enqueue_message(b"a", b"1")
@@ -256,13 +256,18 @@ def test_status_tells_how_the_store_is(db: postroom.Database, path: str) -> None
     with db.begin() as tx:
         tx.reap_queue(b"a")
     after = db.status()
-    assert (after.path, after.node_id) == (path, 1)
+    assert (after.path, after.node_id) == (before.path, 1)
     assert after.timestamp > before.timestamp
     assert after.applied_index > before.applied_index
     assert after.disk_bytes >= 0
     told = (after.enqueued, after.delivered, after.executed, after.pending, after.dead)
     assert told == (3, 1, 1, 1, 0)
     assert (after.reaped, after.dead_letters) == (1, 0)
+
+
+def test_status_tells_where_the_store_is(path: str) -> None:
+    with postroom.open(path) as db:
+        assert db.status().path == path
 
 
 def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Nodes behind gRPC on loopback, for clients in the same process.
 
-A :class:`Server` is a node in memory, its sessions and a gRPC server, on an event loop in a thread
-of its own. It can be stopped and started again on the same port, with what it had stored.
+A :class:`Server` is a node in memory, its sessions and a gRPC server, on an event loop in another
+thread. It can be stopped and started again on the same port, with what it had stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
@@ -29,6 +30,14 @@ from postroom.server.node import Node, NodeOptions
 T = TypeVar("T")
 
 
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all servers, which is never closed: gRPC would complain."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
 class Server:
     """See the module.
 
@@ -49,8 +58,7 @@ class Server:
         self._limits = limits
         self._disk = MemoryDisk()
         self._port = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._loop = _loop()
         self.sessions: Sessions
 
     @property
@@ -58,15 +66,11 @@ class Server:
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Server:
-        self._thread.start()
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     def on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)

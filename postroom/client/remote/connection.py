@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # the router decides when to try again
     ("grpc.enable_retries", 0),
 )
+LINGER_SECONDS: Final = 0.02
+"""gRPC tells of the end of what was cancelled a moment later; to a closed loop, with complaints."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +50,16 @@ def import_grpc() -> Any:
     """The module, which the embedded store does not need.
 
     Raises:
-        Invalid: it is not installed.
+        Invalid: it is not installed, or cannot be used here.
     """
+    global _used  # noqa: PLW0603 - told to the child of a fork
+    if _forked:
+        raise Invalid(
+            "this process was forked from one that had connected, and gRPC does not work in such a "
+            "child: connect after forking, or start processes with multiprocessing's spawn"
+        )
+    # Its own way of dealing with forks ends in a crash of the child while streams are open.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         import grpc  # noqa: PLC0415 - only who connects needs it
         import grpc.aio  # noqa: PLC0415 - only who connects needs it
@@ -57,7 +68,19 @@ def import_grpc() -> Any:
             "connecting to a store needs gRPC, which is not installed: "
             'pip install "postroom[server]"'
         ) from error
+    _used = True
     return grpc
+
+
+_used = _forked = False
+
+
+def _after_fork() -> None:
+    global _forked  # noqa: PLW0603 - of this process
+    _forked = _used
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def channel_credentials(tls: TLS) -> Any:
@@ -141,6 +164,7 @@ class Streams:
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.sleep(LINGER_SECONDS)
 
     # --- a stream
 

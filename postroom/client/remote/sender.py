@@ -5,6 +5,9 @@
     threads ── send ──▶ deque ── one wake-up for many ──▶ event loop of the one background thread
                                                            router ─▶ streams
             ◀─────────────────── each by its own lock ────
+
+The background thread is one for all databases of the process, and stays: gRPC does not like event
+loops that end before it does.
 """
 
 from __future__ import annotations
@@ -173,7 +176,7 @@ class _Wait:
 
 
 class ThreadSender:
-    """A ``BlockingSender`` for any number of threads; one background thread carries the router.
+    """A ``BlockingSender`` for any number of threads; the background thread carries the router.
 
     Args:
         create: makes the sender on the background thread's event loop.
@@ -186,17 +189,15 @@ class ThreadSender:
         self._called = False
         self._refusal = ""
         self._stopped = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._carry, name="postroom-client", daemon=True)
+        self._loop = _background_loop()
         self._sender: AsyncioSender
 
     def start(self, connected: Callable[[AsyncioSender], Coroutine[Any, Any, None]]) -> None:
-        """Start the background thread, and wait until ``connected`` has come to its end.
+        """Create the sender, and wait until ``connected`` has come to its end.
 
         Raises:
-            whatever it raises; the thread has ended then.
+            whatever it raises.
         """
-        self._thread.start()
         try:
             self._on_loop(self._begin(connected))
         except BaseException:
@@ -268,20 +269,11 @@ class ThreadSender:
 
     # --- the background thread
 
-    def _carry(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
     def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _end(self, *, abort: bool) -> None:
-        try:
-            self._on_loop(self._finish(abort=abort))
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        self._on_loop(self._finish(abort=abort))
 
     async def _finish(self, *, abort: bool) -> None:
         sender = getattr(self, "_sender", None)
@@ -296,7 +288,7 @@ class ThreadSender:
         """This is the child of a fork, where the background thread does not live."""
         self._refusal = (
             "this database was connected before the process was forked; nothing was changed: "
-            "connect again in the child"
+            "connect after forking, or start processes with multiprocessing's spawn"
         )
 
 
@@ -304,7 +296,25 @@ def _closed() -> Invalid:
     return Invalid("the database was closed; nothing was changed: connect again")
 
 
+# --- the background thread
+
 _survivors: weakref.WeakSet[ThreadSender] = weakref.WeakSet()
+_starting = threading.Lock()
+_background: asyncio.AbstractEventLoop | None = None
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _background  # noqa: PLW0603 - one for the process
+    with _starting:
+        if _background is None:
+            _background = loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(loop,), name="postroom-client", daemon=True).start()
+        return _background
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
 
 
 def _after_fork() -> None:

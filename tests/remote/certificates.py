@@ -1,0 +1,42 @@
+"""Certificates for tests, of an authority of their own, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import trustme
+
+import postroom
+
+
+class Authority:
+    """Issues certificates into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._authority = trustme.CA()
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        self.ca = folder / "ca.pem"
+        self._authority.cert_pem.write_to_path(str(self.ca))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key for a host, or a client."""
+        issued = self._authority.issue_cert(name)
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(key))
+        return certificate, key
+
+    def client(self, name: str = "a-client") -> postroom.TLS:
+        certificate, key = self.issue(name)
+        return postroom.TLS(self.ca, certificate, key)
+
+    def server(self) -> grpc.ServerCredentials:
+        """For 127.0.0.1; wants to see certificates of clients."""
+        certificate, key = self.issue("127.0.0.1")
+        return grpc.ssl_server_credentials(
+            [(key.read_bytes(), certificate.read_bytes())],
+            root_certificates=self.ca.read_bytes(),
+            require_client_auth=True,
+        )

@@ -1,0 +1,393 @@
+"""Sessions: what clients may do to a node, and what must not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from postroom.client.remote import wire
+from postroom.errors import Unavailable
+from postroom.kv.clock import from_seconds
+from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
+from postroom.ranges.requests import (
+    CommitTransaction,
+    Get,
+    Increment,
+    Now,
+    Protect,
+    Put,
+    ScanChanges,
+    Unprotect,
+    Value,
+)
+from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.sessions import Session, Sessions
+from tests.client.stores import Store
+
+
+class Client:
+    """The other end of a session, by hand."""
+
+    def __init__(self, sessions: Sessions, client: bytes = bytes(8), stream: int = 1) -> None:
+        self.told = 0
+        self.session = sessions.open("somebody", self._tell)
+        self.clock = sessions.node.clock.reading()
+        self.frames: list[Any] = []
+        self.answers: dict[int, Any] = {}
+        self.failures: dict[int, wire.Failure] = {}
+        self._sessions = sessions
+        self.say(0, wire.PROTOCOL_VERSION, client, stream)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    def say(self, *message: Any) -> None:
+        self.session.received(wire.encode(message))
+
+    def ask(self, *requests: Any, first: int = 1, withdrawn: tuple[int, ...] = ()) -> None:
+        self.say(1, self.clock, list(enumerate(requests, first)), withdrawn, False)
+
+    def read(self) -> list[Any]:
+        """The frames that have come since."""
+        frames = []
+        while (frame := self.session.take()) is not None:
+            frames.append(message := wire.from_node(frame))
+            if isinstance(message, wire.Answers):
+                self.clock = max(self.clock, message.clock)
+                for answer in message.answers:
+                    if answer.failure is None:
+                        self.answers[answer.number] = wire.msgspec.msgpack.decode(answer.result)
+                    else:
+                        self.failures[answer.number] = answer.failure
+        self.frames += frames
+        return frames
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.db.close()
+
+
+def commit(store: Store, number: int, *writes: Any) -> CommitTransaction[Any]:
+    began = store.node.clock.reading()
+    return CommitTransaction(number.to_bytes(16, "big"), began, 60.0, 0, b"k", [], [], list(writes))
+
+
+def waiting(store: Store) -> int:
+    return sum(map(len, store.node.replica.waiting_for.values()))
+
+
+def test_a_client_is_welcomed_and_told_who_leads(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    (welcome,) = client.read()
+    assert isinstance(welcome, wire.Welcome)
+    assert (welcome.node_id, welcome.leader, welcome.nodes) == (1, 1, [])
+    assert welcome.clock == store.node.clock.reading()
+
+
+def test_all_answers_of_a_turn_leave_in_one_frame(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.read()
+    told = client.told
+    client.ask(*(commit(store, n, Put(b"%d" % n, b"v")) for n in range(1, 51)), Get(b"x"))
+    writes = store.engine.writes
+    store.driver.settle()
+    assert client.told == told + 1
+    (frame,) = client.read()
+    assert len(frame.answers) == 51
+    assert store.engine.writes == writes + 1
+    assert store.db.get(b"7") == b"v"
+
+
+def test_a_commit_is_above_the_clients_clock(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.clock += from_seconds(0.4)
+    client.ask(commit(store, 1, Put(b"k", b"v")))
+    store.driver.settle()
+    client.read()
+    assert client.answers[1][0] > store.node.clock.reading() - from_seconds(0.1)
+    assert client.answers[1][0] >= client.clock - from_seconds(0.1)
+
+
+@pytest.mark.parametrize("where", ["frame", "request"])
+def test_a_clock_too_far_ahead_is_refused(store: Store, where: str) -> None:
+    client = Client(Sessions(store.node))
+    ahead = store.node.clock.reading() + from_seconds(5)
+    request = commit(store, 1, Put(b"k", b"v"))
+    if where == "frame":
+        client.clock = ahead
+    else:
+        request = CommitTransaction(bytes(16), ahead, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
+    client.ask(request, Get(b"k"))
+    store.driver.settle()
+    client.read()
+    assert client.failures[1][0] == wire.CLOCK_AHEAD
+    assert (2 in client.failures) == (where == "frame")
+    assert store.db.get(b"k") is None
+    assert store.node.clock.reading() < ahead
+
+
+def test_errors_travel(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    store.db.put(b"k", b"text")
+    client.ask(commit(store, 1, Increment(b"k")), ScanChanges(b"a", b"b", 0, wait=False))
+    store.driver.settle()
+    client.read()
+    assert client.failures[1][0] == "WrongType"
+
+
+def test_a_node_that_has_failed_sends_its_clients_elsewhere(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    store.node.replica.fail_all(Unavailable("closed"))
+    client.ask(Get(b"k"))
+    client.read()
+    assert client.failures[1][0] == wire.NOT_LEASEHOLDER
+
+
+# --- ending
+
+
+def test_what_waits_is_withdrawn_with_its_stream(store: Store) -> None:
+    sessions = Sessions(store.node)
+    client = Client(sessions)
+    client.ask(
+        ScanChanges(b"a", b"b", store.node.clock.reading()),
+        ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True),
+    )
+    assert waiting(store) == 2
+    assert sessions.admission.requests == 2
+    client.session.close()
+    assert waiting(store) == 0
+    assert (sessions.admission.requests, sessions.admission.bytes, len(sessions)) == (0, 0, 0)
+
+
+def test_a_commit_that_is_not_evaluated_yet_never_is(store: Store) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.ask(commit(store, 1, Put(b"k", b"v")))
+    client.session.close()
+    store.driver.settle()
+    assert store.db.get(b"k") is None
+    assert sessions.admission.requests == 0
+
+
+def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
+    store.db.put(b"k", b"old")
+    client = Client(Sessions(store.node))
+    at = int(store.db.now())
+    client.ask(Protect(at), Protect(at), Protect(at))
+    client.ask(Unprotect(at), first=10)
+    store.db.put(b"k", b"new")
+    store.advance(200)
+    assert store.db.get(b"k", at=at) == b"old"
+    client.session.close()
+    store.advance(200)
+    with pytest.raises(Exception, match="garbage collected"):
+        store.db.get(b"k", at=at)
+
+
+def test_a_newer_stream_of_a_client_ends_the_older_one(store: Store) -> None:
+    sessions = Sessions(store.node)
+    old, other = Client(sessions, stream=1), Client(sessions, client=b"somebody", stream=1)
+    old.ask(commit(store, 1, Put(b"k", b"old")))
+    new = Client(sessions, stream=2)
+    store.driver.settle()
+    assert old.session.ended
+    assert isinstance(old.read()[-1], wire.Goodbye)
+    assert store.db.get(b"k") is None, "what was sent on the old one comes too late"
+    old.ask(commit(store, 2, Put(b"k", b"old")))
+    store.driver.settle()
+    assert store.db.get(b"k") is None
+    assert not new.session.ended
+    assert not other.session.ended
+    late = Client(sessions, stream=1)
+    assert late.session.ended
+
+
+def test_a_node_that_stops_says_goodbye(store: Store) -> None:
+    sessions = Sessions(store.node)
+    client = Client(sessions)
+    client.ask(Get(b"k"), AwaitQuiet())
+    sessions.end_all(Unavailable("the node stops"))
+    *_, answers, goodbye = client.read()
+    assert len(answers.answers) == 2
+    assert goodbye.failure[:2] == ("Unavailable", "the node stops")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        wire.encode((1, 5, [(1, ["collect_garbage", 1, 1])], [], False)),
+        wire.encode((0, 1, bytes(8), 1)),
+        wire.encode((7,)),
+    ],
+)
+def test_what_makes_no_sense_ends_the_stream_and_does_nothing_else(
+    store: Store, frame: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.ask(AwaitQuiet(), ScanChanges(b"a", b"b", store.node.clock.reading()))
+    before = store.dump()
+    client.session.received(frame)
+    assert client.session.ended
+    assert isinstance(client.read()[-1], wire.Goodbye)
+    assert "somebody" in caplog.text
+    assert store.dump() == before
+    assert (waiting(store), sessions.admission.requests) == (0, 0)
+
+
+def test_requests_before_the_hello_end_the_stream(store: Store) -> None:
+    session = Session(Sessions(store.node), "somebody", lambda: None)
+    session.received(wire.encode((1, 5, [(1, Get(b"k"))])))
+    assert session.ended
+
+
+def test_another_version_is_refused_with_words(store: Store) -> None:
+    session = Session(Sessions(store.node), "somebody", lambda: None)
+    session.received(wire.encode((0, 99, bytes(8), 1)))
+    frame = session.take()
+    assert frame is not None
+    goodbye = wire.from_node(frame)
+    assert isinstance(goodbye, wire.Goodbye)
+    assert goodbye.failure[0] == "VersionMismatch"
+    assert "99" in goodbye.failure[1]
+
+
+def test_a_number_that_is_under_way_cannot_be_used_again(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    wait = ScanChanges(b"a", b"b", store.node.clock.reading())
+    client.ask(wait)
+    client.ask(wait)
+    assert client.session.ended
+
+
+# --- withdrawing
+
+
+def test_what_is_withdrawn_is_answered_and_forgotten(store: Store) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.ask(ScanChanges(b"a", b"b", store.node.clock.reading()))
+    client.ask(withdrawn=(1, 99))
+    client.read()
+    assert client.failures[1][0] == wire.WITHDRAWN
+    assert (waiting(store), sessions.admission.requests) == (0, 0)
+    store.db.put(b"a", b"1")
+    assert client.read() == []
+
+
+def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.ask(AwaitQuiet(), withdrawn=(1,))
+    client.read()
+    assert client.answers == {1: None}
+
+
+# --- limits
+
+
+def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(requests_max=3, retry_after_seconds=0.7))
+    client = Client(sessions)
+    client.ask(*(commit(store, n, Put(b"%d" % n, b"v")) for n in range(1, 6)))
+    client.read()
+    assert sorted(client.failures) == [4, 5]
+    assert client.failures[4][0] == "Unavailable"
+    assert client.failures[4][2] == 0.7
+    store.driver.settle()
+    client.read()
+    assert sorted(client.answers) == [1, 2, 3]
+    client.ask(Get(b"1"), first=10)
+    client.read()
+    assert client.answers[10] == [b"v", client.answers[10][1]]
+
+
+def test_bytes_count_too_over_all_sessions(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(bytes_max=3000))
+    first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
+    big = Put(b"k", bytes(2000))
+    first.ask(commit(store, 1, big))
+    second.ask(commit(store, 2, big))
+    second.ask(commit(store, 3, big), first=2)
+    second.read()
+    assert list(second.failures) == [2]
+    store.driver.settle()
+    assert sessions.admission.bytes == 0
+
+
+def test_one_client_cannot_take_all(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(stream_requests_max=1, stream_waits_max=2))
+    client, other = Client(sessions), Client(sessions, b"somebody")
+    at = store.node.clock.reading()
+    client.ask(*[ScanChanges(b"a", b"b", at)] * 4)
+    client.read()
+    assert list(client.failures) == [4]
+    other.ask(Get(b"k"))
+    other.read()
+    assert 1 in other.answers
+
+
+def test_so_many_clients_and_no_more(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(streams_max=2))
+    clients = [Client(sessions, bytes([n] * 8)) for n in range(3)]
+    assert [client.session.ended for client in clients] == [False, False, True]
+
+
+def test_who_does_not_take_answers_is_not_read_from(store: Store) -> None:
+    store.db.put(b"k", bytes(100_000))
+    client = Client(Sessions(store.node, Limits(unread_bytes_max=1_000_000)))
+    asked = 0
+    while client.session.reading:
+        client.ask(*[Get(b"k")] * 64, first=asked + 1)
+        asked += 64
+        assert asked < 2000
+    client.read()
+    assert client.session.reading
+    assert len(client.answers) == asked
+
+
+def test_answers_too_large_for_a_frame_leave_in_several(store: Store) -> None:
+    store.db.put(b"k", bytes(1024 * 1024))
+    client = Client(Sessions(store.node, Limits(unread_bytes_max=1 << 30)))
+    client.read()
+    client.ask(*[Get(b"k")] * 70)
+    frames = client.read()
+    assert len(frames) > 1
+    assert len(client.answers) == 70
+
+
+def test_a_reaper_without_a_limit_gets_one(store: Store) -> None:
+    with store.db.begin() as tx:
+        for _ in range(15):
+            tx.enqueue_message(b"k", bytes(1024 * 1024 - 10))
+    with store.db.begin() as tx:
+        for _ in range(5):
+            tx.enqueue_message(b"k", bytes(1024 * 1024 - 10))
+    client = Client(Sessions(store.node))
+    client.ask(ReapQueue(b"k", 1000, 1 << 62, bytes(16), 60.0))
+    client.read()
+    taken, more = client.answers[1]
+    assert (len(taken), more) == (15, True)
+
+
+def test_messages_arrive_at_who_waits(store: Store) -> None:
+    client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
+    client.ask(ReapQueue(b"k", 10, 100, bytes(16), 60.0, wait=True))
+    assert client.read()[1:] == []
+    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m")))
+    store.driver.settle()
+    client.read()
+    assert client.answers[1][0]
+
+
+def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.ask(Now())
+    (_, frame) = client.read()
+    assert frame.lease == store.node.replica.lease.sequence
+    assert frame.clock >= client.answers[1]
+    assert isinstance(Value(None, 1), Value)

@@ -1,0 +1,252 @@
+"""The wire: what goes in comes out, and what should not come in does not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom import errors
+from postroom.client.remote import wire
+from postroom.client.sender import DeadlineExceeded
+from postroom.limits import KEY_BYTES_MAX
+from postroom.messaging.requests import (
+    AwaitQuiet,
+    DeliverDue,
+    DiscardDeadLetters,
+    EnqueueMessage,
+    EnqueueUpdate,
+    ExecuteDue,
+    ListDeadLetters,
+    ListInboxes,
+    Peek,
+    ReadCounters,
+    ReapMessages,
+    ReapQueue,
+    ReplayDeadLetters,
+)
+from postroom.ranges import nodes
+from postroom.ranges.requests import (
+    Accounting,
+    CollectGarbage,
+    CommitTransaction,
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Get,
+    GetForUpdate,
+    GetMany,
+    Increment,
+    Now,
+    Protect,
+    Put,
+    ReadAccounting,
+    ReleaseLocks,
+    ReverseScan,
+    Scan,
+    ScanChanges,
+    Unprotect,
+)
+
+KEYS = st.binary(max_size=20)
+BOUNDS = st.none() | KEYS
+TIMES = st.integers(0, 2**64 - 1)
+COUNTS = st.integers(0, 2**40)
+IDS = st.binary(min_size=16, max_size=16)
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+HEADERS = st.none() | st.dictionaries(
+    st.text(max_size=5), st.none() | st.booleans() | INTEGERS | st.text() | st.binary()
+)
+UPDATES = st.one_of(
+    st.builds(Put, KEYS, KEYS),
+    st.builds(Increment, KEYS, INTEGERS),
+    st.builds(Delete, KEYS),
+    st.builds(DeleteRange, KEYS, BOUNDS),
+    st.builds(Accounting, KEYS, st.dictionaries(st.text(), INTEGERS)),
+)
+WRITES = st.one_of(
+    UPDATES,
+    st.builds(ConditionalPut, KEYS, KEYS, st.none() | KEYS),
+    st.builds(EnqueueMessage, KEYS, KEYS, HEADERS, TIMES),
+    st.builds(EnqueueUpdate, UPDATES, TIMES),
+    st.builds(ReapMessages, KEYS, st.lists(st.binary(min_size=20, max_size=20))),
+    st.builds(ReplayDeadLetters, st.lists(KEYS)),
+    st.builds(DiscardDeadLetters, st.lists(KEYS)),
+)
+SECONDS = st.floats(0, 60)
+REQUESTS = st.one_of(
+    st.builds(
+        CommitTransaction, IDS, TIMES, SECONDS, TIMES, KEYS,
+        st.lists(KEYS), st.lists(st.tuples(KEYS, BOUNDS)), st.lists(WRITES),
+    ),
+    st.builds(Get, KEYS, TIMES),
+    st.builds(GetForUpdate, KEYS, TIMES, IDS, SECONDS),
+    st.builds(GetMany, st.lists(KEYS), TIMES),
+    st.builds(Scan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
+    st.builds(ReverseScan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
+    st.builds(ScanChanges, KEYS, BOUNDS, TIMES, st.booleans()),
+    st.builds(Now),
+    st.builds(ReadAccounting, KEYS),
+    st.builds(Protect, TIMES),
+    st.builds(Unprotect, TIMES),
+    st.builds(ReleaseLocks, IDS),
+    st.builds(ReapQueue, KEYS, COUNTS, COUNTS, IDS, SECONDS, st.booleans()),
+    st.builds(Peek, KEYS, COUNTS, TIMES),
+    st.builds(ListInboxes, KEYS, BOUNDS, COUNTS),
+    st.builds(ListDeadLetters, COUNTS),
+    st.builds(ReadCounters),
+    st.builds(AwaitQuiet),
+    st.builds(nodes.ReadNodes),
+    st.builds(nodes.RetireNode, COUNTS),
+    st.builds(wire.DescribeNode),
+)  # fmt: skip
+
+
+def ask(*requests: Any) -> bytes:
+    return wire.encode((1, 5, list(enumerate(requests)), [], False))
+
+
+def commit(*writes: Any) -> CommitTransaction[Any]:
+    return CommitTransaction(bytes(16), 1, 1.0, 0, b"k", [], [], list(writes))
+
+
+@given(TIMES, st.lists(REQUESTS, max_size=4), st.lists(COUNTS), st.booleans())
+def test_requests_come_out_as_they_went_in(
+    clock: int, requests: list[Any], withdrawn: list[int], looks_up: bool
+) -> None:
+    frame = wire.encode((1, clock, list(enumerate(requests)), withdrawn, looks_up))
+    message = wire.from_client(frame)
+    assert message == wire.Ask(clock, list(enumerate(requests)), withdrawn, looks_up)
+    assert [type(each) for _, each in message.requests] == [type(each) for each in requests]
+
+
+def test_a_commit_is_typed_down_to_its_writes() -> None:
+    request = CommitTransaction(
+        bytes(16), 1, 1.0, 0, b"k", [], [], [EnqueueUpdate(Put(b"a", b"b"))]
+    )
+    message = wire.from_client(ask(request))
+    assert isinstance(message, wire.Ask)
+    assert type(message.requests[0][1]) is CommitTransaction
+    assert message.requests[0][1].writes == [EnqueueUpdate(Put(b"a", b"b"))]
+
+
+UPKEEP = [
+    CollectGarbage(1, 1),
+    DeliverDue(1),
+    ExecuteDue(1),
+    nodes.ForgetNode(1),
+    nodes.AdmitNode(bytes(16), "a:1"),
+    Put(b"k", b"v"),
+]
+
+
+@pytest.mark.parametrize("request_", UPKEEP, ids=lambda each: type(each).__name__)
+def test_upkeep_is_not_for_clients(request_: Any) -> None:
+    with pytest.raises(wire.WireError):
+        wire.from_client(ask(request_))
+    if not isinstance(request_, Put):
+        with pytest.raises(wire.WireError):
+            wire.from_client(ask(commit(request_)))
+
+
+TOO_MUCH = {
+    "a key": Get(bytes(KEY_BYTES_MAX + 1)),
+    "a value": commit(Put(b"k", bytes(1024 * 1024 + 1))),
+    "a time before time": Get(b"k", -1),
+    "a short id": ReleaseLocks(b"id"),
+    "not a number": ReapQueue(b"k", 1, 1, bytes(16), float("nan")),
+    "a key that is text": msgspec.Raw(wire.encode(["get", "k", 0])),
+    "no such request": msgspec.Raw(wire.encode(["drop", b"k"])),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_what_is_out_of_bounds_is_refused(what: str) -> None:
+    with pytest.raises(wire.WireError):
+        wire.from_client(ask(TOO_MUCH[what]))
+
+
+def test_frames_have_a_limit() -> None:
+    with pytest.raises(wire.WireError, match="limit"):
+        wire.from_client(bytes(wire.FRAME_BYTES_MAX + 1))
+    with pytest.raises(wire.WireError):
+        wire.from_client(ask(*[Now()] * (wire.REQUESTS_PER_FRAME_MAX + 1)))
+
+
+def test_what_later_versions_add_at_the_end_is_ignored() -> None:
+    hello = wire.from_client(wire.encode((0, 1, bytes(8), 3, "something new")))
+    assert hello == wire.Hello(1, bytes(8), 3)
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_refused(frame: bytes) -> None:
+    for decode in (wire.from_client, wire.from_node):
+        with suppress(wire.WireError):
+            decode(frame)
+
+
+@given(st.lists(REQUESTS, min_size=1, max_size=3), st.data())
+def test_damaged_frames_are_refused_or_are_other_frames(
+    requests: list[Any], data: st.DataObject
+) -> None:
+    frame = bytearray(ask(*requests))
+    position = data.draw(st.integers(0, len(frame) - 1))
+    frame[position] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(frame), bytes(frame[:position])):
+        with suppress(wire.WireError):
+            wire.from_client(damaged)
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(wire.WireError):
+        wire.from_client(b"\x91" * 100_000 + b"\x00")
+    with pytest.raises(wire.WireError):
+        wire.from_node(b"\x93\x01\x05" + b"\x91" * 100_000)
+
+
+# --- errors
+
+
+def tree(kind: type[errors.Error]) -> list[type[errors.Error]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in tree(sub))]
+
+
+PUBLIC = [each for each in tree(errors.Error) if each.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", [*PUBLIC, ValueError, TypeError])
+def test_every_error_travels(kind: type[Exception]) -> None:
+    failure = wire.failure_from(kind("what, and what to do"))
+    travelled = msgspec.msgpack.decode(wire.encode(failure), type=wire.Failure)
+    error = wire.error_from(travelled)
+    assert type(error) is kind
+    assert str(error) == "what, and what to do"
+
+
+def test_errors_keep_what_they_carry() -> None:
+    failed = wire.error_from(wire.failure_from(errors.ConditionFailed("m", b"actual")))
+    assert isinstance(failed, errors.ConditionFailed)
+    assert failed.actual == b"actual"
+    later = wire.error_from(wire.failure_from(errors.Unavailable("m", retry_after=1.5)))
+    assert isinstance(later, errors.Unavailable)
+    assert later.retry_after == 1.5
+
+
+def test_an_error_that_is_nobodys_business_travels_as_the_nearest_one_that_is() -> None:
+    class Hidden(errors.Overflow):
+        """Not public."""
+
+    assert type(wire.error_from(wire.failure_from(Hidden("m")))) is errors.Overflow
+    assert type(wire.error_from(wire.failure_from(KeyError("m")))) is errors.Error
+    assert type(wire.error_from(("NoSuchError", "m", None))) is errors.Error
+    assert type(wire.error_from((wire.WITHDRAWN, "m", None))) is DeadlineExceeded
+    assert type(wire.error_from(("Unavailable", "m", "soon"))) is errors.Unavailable
+
+
+def test_every_request_has_an_answer() -> None:
+    kinds = {getattr(each, "__origin__", each) for each in wire.ClientRequest.__args__}
+    assert kinds == set(wire.ANSWERS)
