@@ -116,6 +116,7 @@ class Keeper:
             progress is not None
             and not progress.snapshot_under_way
             and progress.silent_seconds < SILENT_SECONDS_MAX
+            and progress.match_index > 0  # it has answered at all
             and progress.match_index + CAUGHT_UP_ENTRIES >= self._group.last_index
         )
 

@@ -121,6 +121,14 @@ def test_it_is_not_counted_before_it_has_caught_up() -> None:
     assert not finished(node.keeper.step()), "it looks again"
 
 
+def test_it_is_not_counted_before_it_has_ever_answered() -> None:
+    """In a young cluster even a node that has nothing is only a few entries behind."""
+    group = Group((1, 2, 3), (4,))
+    group.last_index = 30
+    group.behind = {4: Progress(0, 0.0, snapshot_under_way=False)}
+    assert Node(group, *(member(each) for each in (1, 2, 3, 4))).steps() == []
+
+
 def test_a_wiped_disk_is_replaced() -> None:
     """The old member is gone for good, so it goes first; the new one is counted when it can be."""
     node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
