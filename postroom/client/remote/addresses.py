@@ -10,13 +10,17 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Iterable
 from typing import Final
 
-from postroom.errors import AccessDenied, VersionMismatch
+from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 
 PAUSE_SECONDS_FIRST: Final = 0.01
 PAUSE_SECONDS_MAX: Final = 0.2
 IDLE_PAUSE_SECONDS_MAX: Final = 2.0
 
 _HOPELESS: Final = (AccessDenied, VersionMismatch)
+
+
+class HungUp(Unavailable):
+    """The node ended the connection before a word was said: it may not like what it was shown."""
 
 
 class Addresses:
@@ -87,6 +91,10 @@ class Addresses:
         if reasons and all(isinstance(reason, _HOPELESS) for reason in reasons):
             return reasons[0]
         return None
+
+    def hung_up(self) -> bool:
+        """Whether that is what every node does."""
+        return all(isinstance(self._reasons.get(address), HungUp) for address in self.known)
 
     def trouble(self) -> str:
         """What is the matter with each, for an error's message."""

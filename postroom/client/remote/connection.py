@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.errors import AccessDenied, Invalid, Unavailable
 
@@ -221,4 +222,6 @@ class Streams:
                 f"no TLS connection ({said}): check that ca= has signed the node's certificate, "
                 "that it names this address, and that certificate= is one that the node accepts"
             )
+        if "connect" in said and "closed" in said:
+            return HungUp(said)
         return Unavailable(said)

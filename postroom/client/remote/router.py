@@ -48,6 +48,7 @@ from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.link import Link
 from postroom.client.sender import DeadlineExceeded
 from postroom.errors import (
+    AccessDenied,
     CommitUnknown,
     Error,
     Invalid,
@@ -565,6 +566,12 @@ class Router:
             return self._unknown(call)
         if self._closed:
             return _closed()
+        if self.addresses.hung_up():
+            return AccessDenied(
+                "every node hangs up before anything is said; nothing was changed: connect with "
+                "tls= and a certificate that they accept, or with insecure=True if they have none "
+                f"({self.addresses.trouble()})"
+            )
         return Unavailable(
             f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
             f"changed: try again, or look after the nodes ({self.addresses.trouble()})",
