@@ -304,10 +304,11 @@ class Router:
                 self._place(link, call)
 
     def _place(self, link: Link, call: RemoteCall) -> None:
+        is_news = False
         if call.was_sent and type(call.request) is ReapQueue:
             # What an answer that was lost took for the transaction, nobody could take now.
-            link.place(self._upkeep(ReleaseLocks(call.request.transaction_id)))
-        if link.place(call):
+            is_news = link.place(self._upkeep(ReleaseLocks(call.request.transaction_id)))
+        if link.place(call) or is_news:
             self._port.output(link.number)
 
     def _upkeep(self, request: Any) -> _Upkeep:

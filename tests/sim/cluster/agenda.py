@@ -11,10 +11,10 @@ given. An event loop would only add its own order of callbacks, which we would h
 a microsecond or ten to each step. What does run on asyncio, the gRPC shells, has its network in C
 threads, which neither of the two can simulate. The heap below is all that is needed.
 
-The stepwise scheduler of :class:`tests.sim.world.World` lets chance pick what happens next, and time
-follows; here each event has a moment, chance is in the delays, and what comes next follows. Three
-nodes with clocks of their own, links that are slow in one direction, and a machine that stands still
-for a while could hardly be told otherwise.
+The stepwise scheduler of :class:`tests.sim.world.World` lets chance pick what happens next, and
+time follows; here each event has a moment, chance is in the delays, and what comes next follows.
+Three nodes with clocks of their own, links that are slow in one direction, and a machine that
+stands still for a while could hardly be told otherwise.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Agenda:
     def step(self) -> None:
         """The next thing happens."""
         moment, _, act = heapq.heappop(self._entries)
-        if moment > self.now:
-            self.now = moment
+        self.now = max(self.now, moment)
         self.events += 1
         act()
 

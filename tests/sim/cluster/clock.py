@@ -1,4 +1,4 @@
-"""A machine's two clocks, which run at their own rates; and a wall clock that can be set wrongly."""
+"""A machine's clocks, which run at a rate of their own; the wall clock can be set wrongly."""
 
 from __future__ import annotations
 

@@ -2,20 +2,21 @@
 
 ::
 
-    client ── router ══ stream ══▶ session ── node ── turn ──▶ disk      machine 1
-       ▲        │                              ╲ frames
-    resumed     ╰═════ stream ══▶ session ── node ── turn ──▶ disk       machine 2
-     by what                                   ╱
-    it awaits                      session ── node ── turn ──▶ disk      machine 3
+    client ── router ══ stream ══▶ session ── node ── turn ──▶ disk     machine 1
+       ▲        ║                              │ frames
+    resumed     ╠══════ stream ══▶ session ── node ── turn ──▶ disk     machine 2
+     by what    ║                              │
+    it awaits   ╚══════ stream ══▶ session ── node ── turn ──▶ disk     machine 3
 
-Everything but the machines' hardware, the network and the order of events is the product's own code.
-Every event goes into a digest: two runs that are alike have the same one.
+Everything but the machines' hardware, the network and the order of events is the product's own
+code. Every event goes into a digest: two runs that are alike have the same one.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final, TypeVar
 
@@ -83,7 +84,7 @@ class Cluster:
         self.witness: Witness = Unobserved()
         self.overseer = Overseer(self.note)
         self.tasks: list[Task] = []
-        self.places: list[str] = []
+        self._processes: list[Process] = []
         self._sessions: dict[tuple[str, int], Sessions] = {}
         names = [f"machine {number}" for number in range(1, len(options) + 1)]
         self.addresses = [address_of(name) for name in names]
@@ -141,8 +142,8 @@ class Cluster:
 
     def database(self, name: str) -> Database:
         """What the clients of one process share."""
-        self.places.append(name)
         sender = Process(self, name, Random(f"{name} {self.seed}"))
+        self._processes.append(sender)
 
         async def status() -> Status:
             counters = await sender.send(ReadCounters())
@@ -152,6 +153,19 @@ class Cluster:
             return None
 
         return Database(sender, resolve(None), status, close)
+
+    @property
+    def places(self) -> list[str]:
+        """Where clients live."""
+        return [process.name for process in self._processes if not process.is_dead]
+
+    def abandon(self) -> None:
+        """The world ends: nobody in it goes on."""
+        for process in self._processes:
+            process.is_dead = True
+        for task in self.tasks:
+            with suppress(Killed):
+                task.coroutine.close()
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """A client begins."""

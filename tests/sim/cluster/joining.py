@@ -1,16 +1,16 @@
 """Disks that are lost, and nodes that are replaced: an empty disk comes back as a new node.
 
-A machine whose disk was wiped has forgotten what its node had promised, so it must not go on as that
-node. It asks for admission and gets a new number; the keeper on the leaseholder feeds it, counts it
-when it has caught up, and removes its predecessor. One machine at a time loses its disk, until that
-is done: a minority.
+A machine whose disk was wiped has forgotten what its node had promised, so it must not go on as
+that node. It asks for admission and gets a new number; the keeper on the leaseholder feeds it,
+counts it when it has caught up, and removes its predecessor. One machine at a time loses its disk,
+until that is done: a minority.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call

@@ -224,7 +224,7 @@ def first_failure(
         for seed in seeds:
             try:
                 ClusterSimulation(seed, events).run()
-            except Exception as error:  # noqa: BLE001 - whatever tells, tells
+            except Exception as error:
                 return seed, error
     return None
 

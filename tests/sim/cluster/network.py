@@ -1,11 +1,11 @@
 """The network between machines, and between machines and clients: packets, and streams of them.
 
-Places are names: ``node 1``, ``client 3``. Every pair has a link in each direction, which may be cut
-by itself. What nodes send each other travels as *packets*: each is lost, doubled and delayed by
-itself, so they overtake each other. What a client and a node say to each other travels on a
+Places are names: ``node 1``, ``client 3``. Every pair has a link in each direction, which may be
+cut by itself. What nodes send each other travels as *packets*: each is lost, doubled and delayed
+by itself, so they overtake each other. What a client and a node say to each other travels on a
 :class:`Stream`, as on TCP: nothing is lost, doubled or overtaken while it lasts, but what is sent
-into a link that is cut waits until that is mended, or until the stream breaks, which each end hears
-of at its own time, or not at all.
+into a link that is cut waits until that is mended, or until the stream breaks, which each end
+hears of at its own time, or not at all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Looks at all machines from outside, at every step, and knows nothing of what clients do.
 
-It sees what each node applies (by standing between the group and the range), what leaves each node,
-and what is on every disk; :mod:`.raft_rules`, :mod:`.lease_rules` and :mod:`.replica_rules` say what
-must hold of that.
+It sees what each node applies (by standing between the group and the range), what leaves each
+node, and what is on every disk; :mod:`.raft_rules`, :mod:`.lease_rules` and :mod:`.replica_rules`
+say what must hold of that.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ and the real sessions, which move their frames through the simulated network.
 
     client ─▶ Process.send ─▶ Router ─▶ frames ══ Stream ══▶ SessionShell ─▶ Session ─▶ node
 
-Frames are the bytes that would go over the wire. Both shells do what the asyncio ones do: they write
-what there is after everything else that happens at the moment, and ring the router's alarm.
+Frames are the bytes that would go over the wire. Both shells do what the asyncio ones do: they
+write what there is after everything else that happens at the moment, and ring the router's alarm.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ class RaftRules:
             known = self.applied.setdefault(index, entry)
             require(
                 known == entry,
-                f"{machine.name} applied {_told(entry)} at {index}, elsewhere it was {_told(known)}",
+                f"{machine.name} applied {_told(entry)} at {index}, elsewhere it was "
+                f"{_told(known)}",
             )
             self.newest = max(self.newest, index)
         assert machine.node is not None

@@ -1,7 +1,7 @@
 """One run: a cluster, some workloads, and things that break; then calm, and the reckoning.
 
-In the phase of faults nothing wrong may ever be seen. Then everything is mended, and everything must
-finish: every client ends, the outboxes drain, all replicas come to hold the same. At last the
+In the phase of faults nothing wrong may ever be seen. Then everything is mended, and everything
+must finish: every client ends, the outboxes drain, all replicas come to hold the same. At last the
 workloads look at what is left, and the history of all that clients were told is compared with what
 is stored.
 """
@@ -133,6 +133,13 @@ class ClusterSimulation:
         Raises:
             AssertionError: something is not as it must be.
         """
+        try:
+            self._run()
+        finally:
+            self.cluster.abandon()
+        return self._report()
+
+    def _run(self) -> None:
         cluster = self.cluster
         for machine in cluster.machines:
             assert machine.open()
@@ -148,7 +155,6 @@ class ClusterSimulation:
             cluster.agenda.step()
         self._calm()
         self._reckon()
-        return self._report()
 
     def _report(self) -> Report:
         outcomes = (each.outcome for each in self.history.attempts.values())

@@ -1,4 +1,4 @@
-"""Clusters under random workloads and faults, one seed a run: the short form of ``make sim RUNS=n``.
+"""Clusters under random workloads and faults, one seed a run: a short ``make sim RUNS=n``.
 
 A failing seed repeats with ``make sim SEED=n``.
 """

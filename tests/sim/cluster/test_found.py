@@ -5,11 +5,17 @@ Those that need no second node are told with the embedded world.
 
 from __future__ import annotations
 
+import random  # noqa: TID251 - seeded
+
 import pytest
 
+from postroom.client.remote import wire
+from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.router import Router
 from postroom.kv import keys
 from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import Put, ScanChanges
 from tests.sim.test_found import end_turn, opened, sent, transaction
 
@@ -32,6 +38,63 @@ def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() ->
     end_turn(world)
     changes = sent(world, watches).result.changes
     assert [change.key for change in changes] == [b"under way"]
+
+
+# --- the client's router
+
+
+class _Port:
+    """Remembers which links the router has asked to be written."""
+
+    def __init__(self) -> None:
+        self.links: list[int] = []
+        self.to_write: list[int] = []
+
+    def open(self, link: int, address: str) -> None:
+        self.links.append(link)
+
+    def output(self, link: int) -> None:
+        self.to_write.append(link)
+
+    def close(self, link: int) -> None: ...
+    def alarm(self, when: float) -> None: ...
+
+
+def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
+    """It goes out behind a release of what that answer may have taken. The port was not told that
+    there is something to write, as the second of the two was no news: the request stood still until
+    its deadline.
+    """
+    port = _Port()
+    router = Router(["one:1"], port, lambda: 0.0, random.Random(1))
+    router.start()
+    router.submit(_Reaps(ReapQueue(b"key", 1, 1000, b"t" * 16, 60.0, wait=False)))
+    router.tick()
+    first = port.links[-1]
+    welcome = wire.encode(wire.Welcome(wire.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100))
+    take_all(router, first)
+    router.received(first, welcome)
+    take_all(router, first)
+    router.disconnected(first, None)
+    router.tick()
+    second = port.links[-1]
+    assert second != first
+    take_all(router, second)
+    router.received(second, welcome)
+    router.tick()
+    assert second in port.to_write
+
+
+class _Reaps(RemoteCall):
+    __slots__ = ()
+
+    def complete(self, result: object, error: BaseException | None) -> None:
+        raise AssertionError("nobody has answered")
+
+
+def take_all(router: Router, link: int) -> None:
+    while router.take(link) is not None:
+        pass
 
 
 # --- disks

@@ -100,7 +100,7 @@ def test_an_applied_entry_that_only_a_minority_has_synced(cluster: Cluster) -> N
 
 @pytest.mark.parametrize(
     "message",
-    [Appended(1, success=True, index=1000), Appended(50, success=True, index=1), Voted(50, True)],  # noqa: FBT003 - a message
+    [Appended(1, success=True, index=1000), Appended(50, success=True, index=1), Voted(50, True)],
 )
 def test_saying_what_could_be_forgotten(cluster: Cluster, message: Appended | Voted) -> None:
     frame = encode_frame([(RANGE_ID, message)])
@@ -109,9 +109,9 @@ def test_saying_what_could_be_forgotten(cluster: Cluster, message: Appended | Vo
 
 
 def test_two_that_serve(cluster: Cluster) -> None:
-    with patch.object(Replica, "serves", PropertyMock(return_value=True)):
-        with pytest.raises(Broken, match="serve at once"):
-            cluster.overseer.acted(leader_of(cluster))
+    everybody = patch.object(Replica, "serves", PropertyMock(return_value=True))
+    with everybody, pytest.raises(Broken, match="serve at once"):
+        cluster.overseer.acted(leader_of(cluster))
 
 
 def test_leases_whose_timestamps_overlap(cluster: Cluster) -> None:
