@@ -216,26 +216,32 @@ def test_a_node_of_another_cluster_is_refused(three: ClusterProcesses, tmp_path:
 @pytest.mark.skipif(not namespaces_work(), reason="needs root, iproute2 and network namespaces")
 def test_a_leader_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
     place = Namespaces(3)
-    with cluster(tmp_path, place=place) as processes:
-        with processes.connect() as db, writing(db) as written:
-            goes_on(written)
-            leader = processes.leader(db)
-            place.isolate(leader.number)
-            goes_on(written)
-            place.heal()
-            goes_on(written)
+    with (
+        cluster(tmp_path, place=place) as processes,
+        processes.connect() as db,
+        writing(db) as written,
+    ):
+        goes_on(written)
+        leader = processes.leader(db)
+        place.isolate(leader.number)
+        goes_on(written)
+        place.heal()
+        goes_on(written)
 
 
 @pytest.mark.skipif(not namespaces_work(), reason="needs root, iproute2 and network namespaces")
 def test_two_nodes_that_do_not_hear_each_other_disturb_nobody(tmp_path: Path) -> None:
     place = Namespaces(3)
-    with cluster(tmp_path, place=place) as processes:
-        with processes.connect() as db, writing(db) as written:
-            goes_on(written)
-            leader = processes.leader(db)
-            follower = processes.followers(db)[0]
-            place.cut(leader.number, follower.number)
-            goes_on(written, more=100)
-            place.heal()
-            eventually(lambda: voters(db) == {1, 2, 3})
-            goes_on(written)
+    with (
+        cluster(tmp_path, place=place) as processes,
+        processes.connect() as db,
+        writing(db) as written,
+    ):
+        goes_on(written)
+        leader = processes.leader(db)
+        follower = processes.followers(db)[0]
+        place.cut(leader.number, follower.number)
+        goes_on(written, more=100)
+        place.heal()
+        eventually(lambda: voters(db) == {1, 2, 3})
+        goes_on(written)
