@@ -1,0 +1,125 @@
+"""The conversation in ``docs/protocol.md`` is what client and node really say.
+
+``pytest tests/remote/test_protocol_page.py --rewrite`` writes it anew: read the difference.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from postroom.client.remote import wire
+from postroom.client.remote.router import Router
+from postroom.messaging.requests import EnqueueMessage
+from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
+from postroom.server.cluster.sessions import Sessions
+from tests.client.stores import Store
+from tests.remote.puppets import Asked
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
+PLACE: Final = re.compile(r"(<!-- written by: .* -->\n```\n)(.*?)(```\n)", re.DOTALL)
+TABLES: Final = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
+
+
+class Overheard:
+    """The port of a router whose only stream leads to a session; all frames are written down."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.session = sessions.open("", lambda: None)
+        self.lines: list[str] = []
+        self.router: Router
+
+    def open(self, link: int, address: str) -> None:
+        """It is open."""
+
+    def output(self, link: int) -> None:
+        """Looked for."""
+
+    def close(self, link: int) -> None:
+        """It stays open."""
+
+    def alarm(self, when: float) -> None:
+        """No time passes."""
+
+    def carry(self, store: Store) -> None:
+        while (frame := self.router.take(1)) is not None:
+            self.note("→", frame)
+            self.session.received(frame)
+        store.driver.settle()
+        while (frame := self.session.take()) is not None:
+            self.note("←", frame)
+            self.router.received(1, frame)
+
+    def note(self, arrow: str, frame: bytes) -> None:
+        told = textwrap.wrap(plain(msgspec.msgpack.decode(frame)), 110, break_long_words=False)
+        self.lines += [f"{arrow} {told[0]}", *(f"  {line}" for line in told[1:])]
+        hexadecimal = frame.hex(" ")
+        self.lines += [f"    {line}" for line in textwrap.wrap(hexadecimal, 96)]
+
+
+def plain(value: Any) -> str:
+    """As in the tables of the page."""
+    match value:
+        case None:
+            return "nil"
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return repr(value)[1:].replace("'", '"') if value.isascii() else f"h'{value.hex()}'"
+        case str():
+            return f"`{value}`"
+        case list() | tuple():
+            return f"[{', '.join(map(plain, value))}]"
+    return str(value)
+
+
+def conversation() -> str:
+    store = Store()
+    overheard = Overheard(Sessions(store.node))
+    router = overheard.router = Router(["node:7400"], overheard, store.clock.monotonic, Random(1))
+    router.start()
+    router.tick()
+    overheard.carry(store)
+    began = router.reading()
+    writes = [Put(b"order/1", b"paid"), EnqueueMessage(b"shipping", b"order/1")]
+    id_ = b"client-1" + (1).to_bytes(8, "big")
+    for request in (
+        CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], writes),
+        Get(b"nothing"),
+    ):
+        router.submit(Asked(request))
+    overheard.carry(store)
+    wrong = [ConditionalPut(b"order/1", b"sent", b"open")]
+    id_ = b"client-1" + (2).to_bytes(8, "big")
+    router.submit(Asked(CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], wrong)))
+    overheard.carry(store)
+    store.db.close()
+    return "\n".join(overheard.lines) + "\n"
+
+
+def test_the_conversation_is_a_real_one(request: pytest.FixtureRequest) -> None:
+    page = PAGE.read_text()
+    match = PLACE.search(page)
+    assert match is not None
+    told = conversation()
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(page[: match.start(2)] + told + page[match.end(2) :])
+    else:
+        assert match[2] == told
+
+
+def test_every_request_and_write_is_in_the_tables() -> None:
+    page = PAGE.read_text()
+    told = {name for row in TABLES.findall(page) for name in re.findall(r"`(\w+)`", row)}
+    kinds = [*wire.ANSWERS, *wire.WriteRequest.__args__]
+    names = {kind.__struct_config__.tag for kind in kinds}
+    assert names <= told
+    assert told - names <= {wire.NOT_LEASEHOLDER, wire.CLOCK_AHEAD, wire.WITHDRAWN}
+    assert str(f"{wire.FRAME_BYTES_MAX:,}") in page
+    assert str(f"{wire.REQUESTS_PER_FRAME_MAX:,}") in page
