@@ -37,7 +37,7 @@ def open_store(engine: Engine, randomness: random.Random, node_id: int) -> Store
     """
     known = read_store(engine)
     if known is None:
-        _check_empty(engine)
+        check_empty(engine)
         record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), node_id)
         try:
             engine.write({STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
@@ -75,7 +75,12 @@ def _decoded(stored: bytes, kind: type[T]) -> T:
         ) from error
 
 
-def _check_empty(engine: Engine) -> None:
+def check_empty(engine: Engine) -> None:
+    """Make sure that nothing is there yet.
+
+    Raises:
+        StoreCorrupted: something is.
+    """
     for key, _ in engine.iterate(b"", b"\xff"):
         raise StoreCorrupted(
             f"the folder holds a database (its first key is {key!r}) that is not a Postroom store; "

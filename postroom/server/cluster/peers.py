@@ -9,8 +9,8 @@ Each node opens a stream to each other one and only sends on it; what the other 
 on its own stream. The first message says who sends, and to whom it means to speak; the frames
 that have queued up while one was on its way travel in the next message together.
 
-A peer that is slow or gone costs the others nothing: its queue is bounded, connecting goes on beside
-everything else, with growing pauses that chance spreads, and nothing ever waits for it.
+A peer that is slow or gone costs the others nothing: its queue is bounded, connecting goes on
+beside everything else, with growing pauses that chance spreads, and nothing ever waits for it.
 
 Frames come in only from who has proved to be a node (:mod:`.security`) of this cluster, by the name
 that the cluster knows it by. Whatever is malformed closes its stream, with a logged reason.
@@ -105,7 +105,7 @@ class _Link:
 
     def send(self, frame: bytes) -> None:
         """Queue a frame, and send it now if nothing else is on its way."""
-        if self._bytes + len(frame) > QUEUE_BYTES_MAX:
+        if self._queue and self._bytes + len(frame) > QUEUE_BYTES_MAX:
             if not self._dropping:
                 _log.warning("node %d takes no frames: they are dropped", self._node_id)
             self._dropping = True
@@ -121,13 +121,16 @@ class _Link:
         self._bytes -= sum(len(frame) for frame in frames)
         self._dropping = False
         self._writing = True
-        Eager(self._call.write(_encode(frames)), self._written)
+        call = self._call
+        Eager(call.write(_encode(frames)), lambda error: self._written(call, error))
 
-    def _written(self, error: BaseException | None) -> None:
+    def _written(self, call: Any, error: BaseException | None) -> None:
+        if call is not self._call:
+            return  # of a stream that has ended since
         self._writing = False
         if error is not None:
             self._broken.set()
-        elif self._queue and self._call is not None:
+        elif self._queue:
             self._write()
 
     async def _run(self) -> None:
@@ -284,12 +287,20 @@ class Peers:
             raise Refused("a node of another cluster")
         if said.receiver != self._me.sender:
             raise Refused(f"it means node {said.receiver}, this is node {self._me.sender}")
-        known = None if self._nodes is None else self._nodes.by_id(said.sender)
-        if known is not None and known.store_id != said.store_id:
-            raise Refused(f"node {said.sender} has another disk")
-        if known is not None and known.address != said.address:
-            raise Refused(f"node {said.sender} is at {known.address}, not at {said.address}")
+        if self._nodes is not None:
+            self._check_known(self._nodes, said)
         return said
+
+    def _check_known(self, nodes: Nodes, said: Introduction) -> None:
+        known = nodes.by_id(said.sender)
+        if known is None:
+            if said.sender < nodes.next_node_id:
+                raise Refused(f"node {said.sender} has been removed from the cluster for good")
+            return  # it was admitted after what is known here
+        if known.store_id != said.store_id:
+            raise Refused(f"node {said.sender} has another disk")
+        if known.address != said.address:
+            raise Refused(f"node {said.sender} is at {known.address}, not at {said.address}")
 
     async def take(self, sender: int, message: bytes) -> None:
         """Frames of ``sender`` have come in; waits while the node has too much to read.

@@ -1,17 +1,21 @@
 """Who may talk to a node: certificates of one authority, and tokens for clients.
 
-* A *node* has a certificate of the authority for the host of its address; it shows it when it calls
-  another node, and when it is called.
+* A *node* has a certificate of the authority for the host of its address, as a DNS name or IP
+  address among the subject alternative names; it shows it when it calls another node, and when it
+  is called.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
 
 The connection itself is mutual TLS (gRPC's): without a certificate of the authority nothing is read
-from it. So a client's certificate should name no host of a node: with one that does, it could act
-as that node. ``insecure`` switches all of this off, by name only.
+from it. What makes a certificate one of a node is that it names hosts. So a client's should name
+none (a common name or an e-mail address is fine): with one that does, it could act as a node there.
+``insecure`` switches all of this off, by name only.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +28,8 @@ from postroom.errors import AccessDenied
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "Bearer "
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,11 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read_at: tuple[int, int] | None = None
+        self._read_at: tuple[int, ...] | None = None
         self._tokens: list[bytes] = []
         self._refresh()
+        if not self._tokens:
+            raise AccessDenied(f"{path} holds no token: write one a line")
 
     def allow(self, token: str) -> bool:
         """Whether ``token`` is one of them. Takes as long for a wrong one as for a right one."""
@@ -79,7 +87,7 @@ class Tokens:
     def _refresh(self) -> None:
         try:
             stat = self._path.stat()
-            changed = (stat.st_mtime_ns, stat.st_size)
+            changed = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
             if changed == self._read_at:
                 return
             lines = self._path.read_bytes().splitlines()
@@ -90,9 +98,9 @@ class Tokens:
                 f"cannot read the tokens in {self._path}: {error.strerror}"
             ) from error
         self._tokens = [line.strip() for line in lines if line.strip()]
+        if self._read_at is not None:
+            _log.info("read %s again: %d tokens count", self._path, len(self._tokens))
         self._read_at = changed
-        if not self._tokens:
-            raise AccessDenied(f"{self._path} holds no token: write one a line")
 
 
 class Security:
@@ -139,10 +147,16 @@ class Security:
         if self._pem is None:
             return
         host = address.rpartition(":")[0].strip("[]")
-        if host not in _names(context):
+        names = _hosts(context)
+        if not any(_matches(host, name) for name in names):
+            _log.warning(
+                "%s is refused as node at %s: its certificate names %s",
+                context.peer(), address, ", ".join(names) or "no host",
+            )  # fmt: skip
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is not one of the node at {address}: it must name {host!r}",
+                f"the certificate is not one of the node at {address}: it must name {host!r} as "
+                "subject alternative name",
             )
 
     async def check_client(self, context: Any) -> None:
@@ -161,8 +175,20 @@ class Security:
             )
 
 
-def _names(context: Any) -> set[str]:
-    """The hosts that the caller's certificate, which TLS has checked, is for."""
+def _hosts(context: Any) -> list[str]:
+    """The hosts that the caller's certificate, which TLS has checked, is for.
+
+    Not its common name: that is what clients' certificates have.
+    """
     shown = context.auth_context()
-    names = [*shown.get("x509_subject_alternative_name", []), *shown.get("x509_common_name", [])]
-    return {name.decode(errors="replace") for name in names}
+    names = [*shown.get("peer_dns", []), *shown.get("peer_ip", [])]
+    return [name.decode(errors="replace") for name in names]
+
+
+def _matches(host: str, name: str) -> bool:
+    """Whether a certificate for ``name``, perhaps ``*.domain``, is one for ``host`` (RFC 6125)."""
+    try:
+        return ipaddress.ip_address(host) == ipaddress.ip_address(name)
+    except ValueError:
+        host, name = host.lower(), name.lower()
+    return host == name or (name.startswith("*.") and host.partition(".")[2] == name[2:])

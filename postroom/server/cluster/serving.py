@@ -2,7 +2,7 @@
 
 ::
 
-    open folder ─▶ listen ─▶ find its place (.formation) ─▶ node ─▶ ready ··· SIGTERM
+    open folder ─▶ listen ─▶ find its place (.place) ─▶ node ─▶ ready ······· SIGTERM
                                                                                 │
             close ◀─ finish what is under way ◀─ give lease and lead away ◀─────┘
 
@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import grpc
 from grpc import aio
@@ -29,10 +29,9 @@ from postroom.kv.engine import Engine
 from postroom.kv.leveldb import LevelDBEngine
 from postroom.limits import DISK_RESERVE_BYTES
 from postroom.ranges.calls import NotLeaseholder
-from postroom.ranges.nodes import STORE_ID_BYTES, AdmitNode, Nodes
+from postroom.ranges.nodes import AdmitNode, Nodes
 from postroom.server.cluster import formation
-from postroom.server.cluster.applying import Questions
-from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait
+from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import Application, NodesService, Verdict
 from postroom.server.cluster.peers import (
     CHANNEL_OPTIONS,
@@ -41,13 +40,13 @@ from postroom.server.cluster.peers import (
     Introduction,
     Peers,
 )
+from postroom.server.cluster.place import Place, store_at
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.cluster.store_service import SERVICE as STORE_SERVICE
 from postroom.server.cluster.store_service import StoreService
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
-from postroom.server.store import StoreRecord, read_store
 from postroom.server.tasks import Pending
 
 LEASE_SECONDS: Final = 1.0
@@ -108,8 +107,9 @@ class ServedNode:
         self._clock = clock
         self._random = randomness
         self._engine: Engine = LevelDBEngine.open(settings.folder)
-        self._store_id = b""
-        self._record: StoreRecord | None = None
+        self._place = Place(
+            self._engine, settings.address, settings.first_addresses, self._security, randomness
+        )
         self._nodes_service = NodesService(self._security, self._hello)
         self._health = health.aio.HealthServicer()
         self._server = aio.server(options=_SERVER_OPTIONS)
@@ -137,13 +137,13 @@ class ServedNode:
             Error: it cannot start, or cannot go on.
         """
         try:
-            self._open_identity()
+            await self._place.open()
             await self._listen()
             await self._set_health(serving=False)
-            if not await self._unless_over(self._find_place()):
+            if not await self._unless_over(self._place.find()):
                 return
             self._start_node()
-            self._background.append(asyncio.create_task(self._watch(on_ready)))
+            self._spawn(self._watch(on_ready))
             await self._over.wait()
             await self._drain()
         finally:
@@ -168,78 +168,11 @@ class ServedNode:
         task.result()
         return True
 
-    # --- a place in the cluster
-
-    def _open_identity(self) -> None:
-        """Who the disk is; an embedded store becomes the first node of a cluster."""
-        self._record = read_store(self._engine)
-        identity = formation.read_identity(self._engine)
-        if identity is None:
-            self._store_id = self._random.randbytes(STORE_ID_BYTES)
-            writes = formation.identity_writes(self._store_id)
-            if self._record is not None:
-                writes = formation.adopt_writes(
-                    self._record, self._settings.address, self._store_id
-                )
-            self._engine.write(writes, sync=True)
-        else:
-            self._store_id = identity.store_id
-
     def _hello(self) -> Hello:
-        known = None
-        if self._record is not None:
-            known = self._known_nodes()
-        addresses = tuple(sorted(set(self._settings.first_addresses)))
-        return Hello(self._store_id, addresses, known)
+        return self._place.hello(None if self._driver is None else self.node.nodes)
 
     def _known_nodes(self) -> Nodes | None:
-        if self._driver is not None and self.node.nodes is not None:
-            return self.node.nodes
-        return formation.known_nodes(self._engine)
-
-    async def _find_place(self) -> None:
-        questions = Questions(self._security)
-        reason = ""
-        try:
-            while self._record is None:
-                waits = await self._step(questions)
-                if waits != reason:
-                    reason = waits
-                    _log.info("%s", reason)
-                if self._record is None:
-                    await asyncio.sleep(LOOK_SECONDS * self._random.uniform(0.5, 1.0))
-        finally:
-            await questions.close()
-
-    async def _step(self, questions: Questions) -> str:
-        """Ask, and decide; answers why nothing could be decided yet."""
-        address, first = self._settings.address, self._settings.first_addresses
-        heard = await questions.hello(sorted(set(first) - {address}))
-        cluster_id = self._random.randbytes(STORE_ID_BYTES)
-        decision = formation.decide(address, self._store_id, first, heard, cluster_id)
-        match decision:
-            case Wait():
-                return decision.reason
-            case Found():
-                self._engine.write(formation.found_writes(decision.nodes), sync=True)
-                reason = f"founded a cluster of {len(decision.nodes.nodes)}"
-            case Become():
-                self._become(decision.node_id, decision.nodes)
-                reason = f"this is node {decision.node_id}"
-            case Join():
-                application = Application(self._store_id, address)
-                admission = await questions.admit(decision.addresses, application)
-                if admission is None:
-                    return "waiting for a leader to let this node in"
-                self._become(admission.node_id, admission.nodes)
-                reason = f"joined as node {admission.node_id}"
-            case _:
-                assert_never(decision)
-        self._record = read_store(self._engine)
-        return reason
-
-    def _become(self, node_id: int, nodes: Nodes) -> None:
-        self._engine.write(formation.become_writes(node_id, nodes), sync=True)
+        return self._place.hello(self.node.nodes).nodes
 
     # --- the node
 
@@ -258,12 +191,12 @@ class ServedNode:
         await self._server.start()
 
     def _start_node(self) -> None:
-        assert self._record is not None
-        settings, known = self._settings, self._known_nodes()
+        place, settings = self._place, self._settings
+        record, known = place.record, place.known_nodes()
+        assert record is not None
         introduction = Introduction(
-            PROTOCOL_VERSION, self._record.cluster_id, self._record.node_id, self._store_id,
-            settings.address,
-        )  # fmt: skip
+            PROTOCOL_VERSION, record.cluster_id, record.node_id, place.store_id, settings.address
+        )
         self._peers = peers = Peers(
             introduction,
             lambda address: self._security.open_channel(address, CHANNEL_OPTIONS),
@@ -271,7 +204,7 @@ class ServedNode:
             self._clock.monotonic,
         )
         options = NodeOptions(
-            node_id=self._record.node_id,
+            node_id=record.node_id,
             members=formation.first_members(self._engine),
             lease_seconds=settings.lease_seconds,
             disk_reserve_bytes=settings.disk_reserve_bytes,
@@ -289,12 +222,17 @@ class ServedNode:
         self._for_clients.service_handler = service.handler()
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
-            self._background.append(asyncio.create_task(self._tell_address()))
+            self._spawn(place.tell_address(self._known_nodes))
+        self._spawn(place.look_around(self._known_nodes, lambda: node.leader() is not None))
 
     async def _admit(self, application: Application) -> Verdict:
         assert self._driver is not None
         request = AdmitNode(application.store_id, application.address)
         try:
+            if self.node.replica.serves:
+                refused = await self._not_there(application)
+                if refused is not None:
+                    return refused
             return Verdict(admission=await self._driver.send(request, STOP_SECONDS))
         except NotLeaseholder as error:
             nodes = self.node.nodes
@@ -306,23 +244,34 @@ class ServedNode:
             _log.info("cannot admit %s now: %s", application.address, error)
             return Verdict()
 
-    async def _tell_address(self) -> None:
-        """This node has moved to another address: the others are told."""
-        questions = Questions(self._security)
-        application = Application(self._store_id, self._settings.address)
-        try:
-            admitted = None
-            while admitted is None:
-                nodes = self._known_nodes()
-                others = [] if nodes is None else [node.address for node in nodes.nodes]
-                admitted = await questions.admit([self._settings.address, *others], application)
-                await asyncio.sleep(LOOK_SECONDS)
-        except Invalid as error:
-            self._fail(error)
-        finally:
-            await questions.close()
+    async def _not_there(self, application: Application) -> Verdict | None:
+        """Else a wrong --advertise would take the place of the node that is really there."""
+        found = await store_at(self._security, application.address)
+        if found is None:
+            _log.warning("cannot admit %s: it cannot be reached from here", application.address)
+            return Verdict()
+        if found == application.store_id:
+            return None
+        return Verdict(
+            refusal=f"another node is at {application.address} than the one that asks to be let "
+            "in; nothing was changed: correct its --advertise"
+        )
 
     # --- while it serves
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Something that goes on beside; when it fails, the node does."""
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(self._ended)
+        self._background.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Error):
+            self._fail(error)
+        elif error is not None:
+            _log.error("the node cannot go on", exc_info=error)
+            self._fail(Error(f"the node cannot go on: {error}"))
 
     async def _watch(self, on_ready: Callable[[], None]) -> None:
         """Tells whoever asks for the node's health, and notices when it cannot go on."""
@@ -359,7 +308,8 @@ class ServedNode:
     async def _set_health(self, *, serving: bool) -> None:
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if serving else kinds.NOT_SERVING
-        await self._health.set("", status)
+        for service in ("", STORE_SERVICE):
+            await self._health.set(service, status)
 
     # --- the end
 
@@ -375,6 +325,7 @@ class ServedNode:
     async def _close(self) -> None:
         for task in self._background:
             task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         if self._peers is not None:
             self._peers.close()
         await self._nodes_service.close()
@@ -385,7 +336,7 @@ class ServedNode:
             self._engine.close()
 
 
-class _ForClients(grpc.GenericRpcHandler):
+class _ForClients(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not typed
     """The service for clients, which there is only once there is a node."""
 
     def __init__(self) -> None:
@@ -408,5 +359,10 @@ async def _awaited(pending: Pending) -> None:
     if pending.done:
         return
     done = asyncio.get_running_loop().create_future()
-    pending.callback = lambda: done.done() or done.set_result(None)
+
+    def ended() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    pending.callback = ended
     await done

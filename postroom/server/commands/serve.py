@@ -60,7 +60,7 @@ TlsKey = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        "--token-file", metavar="FILE", help="Clients must show one of the tokens in it, one a line."
+        "--token-file", metavar="FILE", help="Clients must show a token in it, one a line."
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
@@ -80,8 +80,8 @@ def serve(
 ) -> None:
     """Serve as a node of a cluster until SIGTERM or Ctrl-C.
 
-    The first nodes, each started with the same --join list, form the cluster by themselves. Standard
-    error says "ready" and the address once the node serves.
+    The first nodes, each started with the same --join list, form the cluster by themselves.
+    Standard error says "ready" and the address once the node serves.
     """
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
         raise Error('serving needs gRPC: pip install "postroom[server]"')
@@ -148,7 +148,7 @@ def _address(text: str, option: str, *, wildcard: bool = False) -> str:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
-    if not wildcard and host in {"0.0.0.0", "[::]"}:  # noqa: S104 - refused, not used
+    if not wildcard and host in {"0.0.0.0", "[::]"}:
         raise typer.BadParameter(
             f"nobody can reach a node at {host}: add --advertise with its own address",
             param_hint=option,

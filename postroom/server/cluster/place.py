@@ -1,0 +1,237 @@
+"""A node's place: which disk this is, which node of which cluster that makes it, and who else is.
+
+The shell of :mod:`.formation`: it reads and writes the disk, asks the others, and logs what came of
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random  # noqa: TID251 - passed in, as an instance
+from collections.abc import Callable, Iterable
+from typing import Final, assert_never
+
+from postroom.errors import Invalid
+from postroom.kv.engine import Engine, EngineFailed, WriteSet
+from postroom.ranges.nodes import STORE_ID_BYTES, Nodes
+from postroom.server.cluster import formation
+from postroom.server.cluster.applying import Questions
+from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait
+from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.security import Security
+from postroom.server.store import StoreRecord, check_empty, read_store, stopped_by
+
+ASK_SECONDS: Final = 0.2
+ASK_AGAIN_SECONDS: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Place:
+    """See the module.
+
+    Args:
+        engine: the disk.
+        address: where this node is reached.
+        first_addresses: the list that it was started with.
+        security: how others are asked.
+        randomness: for ids and pauses.
+
+    Attributes:
+        record: which node this is; ``None``: it has no place yet.
+        store_id: the disk's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        address: str,
+        first_addresses: Iterable[str],
+        security: Security,
+        randomness: random.Random,
+    ) -> None:
+        self.record: StoreRecord | None = None
+        self.store_id = b""
+        self._engine = engine
+        self._address = address
+        self._first_addresses = tuple(sorted(set(first_addresses)))
+        self._security = security
+        self._random = randomness
+
+    async def open(self) -> None:
+        """Read who the disk is; an embedded store becomes the first node of a cluster.
+
+        Raises:
+            Error: it is none, or cannot become a node.
+        """
+        self.record = read_store(self._engine)
+        identity = formation.read_identity(self._engine)
+        if identity is not None:
+            self.store_id = identity.store_id
+            return
+        self.store_id = self._random.randbytes(STORE_ID_BYTES)
+        if self.record is None:
+            check_empty(self._engine)
+            self._write(formation.identity_writes(self.store_id))
+        else:
+            await self._check_adoption()
+            self._write(formation.adopt_writes(self.record, self._address, self.store_id))
+            _log.info("the embedded store is now the first node of a cluster")
+
+    async def _check_adoption(self) -> None:
+        for address, hello in (await self._hellos(self._first_addresses)).items():
+            if hello.nodes is not None:
+                raise Invalid(
+                    f"the folder holds a store of its own, and {address} is in a cluster already: "
+                    "two stores cannot be made one; nothing was changed: join with an empty folder"
+                )
+
+    def hello(self, nodes: Nodes | None) -> Hello:
+        """What this node says of itself.
+
+        Args:
+            nodes: the cluster, if the node knows it better than the disk.
+        """
+        known = None if self.record is None else nodes or self.known_nodes()
+        return Hello(self.store_id, self._first_addresses, known)
+
+    def known_nodes(self) -> Nodes | None:
+        """The cluster, as the disk knows it."""
+        return formation.known_nodes(self._engine)
+
+    # --- a fresh disk
+
+    async def find(self) -> None:
+        """Ask until this disk is a node.
+
+        Raises:
+            Error: it cannot become one.
+        """
+        questions, said = Questions(self._security), ""
+        try:
+            while self.record is None:
+                reason = await self._step(questions)
+                if reason != said:
+                    said = reason
+                    _log.info("%s", reason)
+                if self.record is None:
+                    await asyncio.sleep(ASK_SECONDS * self._random.uniform(0.5, 1.0))
+        finally:
+            await questions.close()
+
+    async def _step(self, questions: Questions) -> str:
+        """Ask, and decide; answers what came of it."""
+        address, first = self._address, self._first_addresses
+        heard = await questions.hello(set(first) - {address})
+        cluster_id = self._random.randbytes(STORE_ID_BYTES)
+        decision = formation.decide(address, self.store_id, first, heard, cluster_id)
+        match decision:
+            case Wait():
+                return decision.reason
+            case Found():
+                self._write(formation.found_writes(decision.nodes))
+                reason = f"founded a cluster of {len(decision.nodes.nodes)}"
+            case Become():
+                self._become(decision.node_id, decision.nodes)
+                reason = f"this is node {decision.node_id}"
+            case Join():
+                application = Application(self.store_id, address)
+                admission = await questions.admit(decision.addresses, application)
+                if admission is None:
+                    return "waiting for a leader to let this node in"
+                self._become(admission.node_id, admission.nodes)
+                reason = f"joined as node {admission.node_id}"
+            case _:
+                assert_never(decision)
+        self.record = read_store(self._engine)
+        return reason
+
+    def _become(self, node_id: int, nodes: Nodes) -> None:
+        self._write(formation.become_writes(node_id, nodes))
+
+    def _write(self, writes: WriteSet) -> None:
+        try:
+            self._engine.write(writes, sync=True)
+        except EngineFailed as failure:
+            raise stopped_by(failure) from failure
+
+    # --- a node that was there before
+
+    async def tell_address(self, nodes: Callable[[], Nodes | None]) -> None:
+        """This node has moved to another address: the others are told, until one has heard it.
+
+        Args:
+            nodes: the cluster, as the node knows it.
+
+        Raises:
+            Invalid: it has been removed from the cluster.
+        """
+        questions = Questions(self._security)
+        application = Application(self.store_id, self._address)
+        try:
+            while True:
+                known = nodes()
+                others = [] if known is None else [node.address for node in known.nodes]
+                if await questions.admit([self._address, *others], application) is not None:
+                    _log.info("the others know that this node is at %s now", self._address)
+                    return
+                await asyncio.sleep(ASK_SECONDS)
+        finally:
+            await questions.close()
+
+    async def look_around(
+        self, nodes: Callable[[], Nodes | None], settled: Callable[[], bool]
+    ) -> None:
+        """Ask the others who they are, until this node is in touch with its cluster.
+
+        Raises:
+            Invalid: this node has been removed from it, while it was not running.
+        """
+        warned: set[str] = set()
+        while True:
+            known = nodes()
+            others = () if known is None else tuple(node.address for node in known.nodes)
+            asked = {*self._first_addresses, *others} - {self._address}
+            for address, hello in (await self._hellos(asked)).items():
+                self._compare(address, hello, warned)
+            if settled():
+                return
+            await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
+
+    def _compare(self, address: str, hello: Hello, warned: set[str]) -> None:
+        record, theirs = self.record, hello.nodes
+        if record is None or theirs is None:
+            return
+        if theirs.cluster_id != record.cluster_id:
+            if address not in warned:
+                _log.error(
+                    "the node at %s is in another cluster than this one (%s, not %s): they do not "
+                    "mix; correct --join, or empty the folder of the one that is in the wrong one",
+                    address, theirs.cluster_id.hex(), record.cluster_id.hex(),
+                )  # fmt: skip
+            warned.add(address)
+            return
+        mine = theirs.by_id(record.node_id)
+        if record.node_id < theirs.next_node_id and (mine is None or mine.retired):
+            raise Invalid(
+                f"node {record.node_id} has been removed from the cluster for good; nothing was "
+                "changed: empty its data folder to let it join as a new node"
+            )
+
+    async def _hellos(self, addresses: Iterable[str]) -> dict[str, Hello]:
+        questions = Questions(self._security)
+        try:
+            return await questions.hello(set(addresses) - {self._address})
+        finally:
+            await questions.close()
+
+
+async def store_at(security: Security, address: str) -> bytes | None:
+    """The id of the store that is reached at ``address``; ``None``: nobody answers there."""
+    questions = Questions(security)
+    try:
+        heard = await questions.hello([address])
+    finally:
+        await questions.close()
+    return heard[address].store_id if address in heard else None
