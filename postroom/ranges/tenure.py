@@ -90,6 +90,8 @@ class Tenure:
     def applied(self, stored: bytes | None) -> bool:
         """Another state of the lease is applied; whether it is the same node's same lease."""
         before, self.lease = self.lease, leases.decode(stored)
+        # Every replica's clock follows the holders': a client may hear any of them.
+        self._clock.pass_over(self.lease.start)
         self._applied_at = self._monotonic()
         return self.lease.holder == self._node_id and self.lease.sequence == before.sequence
 

@@ -431,13 +431,14 @@ class Router:
     # --- who leads
 
     def _on_welcome(self, link: Link, message: wire.Welcome) -> None:
-        self.clock.heard(message.clock)
+        leads = message.leader == message.node_id
+        if leads:  # by another clock than the leaseholder's, a transaction might begin long ago
+            self.clock.heard(message.clock)
         self.addresses.learn(message.nodes)
         self.addresses.welcomed(link.address)
         if not link.ready:
             self._welcomed[message.node_id] = link.number
         link.welcomed(message.node_id, message.requests_max)
-        leads = message.leader == message.node_id
         if link is self._target:
             if not leads:
                 self._target = None

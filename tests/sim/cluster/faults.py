@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Final
 
 from postroom.kv.memory import WriteFault
 from tests.sim.cluster.cluster import Cluster
@@ -16,6 +17,12 @@ from tests.sim.cluster.joining import Joining
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Weather
 from tests.sim.host import PowerFailure
+
+_JUMPS: Final = (-3600, -30, -0.5, -0.1, 0.1, 0.4)
+_JUMPS_FAR: Final = (*_JUMPS, 0.7, 5, 70, 3600)
+"""By how many seconds a wall clock is set. Far ahead of it, transactions are too old at once, and
+nobody can tell any more what has become of those that were under way: ``run`` asks for a minute.
+"""
 
 
 class Faults:
@@ -26,6 +33,9 @@ class Faults:
         randomness: when, what, and for how long.
         pace: how long everything lasts; an election takes about so many seconds.
         interval_seconds: how long it takes on average until something breaks.
+
+    Attributes:
+        clocks_jump_far: whether wall clocks are set so far ahead that transactions expire.
     """
 
     def __init__(
@@ -37,6 +47,8 @@ class Faults:
         self._random = randomness
         self._pace = pace
         self._interval_seconds = interval_seconds
+        self.clocks_jump_far = randomness.random() < 0.2
+        self._jumps = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         acts = [
             self._crash, self._crash, self._crash_at_write, self._crash_at_write,
@@ -170,8 +182,7 @@ class Faults:
             self.seen["lost disks"] += 1
 
     def _set_clock(self) -> None:
-        by = self._random.choice([-3600, -30, -0.5, -0.1, 0.1, 0.7, 5, 70, 3600])
-        self._someone().clock.set_wall(by)
+        self._someone().clock.set_wall(self._random.choice(self._jumps))
         self.seen["clocks set"] += 1
 
     def _close(self) -> None:

@@ -17,6 +17,8 @@ from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import Put, ScanChanges
+from postroom.server.node import NodeOptions
+from tests.sim.cluster.cluster import Cluster
 from tests.sim.test_found import end_turn, opened, sent, transaction
 
 # --- change feeds
@@ -85,6 +87,24 @@ def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
     assert second in port.to_write
 
 
+def test_a_client_does_not_begin_by_the_clock_of_a_node_that_does_not_lead() -> None:
+    """The first node that it met was an hour behind. Its first transaction had begun too long ago
+    to tell what had become of it.
+    """
+    port = _Port()
+    router = Router(["one:1", "two:1"], port, lambda: 0.0, random.Random(1))
+    router.start()
+    router.tick()
+    nodes = [(1, "one:1"), (2, "two:1")]
+    behind = wire.Welcome(wire.PROTOCOL_VERSION, 1000, 1, 2, nodes, 100)
+    router.received(port.links[-1], wire.encode(behind))
+    assert router.reading() == 0
+    router.tick()
+    leads = wire.Welcome(wire.PROTOCOL_VERSION, 5000, 2, 2, nodes, 100)
+    router.received(port.links[-1], wire.encode(leads))
+    assert router.reading() == 5000
+
+
 class _Reaps(RemoteCall):
     __slots__ = ()
 
@@ -95,6 +115,23 @@ class _Reaps(RemoteCall):
 def take_all(router: Router, link: int) -> None:
     while router.take(link) is not None:
         pass
+
+
+# --- clocks
+
+
+def test_a_follower_whose_wall_clock_is_behind_is_not_behind_the_lease() -> None:
+    """Clients that met it first began their transactions an hour ago."""
+    options = [NodeOptions(disk_reserve_bytes=0)] * 3
+    cluster = Cluster(1, options, [(1.0, offset, 0.0) for offset in (0.0, 0.0, -3600.0)])
+    for machine in cluster.machines:
+        assert machine.open()
+    cluster.agenda.run(5.0)
+    for machine in cluster.machines:
+        assert machine.node is not None
+        lease = machine.node.replica.lease
+        assert lease.holder
+        assert machine.node.clock.reading() >= lease.start
 
 
 # --- disks
