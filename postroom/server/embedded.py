@@ -10,6 +10,8 @@ import random  # noqa: TID251 - here instances are made, to be passed in
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
@@ -22,6 +24,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
+from postroom.server.cluster.formation import node_alone
 from postroom.server.drivers import AsyncioDriver, ThreadDriver
 from postroom.server.node import Node, NodeOptions
 
@@ -55,6 +58,9 @@ def _open_node(
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
     engine = _open_engine(path)
     try:
+        node_id = node_alone(engine)
+        if node_id is not None:
+            options = msgspec.structs.replace(options, node_id=node_id)
         return Node(engine, clock, randomness, NoPeers(), options)
     except BaseException:
         engine.close()
@@ -104,6 +110,7 @@ def open(  # noqa: A001 - a public name, as of files
 
     Raises:
         StoreLocked: another process (or this one) has it open.
+        Invalid: the folder is that of a node of a cluster, which has others.
         StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
     """
     randomness = _randomness()

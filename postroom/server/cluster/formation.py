@@ -46,7 +46,7 @@ from postroom.ranges.nodes import (
 )
 from postroom.ranges.replica import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
-from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord
+from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")
 KNOWN_NODES_KEY: Final = keys.store_key("known nodes")
@@ -226,6 +226,31 @@ def adopt_writes(record: StoreRecord, address: str, store_id: bytes) -> WriteSet
 def known_nodes(engine: Engine) -> Nodes | None:
     """The cluster as this disk knows it."""
     return decode(engine.get(nodes_key(RANGE_ID)) or engine.get(KNOWN_NODES_KEY))
+
+
+def node_alone(engine: Engine) -> int | None:
+    """Which node a disk is that is to be opened embedded; ``None``: it is none yet.
+
+    Raises:
+        Invalid: it belongs to a cluster, which others count on it for.
+        StoreCorrupted, VersionMismatch: the store cannot be opened.
+    """
+    record, nodes = read_store(engine), known_nodes(engine)
+    if record is None:
+        if read_identity(engine) is None:
+            return None
+        raise Invalid(
+            "the folder waits for its place in a cluster; nothing was changed: go on with "
+            "'postroom serve', or give another folder"
+        )
+    others = [] if nodes is None else [n for n in nodes.nodes if n.node_id != record.node_id]
+    if others:
+        raise Invalid(
+            f"the folder is that of node {record.node_id} of a cluster; nothing was changed: run "
+            "the node with 'postroom serve', and use it with "
+            f"postroom.connect({','.join(node.address for node in others)!r})"
+        )
+    return record.node_id
 
 
 def first_members(engine: Engine) -> tuple[int, ...]:
