@@ -226,6 +226,11 @@ class Reads:
         expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
         head = view.get(keys.head_key(request.key))
         if not self._locks.acquire(request.key, request.transaction_id, now, expires):
+            if self._locks.closes_circle(request.transaction_id):
+                raise TransactionConflict(
+                    f"another transaction has locked {shorten(request.key)} and waits for what "
+                    "this one has locked; nothing was changed: try again (run() does)"
+                )
             raise MustWait(request.key, self._locks.expiry(request.key))
         at = request.timestamp or now
         if head is not None and head[1:9] > at.to_bytes(8, "big"):

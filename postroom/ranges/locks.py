@@ -3,6 +3,10 @@
 ``get_for_update`` locks a key so that competing transactions wait instead of failing at commit.
 After a change of leaseholder the locks are gone, and the check at commit still catches every
 conflict. A lock ends with its transaction, or when that has expired (its client died).
+
+Transactions that wait for each other in a circle would wait until then: who would close the circle
+is told so, and begins anew. A transaction that does not wait any more may be taken for one that
+does; then a circle is seen where there is none, which costs a repetition and nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ class LockTable:
 
     _locks: dict[object, _Held] = field(default_factory=dict)
     _tokens: dict[bytes, list[object]] = field(default_factory=dict)
+    _waits: dict[bytes, object] = field(default_factory=dict)
 
     def acquire(self, token: object, transaction_id: bytes, now: int, expires: int) -> bool:
         """Lock ``token``; false if another live transaction holds it."""
@@ -29,9 +34,11 @@ class LockTable:
         if held is not None and held.transaction_id == transaction_id:
             return True
         if held is not None and held.expires > now:
+            self._waits[transaction_id] = token
             return False
         if held is not None:
             self.release(held.transaction_id)
+        self._waits.pop(transaction_id, None)
         self._locks[token] = _Held(transaction_id, expires)
         self._tokens.setdefault(transaction_id, []).append(token)
         return True
@@ -41,8 +48,21 @@ class LockTable:
         held = self._locks.get(token)
         return 0 if held is None else held.expires
 
+    def closes_circle(self, transaction_id: bytes) -> bool:
+        """Whether ``transaction_id`` waits, in the end, for itself."""
+        token, seen = self._waits.get(transaction_id), {transaction_id}
+        while (held := self._locks.get(token)) is not None:
+            if held.transaction_id in seen:
+                return held.transaction_id == transaction_id
+            seen.add(held.transaction_id)
+            if held.transaction_id not in self._waits:
+                return False
+            token = self._waits[held.transaction_id]
+        return False
+
     def release(self, transaction_id: bytes) -> list[object]:
         """Free what the transaction holds, and tell what that was."""
+        self._waits.pop(transaction_id, None)
         tokens = self._tokens.pop(transaction_id, [])
         for token in tokens:
             del self._locks[token]
@@ -52,3 +72,4 @@ class LockTable:
         """Forget all locks."""
         self._locks.clear()
         self._tokens.clear()
+        self._waits.clear()

@@ -159,6 +159,10 @@ class Cluster:
         """Where clients live."""
         return [process.name for process in self._processes if not process.is_dead]
 
+    def readings(self) -> list[int]:
+        """What clients take for the time."""
+        return [process.reading() for process in self._processes if not process.is_dead]
+
     def abandon(self) -> None:
         """The world ends: nobody in it goes on."""
         for process in self._processes:

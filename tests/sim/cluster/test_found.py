@@ -16,6 +16,7 @@ from postroom.kv import keys
 from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import ReapQueue
+from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import Put, ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
@@ -115,6 +116,26 @@ class _Reaps(RemoteCall):
 def take_all(router: Router, link: int) -> None:
     while router.take(link) is not None:
         pass
+
+
+# --- locks
+
+
+def test_transactions_that_wait_for_each_other_do_not_wait_until_they_expire() -> None:
+    """Two that locked two keys in opposite orders stood still for a minute."""
+    locks = LockTable()
+    one, other, third = b"one", b"other", b"third"
+    assert locks.acquire(b"a", one, 1, 100)
+    assert locks.acquire(b"b", other, 1, 100)
+    assert not locks.acquire(b"b", one, 2, 100)
+    assert not locks.closes_circle(one)
+    assert not locks.acquire(b"a", third, 2, 100)
+    assert not locks.closes_circle(third)
+    assert not locks.acquire(b"a", other, 3, 100)
+    assert locks.closes_circle(other)
+    locks.release(other)
+    assert locks.acquire(b"b", one, 4, 100)
+    assert not locks.closes_circle(third)
 
 
 # --- clocks
