@@ -343,9 +343,12 @@ class Following:
 
     def _agrees(self, message: Append) -> bool:
         """What is committed agrees (section 5.4.3); past it, the entry before must be the same."""
-        if message.prev_index <= self._core.commit_index:
-            return True
-        return self._core.journal.term_at(message.prev_index) == message.prev_term
+        core, log = self._core, self._core.journal
+        if message.prev_index > core.commit_index:
+            return log.term_at(message.prev_index) == message.prev_term
+        new = message.entries[core.commit_index - message.prev_index :]
+        # Terms rise along a log: no true leader has less after what is committed.
+        return not new or new[0][0] >= (log.term_at(core.commit_index) or 0)
 
     def _try_after(self, message: Append) -> int:
         """Where the leader should try: past our log, or before the whole conflicting term."""

@@ -280,3 +280,13 @@ def test_a_member_that_is_away_for_a_moment_needs_no_snapshot() -> None:
     cluster.start(away)
     cluster.settle()
     assert leader.machine.opened == []
+
+
+def test_entries_older_than_what_is_committed_are_refused() -> None:
+    """Terms rise along a log (section 5.4.1). Who sends such has lost its log."""
+    puppets = Puppets()
+    puppets.turn((2, puppets.append(3, (0, 0), (3, NOOP_PAYLOAD), (3, b"\0x"), commit=2)))
+    odd = puppets.append(3, (1, 0), (0, b"\0odd"), (1, b"\0odd"))
+    assert puppets.ask(3, odd) == [Appended(3, False, 2)]
+    assert puppets.group.stopped is None
+    assert puppets.log()[-1] == (2, 3)
