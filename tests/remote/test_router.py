@@ -470,6 +470,15 @@ def test_waiting_requests_leave_room_for_others() -> None:
     assert call.result == VALUE
 
 
+def test_waiting_requests_do_not_queue_behind_a_full_window() -> None:
+    world = World()
+    for request in (GET, GET, AwaitQuiet(), GET):
+        world.ask(request)
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=2)
+    assert list(stream.requests.values()) == [GET, GET, AwaitQuiet()]
+
+
 def test_too_many_that_wait_for_a_leader_are_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

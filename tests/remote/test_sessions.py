@@ -287,6 +287,19 @@ def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
     assert client.answers == {1: None}
 
 
+def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.read()
+    store.engine.before_write = lambda _: client.ask(withdrawn=(1,))
+    client.ask(commit(store, 1, Put(b"k", b"v")))
+    store.driver.settle()
+    store.engine.before_write = lambda _: None
+    answers = [answer.number for frame in client.read() for answer in frame.answers]
+    assert answers == [1]
+    assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)
+    assert store.db.get(b"k") == b"v", "it was too late for that"
+
+
 # --- limits
 
 

@@ -9,10 +9,7 @@
 Plain synchronous code, without a network, a loop or a clock of its own: a shell
 (:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
 
-*Who leads* is learned from what nodes say: each welcomes with it, and tells it again when asked (a
-look-up). Requests go only to a node that says that it leads itself. While none is known, the
-addresses are tried in turn, at first without a pause, then with growing, random ones; a node that
-does not welcome in time does not hold up the next.
+Who leads is the affair of :mod:`.search`. Requests go only to a node that says that it does.
 
 *What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
 recognised by its transaction's id and answered as the first time. What must not be said lightly is
@@ -46,6 +43,7 @@ from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.link import Link
+from postroom.client.remote.search import Search
 from postroom.client.sender import DeadlineExceeded
 from postroom.errors import (
     AccessDenied,
@@ -76,12 +74,10 @@ WAITS_MAX: Final = 10_000
 """How many requests may wait here for a leader, and at nodes for something to happen."""
 SWEEP_SECONDS: Final = 0.25
 """How late a deadline without a time of its own may be noticed."""
-OPENING_PATIENCE_SECONDS: Final = 1.0
-"""After which the next address is tried as well."""
 WITHDRAWING_SECONDS: Final = 1.0
 """How long the node's word on a withdrawn request is awaited."""
 LATE_SECONDS: Final = 0.25
-"""Who looks so much too late was not running: silence meanwhile says nothing."""
+"""Who looks so much too late was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, wire.DescribeNode})
@@ -125,18 +121,14 @@ class Router:
         self._monotonic = monotonic
         self._random = randomness
         self._request_seconds = request_seconds
-        self._client = randomness.randbytes(wire.CLIENT_ID_BYTES)
-        self._links: dict[int, Link] = {}
-        self._link_number = 0
-        self._welcomed: dict[int, int] = {}
-        self._target: Link | None = None
+        client = randomness.randbytes(wire.CLIENT_ID_BYTES)
+        self._search = Search(self.addresses, port, monotonic, client, self._arm, self._is_idle)
+        self._links = self._search.links
         self._queue: deque[RemoteCall] = deque()
         self._timed: list[tuple[float, int, RemoteCall]] = []
         self._later: list[tuple[float, int, RemoteCall]] = []
         self._protected: Counter[int] = Counter()
         self._number = 0
-        self._hint: str | None = None
-        self._seek_at = math.inf
         self._sweep_at = math.inf
         self._alarm_at = math.inf
         self._closed = False
@@ -145,8 +137,7 @@ class Router:
 
     def start(self) -> None:
         """Begin to look for the cluster."""
-        self._seek_at = self._monotonic()
-        self._arm(self._seek_at)
+        self._search.start()
 
     def submit(self, call: RemoteCall) -> None:
         """Take a request. ``call.complete`` is called once, perhaps before this returns."""
@@ -169,7 +160,7 @@ class Router:
         if self._sweep_at == math.inf:
             self._sweep_at = now + SWEEP_SECONDS
             self._arm(self._sweep_at)
-        link = self._target
+        link = self._search.target
         if link is None or self._queue or (link.open >= link.requests_max and not call.waits):
             self._enqueue(call)
         elif link.place(call):
@@ -216,24 +207,24 @@ class Router:
         late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
         if self._closed:
             return
-        self._look_after_links(now, late=late)
+        for silent in self._search.silent(now, late=late):
+            self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
         while self._later and self._later[0][0] <= now:
             self._enqueue(heapq.heappop(self._later)[2])
         if self._sweep_at <= now:
             self._sweep(now)
-        if self._seek_at <= now:
-            self._try_next(now)
+        self._search.tick(now)
         self._place_queued()
         self._arm(self.next_deadline())
 
     def next_deadline(self) -> float:
         """When ``tick`` has something to do."""
-        first = min(self._seek_at, self._sweep_at)
+        first = min(self._search.next_deadline(), self._sweep_at)
         for heap in (self._timed, self._later):
             if heap:
                 first = min(first, heap[0][0])
-        return min([first, *(link.next_look() for link in self._links.values())])
+        return first
 
     def is_quiet(self) -> bool:
         """Whether nothing is under way but what waits for something to happen."""
@@ -242,7 +233,7 @@ class Router:
     def close(self) -> None:
         """End everything. What was not answered by now gets an error."""
         self._closed = True
-        self._target = None
+        self._search.target = None
         unanswered = [call for call in self._unanswered() if not call.done]
         for number in list(self._links):
             self._port.close(number)
@@ -254,7 +245,7 @@ class Router:
     # --- placing
 
     def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
-        link = self._target
+        link = self._search.target
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
             if link is None or len(link.sent) + len(link.batch) - link.open < WAITS_MAX:
@@ -272,7 +263,7 @@ class Router:
                 call.complete(None, None)
             return link is None
         if kind is wire.DescribeNode and link is None:
-            link = next((each for each in self._links.values() if each.ready), None)
+            link = self._search.any_ready()
             if link is not None:
                 self._place(link, call)
             return link is not None
@@ -290,11 +281,10 @@ class Router:
             ))  # fmt: skip
         else:
             self._queue.append(call)
-            if self._target is None:
-                self._hurry()
+            self._search.hurry()
 
     def _place_queued(self) -> None:
-        link, queue = self._target, self._queue
+        link, queue = self._search.target, self._queue
         while queue and link is not None:
             call = queue[0]
             if not (call.done or call.waits) and link.open >= link.requests_max:
@@ -340,7 +330,7 @@ class Router:
         self.clock.heard(message.clock)
         if message.lease != link.lease:
             link.lease = message.lease
-            if link is self._target:
+            if link is self._search.target:
                 self._protect_again(link)
         for answer in message.answers:
             call = link.answered(answer.number)
@@ -392,7 +382,7 @@ class Router:
             error = wire.error_from(failure)
             if call.maybe and isinstance(error, Unavailable):
                 self._try_later(call, error.retry_after)
-            elif call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call, link):
+            elif call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call):
                 self._finish(call, self._unknown(call, error))
             else:
                 self._finish(call, error)
@@ -403,20 +393,14 @@ class Router:
             return call.is_commit
         return self.reading() < call.request.began + from_seconds(RECORD_SECONDS)
 
-    def _is_adrift(self, call: RemoteCall, link: Link) -> bool:
+    def _is_adrift(self, call: RemoteCall) -> bool:
         """Whether an attempt that was lost may be evaluated after the one that was answered."""
-        return any(
-            node != link.node_id and self._welcomed.get(node, 0) <= lost
-            for node, lost in call.adrift
-        )
+        return any(self._search.newest.get(node, 0) <= lost for node, lost in call.adrift)
 
     def _on_redirect(self, link: Link, call: RemoteCall, failure: wire.Failure) -> None:
         if self._again(call):
             self._queue.append(call)
-        if link is self._target:
-            self._target = None
-            self.addresses.failed(link.address, Unavailable(failure[1]))
-            self._seek(_address(failure[2]))
+        self._search.denied(link, Unavailable(failure[1]), _address(failure[2]))
 
     def _try_later(self, call: RemoteCall, seconds: float) -> None:
         if self._again(call):
@@ -431,28 +415,12 @@ class Router:
     # --- who leads
 
     def _on_welcome(self, link: Link, message: wire.Welcome) -> None:
-        leads = message.leader == message.node_id
-        if leads:  # by another clock than the leaseholder's, a transaction might begin long ago
+        if message.leader == message.node_id:
+            # By another clock than the leaseholder's, a transaction might begin long ago.
             self.clock.heard(message.clock)
-        self.addresses.learn(message.nodes)
-        self.addresses.welcomed(link.address)
-        if not link.ready:
-            self._welcomed[message.node_id] = link.number
-        link.welcomed(message.node_id, message.requests_max)
-        if link is self._target:
-            if not leads:
-                self._target = None
-                self._seek(self.addresses.of(message.leader))
-        elif self._target is None and leads:
-            self._settle_on(link)
-        elif self._target is None:
-            self._seek(self.addresses.of(message.leader))
-
-    def _settle_on(self, link: Link) -> None:
-        self._target = link
-        self._seek_at = math.inf
-        self._protect_again(link)
-        self._place_queued()
+        if self._search.welcomed(link, message):
+            self._protect_again(link)
+            self._place_queued()
 
     def _protect_again(self, link: Link) -> None:
         """The leaseholder's memory of this client is gone, or another node's."""
@@ -461,32 +429,6 @@ class Router:
             for _ in range(times):
                 self._place(link, self._upkeep(Protect(moment)))
 
-    def _seek(self, hint: str | None = None) -> None:
-        """Find out who leads; by asking at ``hint`` first."""
-        idle = not (self._queue or self._protected)
-        self._hint = hint
-        self._seek_at = self._monotonic() + self.addresses.pause(idle=idle)
-        self._arm(self._seek_at)
-
-    def _hurry(self) -> None:
-        soon = self._monotonic() + OPENING_PATIENCE_SECONDS
-        if self._seek_at > soon:
-            self._seek_at = soon
-            self._arm(soon)
-
-    def _try_next(self, now: float) -> None:
-        address, self._hint = self._hint or self.addresses.next(), None
-        self._seek_at = now + OPENING_PATIENCE_SECONDS
-        for link in self._links.values():
-            if link.address == address:
-                if link.ready and link.look_up(now):
-                    self._port.output(link.number)
-                return
-        self._link_number += 1
-        link = Link(self._link_number, address, self._client, now)
-        self._links[link.number] = link
-        self._port.open(link.number, address)
-
     # --- links that end
 
     def _drop(self, link: Link, reason: Exception) -> None:
@@ -494,34 +436,22 @@ class Router:
         self._lost(link, reason)
 
     def _lost(self, link: Link, reason: Exception | None) -> None:
-        del self._links[link.number]
-        self.addresses.failed(link.address, reason)
         for call in link.sent.values():
             if call.is_commit:
                 call.maybe = True
                 call.adrift.append((link.node_id, link.number))
         unanswered = [call for call in (*link.sent.values(), *link.batch) if self._again(call)]
         self._queue.extendleft(reversed(unanswered))
-        if link is self._target:
-            self._target = None
-            self._seek()
-        elif self._target is None:
-            self._seek(self._hint)
+        self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
-        if hopeless is not None and self._target is None:
+        if hopeless is not None and self._search.target is None:
             for call in self._taken_queue():
                 self._finish(call, self._unknown(call, hopeless) if call.maybe else hopeless)
 
-    def _look_after_links(self, now: float, *, late: bool) -> None:
-        for link in list(self._links.values()):
-            if late and link.asked_at:
-                link.asked_at = now
-            if link.is_silent(now):
-                self._drop(link, Unavailable("no answer, and no sign of life"))
-            elif link.next_look() <= now and link.look_up(now):
-                self._port.output(link.number)
-
     # --- time
+
+    def _is_idle(self) -> bool:
+        return not (self._queue or self._protected)
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:

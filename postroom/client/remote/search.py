@@ -1,0 +1,168 @@
+"""The search for the leader: which links there are, and which of them leads to it.
+
+::
+
+    start, or lost ─▶ pause ─▶ next address ─▶ open, or look up ─▶ welcomed ─┬─ leads ─▶ target
+                        ▲                              │ nothing for a second │
+                        └──────────────────────────────┴──── names another ───┘
+
+Each node welcomes with who leads, as far as it knows, and tells it again when asked (a look-up).
+While no target is known, the addresses are tried in turn, at first without a pause, then with
+growing, random ones; a node that does not welcome in time does not hold up the next.
+
+Links to nodes that do not lead stay open: they may lead next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from postroom.client.remote.addresses import Addresses
+from postroom.client.remote.calls import Port
+from postroom.client.remote.link import Link
+from postroom.client.remote.wire import Welcome
+
+PATIENCE_SECONDS: Final = 1.0
+"""After which the next address is tried as well."""
+
+
+class Search:
+    """See the module.
+
+    Args:
+        addresses: to try.
+        port: opens links.
+        monotonic: seconds that never go back.
+        client: what the client is known by.
+        arm: called with when ``tick`` is wanted.
+        is_idle: whether nobody waits for a leader.
+
+    Attributes:
+        links: those that are open, or being opened, by number.
+        target: the one to the leader; ``None``: it is searched for.
+        newest: the newest link that each node has welcomed; it has ended the older ones.
+    """
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        port: Port,
+        monotonic: Callable[[], float],
+        client: bytes,
+        arm: Callable[[float], None],
+        is_idle: Callable[[], bool],
+    ) -> None:
+        self.links: dict[int, Link] = {}
+        self.target: Link | None = None
+        self.newest: dict[int, int] = {}
+        self._addresses = addresses
+        self._port = port
+        self._monotonic = monotonic
+        self._client = client
+        self._arm = arm
+        self._is_idle = is_idle
+        self._opened = 0
+        self._hint: str | None = None
+        self._at = math.inf
+
+    def start(self) -> None:
+        """Begin."""
+        self._next_at(self._monotonic())
+
+    def any_ready(self) -> Link | None:
+        """A link to whichever node."""
+        return next((each for each in self.links.values() if each.ready), None)
+
+    # --- what is heard
+
+    def welcomed(self, link: Link, message: Welcome) -> bool:
+        """A node says who leads; whether that makes ``link`` the target."""
+        self._addresses.learn(message.nodes)
+        self._addresses.welcomed(link.address)
+        if not link.ready:
+            self.newest[message.node_id] = link.number
+        link.welcomed(message.node_id, message.requests_max)
+        leads = message.leader == message.node_id
+        if self.target is None and leads:
+            self.target = link
+            self._at = math.inf
+            return True
+        if self.target is None or (link is self.target and not leads):
+            self.target = None
+            self._go_on(self._addresses.of(message.leader))
+        return False
+
+    def denied(self, link: Link, reason: Exception, leader: str | None) -> None:
+        """A node has refused a request: it does not lead, perhaps the one at ``leader`` does."""
+        if link is self.target:
+            self.target = None
+            self._addresses.failed(link.address, reason)
+            self._go_on(leader)
+
+    def lost(self, link: Link, reason: Exception | None) -> None:
+        """A link has ended."""
+        del self.links[link.number]
+        self._addresses.failed(link.address, reason)
+        if link is self.target:
+            self.target = None
+            self._go_on(None)
+        elif self.target is None:
+            self._go_on(self._hint)
+
+    # --- time
+
+    def hurry(self) -> None:
+        """Somebody waits: no long pauses now."""
+        soon = self._monotonic() + PATIENCE_SECONDS
+        if self.target is None and self._at > soon:
+            self._next_at(soon)
+
+    def silent(self, now: float, *, late: bool) -> list[Link]:
+        """Ask for signs of life where it is time to; answers the links that gave none.
+
+        Args:
+            late: this client was not running for a while, so that silence says nothing.
+        """
+        given_up = []
+        for link in self.links.values():
+            if late and link.asked_at:
+                link.asked_at = now
+            if link.is_silent(now):
+                given_up.append(link)
+            elif link.next_look() <= now:
+                self._look_up(link, now)
+        return given_up
+
+    def tick(self, now: float) -> None:
+        """Try the next address, if it is time to."""
+        if self._at > now:
+            return
+        self._at = now + PATIENCE_SECONDS
+        address, self._hint = self._hint or self._addresses.next(), None
+        for link in self.links.values():
+            if link.address == address:
+                if link.ready:
+                    self._look_up(link, now)
+                return
+        self._opened += 1
+        self.links[self._opened] = link = Link(self._opened, address, self._client, now)
+        self._port.open(link.number, address)
+
+    def next_deadline(self) -> float:
+        """When ``tick`` or ``silent`` has something to do."""
+        return min([self._at, *(link.next_look() for link in self.links.values())])
+
+    def _go_on(self, hint: str | None) -> None:
+        """After a pause, at ``hint`` first."""
+        self._hint = hint
+        self._next_at(self._monotonic() + self._addresses.pause(idle=self._is_idle()))
+
+    def _next_at(self, when: float) -> None:
+        self._at = when
+        self._arm(when)
+
+    def _look_up(self, link: Link, now: float) -> None:
+        if link.look_up(now):
+            self._port.output(link.number)
