@@ -127,6 +127,7 @@ class Node:
         nodes: who is in the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` is another one.
+        on_malformed: called with the sender of a frame that was dropped because it is malformed.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Node:
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
+            on_malformed=lambda peer: self.on_malformed(peer),
         )  # fmt: skip
         self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
@@ -162,6 +164,7 @@ class Node:
         self._peer_clocks = PeerClocks()
         self._look_at_clocks_at = 0.0
         self.on_nodes: Callable[[], None] = lambda: None
+        self.on_malformed: Callable[[NodeId], None] = lambda _: None
         self.nodes = decode_nodes(engine.get(nodes_key(RANGE_ID)))
         self._nodes_changed = Signal(self.tasks)
         self.replica = self._create_replica()

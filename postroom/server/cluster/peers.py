@@ -223,6 +223,7 @@ class Peers:
         self._links: dict[NodeId, _Link] = {}
         self._arrived: list[tuple[NodeId, bytes]] = []
         self._unread_bytes = 0
+        self._distrusted: set[NodeId] = set()
         self._room = asyncio.Event()
         self._room.set()
 
@@ -302,6 +303,10 @@ class Peers:
         if known.address != said.address:
             raise Refused(f"node {said.sender} is at {known.address}, not at {said.address}")
 
+    def distrust(self, sender: NodeId) -> None:
+        """A frame of ``sender`` was malformed: its stream ends with the next message."""
+        self._distrusted.add(sender)
+
     async def take(self, sender: int, message: bytes) -> None:
         """Frames of ``sender`` have come in; waits while the node has too much to read.
 
@@ -312,6 +317,9 @@ class Peers:
             frames = _frames.decode(message)
         except (msgspec.DecodeError, ValueError) as error:
             raise Refused(f"malformed frames ({error})") from error
+        if sender in self._distrusted:
+            self._distrusted.discard(sender)
+            raise Refused("a frame of it was malformed")
         self._arrived += [(sender, frame) for frame in frames]
         self._unread_bytes += len(message)
         self.on_frames()

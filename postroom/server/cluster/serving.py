@@ -213,6 +213,7 @@ class ServedNode:
         self._driver = AsyncioDriver(node, self._random)
         peers.follow(known)
         peers.on_frames = lambda: node.wake(urgent=True)
+        node.on_malformed = peers.distrust
         node.on_nodes = lambda: peers.follow(node.nodes or known)
         self._driver.start()
         self._nodes_service.peers = peers
