@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import postroom
+from tests.cluster.disks import Disk, Folder, SmallDisk
 from tests.cluster.places import Loopback, Place
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ T = TypeVar("T")
 READY_SECONDS = 30.0
 STOP_SECONDS = 30.0
 INSECURE = ("--insecure",)
+PROJECT = Path(__file__).parents[2]
 
 
 class NodeProcess:
@@ -36,15 +38,16 @@ class NodeProcess:
     """
 
     def __init__(
-        self, number: int, folder: Path, place: Place, join: str, options: tuple[str, ...]
+        self, number: int, disk: Disk, place: Place, join: str, options: tuple[str, ...]
     ) -> None:
         self.number = number
-        self.folder = folder
+        self.disk = disk
         self.address = place.address(number)
         self.join = join
         self.lines: list[str] = []
         self._place = place
         self._options = options
+        self._clock = disk.folder.with_name(f"{disk.folder.name}-{number}.clock")
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._news = threading.Condition()
@@ -70,20 +73,24 @@ class NodeProcess:
     def start(self) -> None:
         """Begin; :meth:`wait_ready` waits until it serves."""
         assert not self.runs, f"{self} runs"
+        if not self._clock.exists():
+            self.set_clock(0.0)
         command = [
-            sys.executable, "-m", "postroom.server.command_line", "serve",
-            "--data", str(self.folder), "--listen", self.address, "--join", self.join,
+            sys.executable, "-m", "tests.cluster.launcher", str(self._clock), "serve",
+            "--data", str(self.disk.folder), "--listen", self.address, "--join", self.join,
             *self._options,
         ]  # fmt: skip
         self._life_began, self._silent = len(self.lines), False
         self._process = subprocess.Popen(
             self._place.command(self.number, command),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends when this does
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            cwd=PROJECT,
+            process_group=0,  # Ctrl-C is the test's; what stands still dies with the test too
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
@@ -133,8 +140,9 @@ class NodeProcess:
         code = self._process.wait(seconds)
         assert self._reader is not None
         self._reader.join(seconds)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        for pipe in (self._process.stdin, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
         return code
 
     def restart(self) -> None:
@@ -145,13 +153,20 @@ class NodeProcess:
     def wipe(self) -> None:
         """Lose the disk."""
         assert not self.runs, f"{self} runs"
-        shutil.rmtree(self.folder)
+        self.disk.wipe()
+
+    def set_clock(self, ahead_seconds: float) -> None:
+        """Set its wall clock wrong by so much, or right again with 0."""
+        self._clock.parent.mkdir(parents=True, exist_ok=True)
+        with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
+            file.write(struct.pack("d", ahead_seconds))
 
     def clean_up(self) -> None:
         """Whatever state it is in: gone."""
-        if self.runs:
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
+        self.disk.close()
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -171,11 +186,14 @@ class NodeProcess:
 class ClusterProcesses:
     """Some nodes, and how to reach them. Made by :func:`cluster`."""
 
-    def __init__(self, folder: Path, place: Place, options: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, place: Place, options: tuple[str, ...], disk_bytes: int | None
+    ) -> None:
         self.nodes: list[NodeProcess] = []
         self._folder = folder
         self.place = place
         self._options = options
+        self._disk_bytes = disk_bytes
 
     @property
     def addresses(self) -> str:
@@ -201,7 +219,9 @@ class ClusterProcesses:
 
     def _add(self, number: int, join: str) -> NodeProcess:
         folder = self._folder / f"node-{number}"
-        node = NodeProcess(number, folder, self.place, join, self._options)
+        size = self._disk_bytes
+        disk = Folder(folder) if size is None else SmallDisk(folder, size)
+        node = NodeProcess(number, disk, self.place, join, self._options)
         self.nodes.append(node)
         return node
 
@@ -235,6 +255,7 @@ def cluster(
     *,
     place: Place | None = None,
     options: tuple[str, ...] = INSECURE,
+    disk_bytes: int | None = None,
 ) -> Iterator[ClusterProcesses]:
     """A cluster of ``count`` nodes that serve. All is gone at the end, however that comes.
 
@@ -243,9 +264,10 @@ def cluster(
         count: of first nodes; 0: form it yourself.
         place: where they live; it is closed as well.
         options: of ``postroom serve``.
+        disk_bytes: give each node a small disk of its own, of this size.
     """
     there = Loopback() if place is None else place
-    processes = ClusterProcesses(folder, there, options)
+    processes = ClusterProcesses(folder, there, options, disk_bytes)
     try:
         if count:
             processes.form(count)

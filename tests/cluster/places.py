@@ -21,6 +21,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
@@ -148,6 +149,31 @@ class Namespaces:
         self.silence(one, other)
         self.silence(other, one)
 
+    def rejoin(self, number: int) -> None:
+        """Undoes :meth:`isolate`."""
+        _run("ip", "link", "set", self._outer(number), "up")
+
+    def deafen(self, number: int) -> None:
+        """What a node says does not reach the test, and so its clients."""
+        self._inside(number, "ip", "route", "replace", "blackhole", f"{self._net}.254/32")
+
+    def undeafen(self, number: int) -> None:
+        """Undoes :meth:`deafen`."""
+        self._inside(number, "ip", "route", "del", "blackhole", f"{self._net}.254/32")
+
+    def unsilence(self, sender: int, receiver: int) -> None:
+        """Undoes :meth:`silence`."""
+        self._inside(sender, "ip", "route", "del", "blackhole", f"{self._host(receiver)}/32")
+
+    def throttle(self, number: int, rate: str) -> None:
+        """What a node sends goes over a thin line: it waits in a queue, and is lost beyond it."""
+        line = ("rate", rate, "burst", "4kb", "latency", "200ms")
+        self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *line)
+
+    def unimpair(self, number: int) -> None:
+        """Undoes :meth:`impair` and :meth:`throttle`."""
+        self._inside(number, "tc", "qdisc", "del", "dev", "eth0", "root")
+
     def impair(self, number: int, *netem: str) -> None:
         """What a node sends suffers: ``impair(1, "delay", "50ms", "10ms", "loss", "5%")``."""
         self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *netem)
@@ -157,8 +183,9 @@ class Namespaces:
         for number in range(1, self._count + 1):
             _run("ip", "link", "set", self._outer(number), "up")
             self._inside(number, "ip", "route", "flush", "type", "blackhole")
-            _try("ip", "netns", "exec", self._namespace(number),
-                 "tc", "qdisc", "del", "dev", "eth0", "root")  # fmt: skip
+            if shutil.which("tc") is not None:
+                _try("ip", "netns", "exec", self._namespace(number),
+                     "tc", "qdisc", "del", "dev", "eth0", "root")  # fmt: skip
 
     def close(self) -> None:
         for number in range(1, self._count + 1):
@@ -181,12 +208,22 @@ def namespaces_work() -> bool:
 
 @cache
 def netem_works() -> bool:
-    """Whether packets can be delayed and lost too."""
+    """Whether packets can be delayed and lost as one likes."""
+    return _works(lambda place: place.impair(1, "delay", "1ms"))
+
+
+@cache
+def throttle_works() -> bool:
+    """Whether lines can be thin, which delays and loses packets too."""
+    return _works(lambda place: place.throttle(1, "1mbit"))
+
+
+def _works(try_it: Callable[[Namespaces], None]) -> bool:
     if not namespaces_work() or shutil.which("tc") is None:
         return False
     place = Namespaces(1)
     try:
-        place.impair(1, "delay", "1ms")
+        try_it(place)
     except (OSError, subprocess.CalledProcessError):
         return False
     finally:

@@ -203,7 +203,7 @@ def test_a_node_of_another_cluster_is_refused(three: ClusterProcesses, tmp_path:
             db.put(b"key", b"other")
         stranger.kill()
         three.nodes[2].kill()
-        moved = NodeProcess(3, stranger.folder, three.place, three.addresses, ("--insecure",))
+        moved = NodeProcess(3, stranger.disk, three.place, three.addresses, ("--insecure",))
         three.nodes.append(moved)
         moved.start()
         eventually(lambda: any("another cluster" in line for n in three.nodes for line in n.lines))

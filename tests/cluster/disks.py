@@ -1,0 +1,91 @@
+"""Where the nodes of a test cluster keep their data: a folder, or a small disk that can fill up.
+
+A small disk is a ``tmpfs``, which needs root. It is full when a ballast file takes what is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+_BLOCK_BYTES = 1 << 16
+
+
+class Disk(Protocol):
+    """A node's data folder."""
+
+    folder: Path
+
+    def wipe(self) -> None:
+        """Lose everything."""
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+
+
+class Folder:
+    """On the disk that this machine has for such things."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """The folder stays: it is the test's."""
+
+
+class SmallDisk:
+    """See the module. The data is in a folder of it; the ballast is beside that."""
+
+    def __init__(self, mount: Path, size_bytes: int) -> None:
+        self._mount = mount
+        self.folder = mount / "data"
+        self._ballast = mount / "ballast"
+        mount.mkdir(parents=True, exist_ok=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(mount))
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def fill(self, left_bytes: int) -> None:
+        """No more than ``left_bytes`` are left."""
+        free = os.statvfs(self._mount)
+        amount = max(free.f_bavail * free.f_bsize - left_bytes, 0)
+        with self._ballast.open("wb") as ballast:
+            try:
+                os.posix_fallocate(ballast.fileno(), 0, max(amount, 1))
+            except OSError as error:  # the node has written meanwhile
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def free(self) -> None:
+        """The ballast is gone."""
+        self._ballast.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        subprocess.run(("umount", "-l", str(self._mount)), check=False, capture_output=True)
+
+
+@cache
+def small_disks_work() -> bool:
+    """Whether this machine allows them: root, and a kernel that lets it mount."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with TemporaryDirectory() as folder:
+        try:
+            SmallDisk(Path(folder), _BLOCK_BYTES).close()
+        except (OSError, subprocess.CalledProcessError):
+            return False
+    return True
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
