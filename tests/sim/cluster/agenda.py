@@ -23,7 +23,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-EVENTS_MAX: Final = 400_000
+EVENTS_MAX: Final = 1_000_000
 """A wait that takes more events has stopped getting anywhere."""
 
 

@@ -47,7 +47,7 @@ class Faults:
         self._random = randomness
         self._pace = pace
         self._interval_seconds = interval_seconds
-        self.clocks_jump_far = randomness.random() < 0.2
+        self.clocks_jump_far = pace >= 0.5 and randomness.random() < 0.25
         self._jumps = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         acts = [

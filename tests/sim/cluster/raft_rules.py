@@ -76,6 +76,8 @@ class RaftRules:
     Attributes:
         leaders: of each term.
         applied: every entry that any member has applied, once that was written.
+        voters: the sets of voters that there were.
+        wiped: the nodes whose disks were lost.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,7 @@ class RaftRules:
         self.applied: dict[int, Entry] = {}
         self.newest = 0
         self.wiped: set[int] = set()
-        self.voters: tuple[int, ...] = ()
+        self.voters: list[tuple[int, ...]] = []
         self._applying: dict[str, list[tuple[int, Entry]]] = {}
         self._leads: dict[str, int] = {}
         self._hard_states: dict[str, tuple[bytes | None, Log]] = {}
@@ -134,7 +136,9 @@ class RaftRules:
             )
             self.newest = max(self.newest, index)
         assert machine.node is not None
-        self.voters = machine.node.replica.group.members
+        voters = machine.node.replica.group.members
+        if voters and voters not in self.voters[-3:]:
+            self.voters.append(voters)
 
     def crashed(self, machine: Machine) -> None:
         """What it was about to apply may be forgotten."""
@@ -187,16 +191,17 @@ class RaftRules:
         if not self.newest or not self.voters:
             return
         term, _ = self.applied[self.newest]
-        members = [machine for machine in machines if machine.node_id in self.voters]
-        holding = [
-            machine.name
-            for machine in members
+        holding = {
+            machine.node_id
+            for machine in machines
             if Log(machine.disk.durable).covers(self.newest, term)
-        ]
-        gone = len(self.wiped & set(self.voters))
+        } | self.wiped
+        # It may have been committed by the members before a change that is under way.
+        enough = any(len(holding & set(who)) > len(who) // 2 for who in self.voters[-3:])
         require(
-            len(holding) + gone > len(self.voters) // 2,
-            f"entry {self.newest} was applied, but of {self.voters} only {holding} have it synced",
+            enough,
+            f"entry {self.newest} was applied, but of {self.voters[-1]} only "
+            f"{sorted(holding - self.wiped)} have it synced",
         )
 
 

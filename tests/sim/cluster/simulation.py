@@ -31,7 +31,7 @@ from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task
 
-EVENTS: Final = 20_000
+EVENTS: Final = 14_000
 """How many things happen while things break."""
 
 ELECTION_SECONDS: Final = 1.0
