@@ -6,7 +6,9 @@
 `output`              bytes as text, as hexadecimal digits, as JSON lines
 `values`              get, put, delete, scan
 `mail`                send, peek, reap, inboxes, dead-letters
-`state`               status
+`state`               status, remove-node
+`serve`               serve
+`cluster`             cluster
 `measure`             bench
 `tour`                demo
 ====================  ============================================================

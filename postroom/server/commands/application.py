@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from postroom.errors import Error
-from postroom.server.commands import mail, measure, serve, state, tour, values
+from postroom.server.commands import cluster, mail, measure, serve, state, tour, values
 
 
 class Commands(TyperGroup):
@@ -66,7 +66,9 @@ app = typer.Typer(
 
 app.command("demo")(tour.demo)
 app.command("serve")(serve.serve)
+app.command("cluster")(cluster.cluster)
 app.command("status")(state.status)
+app.command("remove-node")(state.remove_node)
 app.command("get")(values.get)
 app.command("put")(values.put)
 app.command("delete")(values.delete)

@@ -13,9 +13,8 @@ from postroom.server.commands.options import (
     AsHex,
     AsJson,
     Key,
-    StorePath,
-    open_existing,
-    open_or_create,
+    Store,
+    on_a_store,
 )
 from postroom.server.commands.output import Notation, print_json, print_line
 
@@ -25,10 +24,11 @@ LETTERS_MAX = 1_000_000
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
 
+@on_a_store
 def send(
+    store: Store,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
-    path: StorePath,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header (repeatable).")
     ] = None,
@@ -42,7 +42,7 @@ def send(
     notation = Notation(as_hex)
     key_bytes, value_bytes = notation.read(key), notation.read(value)
     headers = _headers(header or [])
-    with open_or_create(path) as db:
+    with store.open_or_create() as db:
         with db.begin() as tx:
             tx.enqueue_message(key_bytes, value_bytes, headers=headers, deliver_at=after)
         if not after:
@@ -51,23 +51,25 @@ def send(
         print_json({"key": notation.write(key_bytes), "value": notation.write(value_bytes)})
 
 
+@on_a_store
 def peek(
+    store: Store,
     key: Key,
-    path: StorePath,
     limit: Limit = 100,
     as_hex: AsHex = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages in the inbox of KEY, oldest first, and leave them there."""
     notation = Notation(as_hex)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         for message in db.peek(notation.read(key), limit):
             _print_message(notation, message, as_json)
 
 
+@on_a_store
 def reap(
+    store: Store,
     key: Key,
-    path: StorePath,
     results_max: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Wait for the first one.")
@@ -80,14 +82,15 @@ def reap(
     They are printed before the transaction commits: if they cannot be printed, they stay.
     """
     notation = Notation(as_hex)
-    with open_existing(path) as db, db.begin() as tx:
+    with store.open_existing() as db, db.begin() as tx:
         for message in tx.reap_queue(notation.read(key), results_max, wait=wait):
             _print_message(notation, message, as_json)
         sys.stdout.flush()
 
 
+@on_a_store
 def inboxes(
-    path: StorePath,
+    store: Store,
     prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
     limit: Limit = 100,
     as_hex: AsHex = False,
@@ -95,13 +98,14 @@ def inboxes(
 ) -> None:
     """Print which keys have messages, how many, and when the oldest was sent."""
     notation = Notation(as_hex)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         for info in db.inboxes(*postroom.prefix(notation.read(prefix)), limit=limit):
             _print_inbox(notation, info, as_json)
 
 
+@on_a_store
 def dead_letters(
-    path: StorePath,
+    store: Store,
     limit: Limit = 100,
     replay: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Try it again (repeatable; or 'all').")
@@ -114,7 +118,7 @@ def dead_letters(
 ) -> None:
     """Print what could not be delivered or executed; or try it again, or give it up."""
     notation = Notation(as_hex)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         if replay:
             db.replay(_chosen(db, replay))
             db.drain()

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import postroom
 import postroom.aio
-from postroom.server.commands.options import AsJson
+from postroom.server.commands.options import AsJson, Store, on_a_store_if_given
 from postroom.server.commands.output import print_json
 
 ACCOUNTS = 1000
@@ -44,21 +44,23 @@ class Result:
         return self.times / self.seconds
 
 
+@on_a_store_if_given
 def bench(
-    path: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A store to measure in.", show_default="a temporary one"),
-    ] = None,
+    store: Store | None,
     transactions: Annotated[int, typer.Option(min=1, help="So many of each.")] = 5000,
     in_flight: Annotated[int, typer.Option(min=1, help="So many at once.")] = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the store for a few seconds. What it writes in a given store it removes again."""
-    if path is not None:
-        results = asyncio.run(_measure(path, transactions, in_flight))
+    """Measure a store for a few seconds; a temporary one, if none is given.
+
+    What it writes in a given store it removes again.
+    """
+    if store is not None:
+        results = asyncio.run(_measure(store, transactions, in_flight))
     else:
         with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-            results = asyncio.run(_measure(Path(folder) / "store", transactions, in_flight))
+            temporary = Store(path=Path(folder) / "store")
+            results = asyncio.run(_measure(temporary, transactions, in_flight))
     if as_json:
         for result in results:
             print_json({"measure": result.measure, "per_second": round(result.rate)})
@@ -77,8 +79,8 @@ def _table(results: list[Result]) -> Table:
     return table
 
 
-async def _measure(path: Path, transactions: int, in_flight: int) -> list[Result]:
-    async with await postroom.aio.open(str(path)) as db:
+async def _measure(store: Store, transactions: int, in_flight: int) -> list[Result]:
+    async with await store.open_async() as db:
         alone = max(1, transactions // 5)
         try:
             single = await _timed("outbox transaction, 1 in flight", alone, 1, _outbox(db))

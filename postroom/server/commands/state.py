@@ -1,26 +1,178 @@
-"""The command status: what the store says about itself."""
+"""The commands about the store itself and its nodes: status, remove-node."""
 
 from __future__ import annotations
 
+import asyncio
+import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
+import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import postroom
-from postroom.server.commands.options import AsJson, StorePath, open_existing
-from postroom.server.commands.output import print_json
+from postroom.client.remote.removal import remove_node as remove
+from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
+from postroom.errors import Error
+from postroom.server.commands.options import AsJson, Store, on_a_store, quiet_grpc
+from postroom.server.commands.output import print_json, print_line
+
+MEGABYTE = 1_000_000
+GIGABYTE = 1_000_000_000
+VOTING = frozenset({"leader", "follower"})
 
 
-def status(path: StorePath, as_json: AsJson = False) -> None:
-    """Print what the store holds and what is under way."""
-    with open_existing(path) as db:
+@on_a_store
+def status(store: Store, as_json: AsJson = False) -> None:
+    """Print how the store is; of a cluster, how each node is, whether or not one leads."""
+    if store.path is None:
+        _print_survey(_survey(store), as_json)
+        return
+    with store.open_existing() as db:
         facts = _facts(db.status())
     if as_json:
         print_json(facts)
     else:
-        Console().print(_table(str(path), facts))
+        Console().print(_table(str(store.path), facts))
+
+
+@on_a_store
+def remove_node(
+    store: Store,
+    node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if those that answer are no majority then.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take node ID out of the cluster for good, and wait until it is out (--timeout SECONDS).
+
+    Whether it runs or is lost: it never comes back as that node. 'postroom status' shows the IDs.
+    """
+    if store.path is not None:
+        raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
+    if not force:
+        _check_majority(_survey(store), node_id)
+    randomness = random.Random(random.SystemRandom().randbytes(32))
+    left = asyncio.run(
+        remove(store.addresses, node_id, store.tls, store.token, randomness, store.timeout)
+    )
+    nodes = [each.node_id for each in left.nodes if not each.retired]
+    if as_json:
+        print_json({"removed": node_id, "nodes": nodes})
+    else:
+        print_line(f"node {node_id} is removed; the nodes are {', '.join(map(str, nodes))}")
+
+
+def _check_majority(now: Survey, node_id: int) -> None:
+    left = [each for each in now.nodes if each.node_id not in {0, node_id}]
+    answering = [each for each in left if each.status is not None and each.status.role in VOTING]
+    if left and len(answering) <= len(left) // 2:
+        raise Error(
+            f"without node {node_id} only {len(answering)} of {len(left)} nodes would answer, no "
+            "majority, and nothing could be written; nothing was changed: bring nodes back first, "
+            "or remove one that does not answer, or say --force"
+        )
+
+
+# --- a cluster ------------------------------------------------------------------------------------
+
+
+def _survey(store: Store) -> Survey:
+    quiet_grpc()
+    seconds = min(store.timeout, SURVEY_SECONDS)
+    randomness = random.Random(random.SystemRandom().randbytes(32))
+    return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))
+
+
+def _print_survey(now: Survey, as_json: bool) -> None:
+    if not as_json:
+        console = _console()
+        console.print(nodes_table(now))
+        if now.counters is not None:
+            console.print(_table("messages", msgspec.structs.asdict(now.counters)))
+        return
+    for report in now.nodes:
+        print_json(_node_facts(report, now.leader))
+    counters = None if now.counters is None else msgspec.structs.asdict(now.counters)
+    print_json({"leader": now.leader.node_id if now.leader else None, "counters": counters})
+
+
+def _console() -> Console:
+    """As wide as the terminal; in a file or a pipe, wide enough."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, object]:
+    behind, silent = _progress(report, leader)
+    status = report.status
+    return {
+        "node_id": report.node_id or None,
+        "address": report.address,
+        "answers": status is not None,
+        "trouble": None if report.trouble is None else str(report.trouble),
+        "role": status and status.role,
+        "term": status and status.term,
+        "applied_index": status and status.applied_index,
+        "behind": behind,
+        "silent_seconds": silent,
+        "disk_bytes": status and status.disk_bytes,
+        "free_bytes": status and status.free_bytes,
+        "clock_offset_seconds": status and status.clock_offset_seconds,
+    }
+
+
+def nodes_table(now: Survey) -> Table:
+    """The nodes, one a line."""
+    leader = now.leader
+    title = "no node leads: nothing can be read or written" if leader is None else None
+    table = Table(
+        "node", "address", "role", "term", "applied", "behind", "silent s", "disk MB", "free GB",
+        "clock s", title=title, title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD,
+        pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for report in now.nodes:
+        facts = _node_facts(report, leader)
+        table.add_row(
+            str(facts["node_id"] or "?"),
+            report.address,
+            str(facts["role"]) if report.status else "[red]no answer[/red]",
+            _number(facts["term"]),
+            _number(facts["applied_index"]),
+            _number(facts["behind"]),
+            _number(facts["silent_seconds"], 1),
+            _number(facts["disk_bytes"], 1, MEGABYTE),
+            _number(facts["free_bytes"], 1, GIGABYTE),
+            _number(facts["clock_offset_seconds"], 2),
+        )
+    return table
+
+
+def _progress(report: NodeReport, leader: NodeReport | None) -> tuple[int | None, float | None]:
+    """How many entries a node is behind, and since when the leader has not heard of it."""
+    if leader is None or leader.status is None:
+        return None, None
+    if report.node_id == leader.node_id:
+        return 0, 0.0
+    for peer in leader.status.peers:
+        if peer.node_id == report.node_id:
+            return max(leader.status.last_index - peer.match_index, 0), peer.silent_seconds
+    return None, None
+
+
+def _number(value: Any, digits: int = 0, unit: int = 1) -> str:
+    return "" if value is None else f"{round(value / unit, digits) + 0.0:,.{digits}f}"
+
+
+# --- an embedded store ----------------------------------------------------------------------------
 
 
 def _facts(now: postroom.Status) -> dict[str, object]:

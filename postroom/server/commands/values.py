@@ -12,53 +12,56 @@ from postroom.server.commands.options import (
     AsHex,
     AsJson,
     Key,
-    StorePath,
-    open_existing,
-    open_or_create,
+    Store,
+    on_a_store,
 )
 from postroom.server.commands.output import Notation, print_json, print_line
 
 
-def get(key: Key, path: StorePath, as_hex: AsHex = False, as_json: AsJson = False) -> None:
+@on_a_store
+def get(store: Store, key: Key, as_hex: AsHex = False, as_json: AsJson = False) -> None:
     """Print the value of KEY; fail if there is none."""
     notation = Notation(as_hex)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         value = db.get(notation.read(key))
     if value is None:
-        raise Error(f"there is no key {shorten(notation.read(key))} in {str(path)!r}")
+        raise Error(f"there is no key {shorten(notation.read(key))} in {store}")
     if as_json:
         print_json({"key": notation.write(notation.read(key)), "value": notation.write(value)})
     else:
         print_line(notation.write(value))
 
 
+@on_a_store
 def put(
+    store: Store,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
-    path: StorePath,
     as_hex: AsHex = False,
     as_json: AsJson = False,
 ) -> None:
     """Set KEY to VALUE."""
     notation = Notation(as_hex)
     key_bytes, value_bytes = notation.read(key), notation.read(value)
-    with open_or_create(path) as db:
+    with store.open_or_create() as db:
         db.put(key_bytes, value_bytes)
     if as_json:
         print_json({"key": notation.write(key_bytes), "value": notation.write(value_bytes)})
 
 
-def delete(key: Key, path: StorePath, as_hex: AsHex = False, as_json: AsJson = False) -> None:
+@on_a_store
+def delete(store: Store, key: Key, as_hex: AsHex = False, as_json: AsJson = False) -> None:
     """Delete KEY; its inbox stays. Deleting what is not there is no failure."""
     notation = Notation(as_hex)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         db.delete(notation.read(key))
     if as_json:
         print_json({"key": notation.write(notation.read(key)), "deleted": True})
 
 
+@on_a_store
 def scan(
-    path: StorePath,
+    store: Store,
     start: Annotated[str, typer.Argument(metavar="[START]", help="The first key.")] = "",
     end: Annotated[
         str | None,
@@ -75,7 +78,7 @@ def scan(
     """Print the keys from START to END (without it) and their values, in the order of keys."""
     notation = Notation(as_hex)
     first, last = _span(notation, start, end, prefix)
-    with open_existing(path) as db:
+    with store.open_existing() as db:
         for key, value in db.scan(first, last, limit=limit, reverse=reverse):
             if as_json:
                 print_json({"key": notation.write(key), "value": notation.write(value)})

@@ -1,0 +1,58 @@
+"""Takes a node out of its cluster for good, and waits until it is out."""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - passed in, as an instance
+from collections.abc import Sequence
+from typing import Final
+
+from postroom.client.remote.connection import TLS
+from postroom.client.remote.sender import AsyncioSender
+from postroom.client.sender import DeadlineExceeded
+from postroom.errors import Retryable, Unavailable
+from postroom.ranges.nodes import Nodes, ReadNodes, RetireNode
+
+LOOK_SECONDS: Final = 0.1
+
+
+async def remove_node(
+    addresses: Sequence[str],
+    node_id: int,
+    tls: TLS | None,
+    token: str | None,
+    randomness: random.Random,
+    timeout_seconds: float,
+) -> Nodes:
+    """Retires a node; who is left when it is out of the consensus group.
+
+    Args:
+        addresses: of some nodes.
+        node_id: which is to go.
+        tls, token: as :func:`postroom.connect` takes them.
+        randomness: for the client's id.
+        timeout_seconds: how long that may take.
+
+    Raises:
+        Invalid: there is no such node, or it is the last one.
+        Unavailable: it is to go, but was still there after that time.
+    """
+    sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
+    give_up_at = sender.monotonic() + timeout_seconds
+    try:
+        nodes: Nodes = await sender.send(RetireNode(node_id))
+        while nodes.by_id(node_id) is not None:
+            if sender.monotonic() > give_up_at:
+                raise Unavailable(
+                    f"node {node_id} is to be removed, but was still there after "
+                    f"{timeout_seconds:g} s; the cluster goes on trying: look at 'postroom status'",
+                    retry_after=1.0,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                nodes = await sender.send(ReadNodes(), max(give_up_at - sender.monotonic(), 0.1))
+            except (Retryable, DeadlineExceeded):  # an election: the time is not over yet
+                continue
+        return nodes
+    finally:
+        await sender.close()

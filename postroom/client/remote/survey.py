@@ -1,0 +1,203 @@
+"""Asks each node of a cluster for itself, whoever leads and even if nobody does: for ``status``.
+
+A database talks to the leader; with the majority gone there is none. Here every address is
+greeted, every node that one of them names as well, and each says how it is.
+
+::
+
+    greet ─▶ Welcome ─▶ Ask: DescribeNode, ReadCounters ─▶ Answers      on a stream to each node
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - passed in, as an instance
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from postroom.client.remote import wire
+from postroom.client.remote.connection import TLS, Streams
+from postroom.errors import AccessDenied, Error
+from postroom.messaging.counters import Counters
+from postroom.messaging.requests import ReadCounters
+from postroom.ranges.nodes import NodeStatus
+
+SURVEY_SECONDS: Final = 3.0
+_DESCRIBE, _COUNT = 1, 2
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """What is known of one node.
+
+    Attributes:
+        address: where it is, or should be.
+        node_id: 0: not known.
+        status: what it says of itself; ``None``: it does not answer.
+        trouble: why not.
+    """
+
+    address: str
+    node_id: int = 0
+    status: NodeStatus | None = None
+    trouble: Exception | None = None
+
+
+@dataclass(slots=True)
+class Survey:
+    """What came of it.
+
+    Attributes:
+        nodes: in order of their numbers.
+        counters: what became of all messages, if a leader could be asked.
+    """
+
+    nodes: list[NodeReport] = field(default_factory=list)
+    counters: Counters | None = None
+
+    @property
+    def leader(self) -> NodeReport | None:
+        """The node that leads; of two that believe so, the one elected later."""
+        leading = [(each.status.term, each.node_id, each) for each in self.nodes
+                   if each.status is not None and each.status.role == "leader"]  # fmt: skip
+        return max(leading)[2] if leading else None
+
+
+async def survey(
+    addresses: Iterable[str],
+    tls: TLS | None,
+    token: str | None,
+    randomness: random.Random,
+    timeout_seconds: float = SURVEY_SECONDS,
+) -> Survey:
+    """Asks the nodes at ``addresses``, and those that they name.
+
+    Raises:
+        Error: none of them answers; ``AccessDenied``, if that is why.
+    """
+    streams = Streams(tls, token)
+    asking = _Asking(streams, randomness)
+    streams.router = asking  # type: ignore[assignment]  # it offers what streams ask of a router
+    for address in addresses:
+        asking.greet(address)
+    try:
+        await asyncio.wait_for(asking.done.wait(), timeout_seconds)
+    except TimeoutError:
+        asking.give_up(timeout_seconds)
+    finally:
+        asking.end()
+        await streams.closed()
+    return asking.result()
+
+
+class _Asking:
+    """The conversations, as the streams see them."""
+
+    def __init__(self, streams: Streams, randomness: random.Random) -> None:
+        self.done = asyncio.Event()
+        self._streams = streams
+        self._client = randomness.randbytes(wire.CLIENT_ID_BYTES)
+        self._links: dict[int, NodeReport] = {}
+        self._frames: dict[int, list[bytes]] = {}
+        self._unanswered: dict[int, set[int]] = {}
+        self._counters: Counters | None = None
+
+    def greet(self, address: str) -> None:
+        """Open a stream, unless there is one."""
+        if any(each.address == address for each in self._links.values()):
+            return
+        link = len(self._links) + 1
+        self._links[link] = NodeReport(address)
+        self._frames[link] = [wire.encode(wire.Hello(wire.PROTOCOL_VERSION, self._client, link))]
+        self._unanswered[link] = {_DESCRIBE, _COUNT}
+        self._streams.open(link, address)
+
+    # --- what streams ask of a router
+
+    def take(self, link: int) -> bytes | None:
+        """The next frame to be sent."""
+        frames = self._frames[link]
+        return frames.pop(0) if frames else None
+
+    def received(self, link: int, frame: bytes) -> None:
+        """A frame has come in."""
+        try:
+            message = wire.from_node(frame)
+            match message:
+                case wire.Welcome():
+                    self._welcomed(link, message)
+                case wire.Answers():
+                    for answer in message.answers:
+                        self._answered(link, answer)
+                case wire.Goodbye():
+                    self.disconnected(link, wire.error_from(message.failure))
+        except wire.WireError as error:
+            self.disconnected(link, error)
+
+    def disconnected(self, link: int, reason: Exception | None) -> None:
+        """The stream has ended."""
+        report = self._links[link]
+        if report.status is None and report.trouble is None:
+            report.trouble = reason or Error("the node has closed the stream")
+        self._unanswered[link].clear()
+        self._look()
+
+    # ---
+
+    def _welcomed(self, link: int, welcome: wire.Welcome) -> None:
+        self._links[link].node_id = welcome.node_id
+        requests = [(_DESCRIBE, wire.DescribeNode()), (_COUNT, ReadCounters())]
+        self._frames[link].append(wire.encode((1, welcome.clock, requests)))
+        self._streams.output(link)
+        for node_id, address in welcome.nodes:
+            self.greet(address)
+            for report in self._links.values():
+                if report.address == address and not report.node_id:
+                    report.node_id = node_id
+
+    def _answered(self, link: int, answer: wire.Answer) -> None:
+        self._unanswered[link].discard(answer.number)
+        report = self._links[link]
+        if answer.failure is not None:
+            if answer.number == _DESCRIBE:
+                report.trouble = wire.error_from(answer.failure)
+        elif answer.number == _DESCRIBE:
+            report.status = wire.decode_result(wire.DescribeNode, answer.result)
+        else:
+            self._counters = wire.decode_result(ReadCounters, answer.result)
+        self._look()
+
+    def _look(self) -> None:
+        if not any(self._unanswered.values()):
+            self.done.set()
+
+    def give_up(self, seconds: float) -> None:
+        """The time is over."""
+        for report in self._links.values():
+            if report.status is None and report.trouble is None:
+                report.trouble = Error(f"no answer within {seconds:g} s")
+
+    def end(self) -> None:
+        """Let go of all streams."""
+        for link in self._links:
+            self._streams.close(link)
+
+    def result(self) -> Survey:
+        """What is known now. A node that is reached at two addresses counts once."""
+        reports: dict[Any, NodeReport] = {}
+        for report in self._links.values():
+            key = report.node_id or report.address
+            if key not in reports or reports[key].status is None:
+                reports[key] = report
+        found = sorted(reports.values(), key=lambda each: (each.node_id or 2**63, each.address))
+        if not any(each.status is not None for each in found):
+            raise _nobody(found)
+        return Survey(found, self._counters)
+
+
+def _nobody(reports: list[NodeReport]) -> Error:
+    kind = Error
+    if all(isinstance(each.trouble, AccessDenied) for each in reports):
+        kind = AccessDenied
+    return kind("no node answers: " + "; ".join(f"{r.address}: {r.trouble}" for r in reports))
