@@ -38,7 +38,7 @@ format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff check --fix .
 
 .PHONY: sim
-sim: $(VENV)/.dev  ## Simulate the store with faults (SEED=n for one history, RUNS=n for many)
+sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RUNS=n for many, ARGS=--embedded for one node)
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --runs $(or $(RUNS),1) $(ARGS)
 
 .PHONY: crash
