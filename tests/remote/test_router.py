@@ -369,6 +369,27 @@ def test_a_leader_that_was_deposed_is_left_when_it_says_so() -> None:
     assert not call.answers
 
 
+def test_and_nothing_more_is_sent_to_it() -> None:
+    world = World()
+    first = world.settle("a:1")
+    world.ask(ScanChanges(b"a", b"b", 1))
+    world.pass_time(0.6)
+    first.welcome(leader=2)
+    world.ask(GET)
+    world.pass_time(0.0)
+    assert GET not in first.requests.values()
+    assert list(world.settle("b:1").requests.values()) == [GET]
+
+
+def test_while_one_leads_another_one_that_says_so_is_not_believed() -> None:
+    world = World(["a:1", "b:1"])
+    world.pass_time(1.1)
+    first = world.settle("a:1")
+    world.settle("b:1")
+    world.ask(GET)
+    assert list(first.requests.values()) == [GET]
+
+
 # --- time-outs, cancelling
 
 
