@@ -73,7 +73,9 @@ class Joining:
         everybody = sorted(machine.node_id for machine in self._cluster.machines)
         group = node.replica.group
         known = [] if node.nodes is None else [each.node_id for each in node.nodes.nodes]
-        return sorted(group.members) == everybody == known and not group.learners
+        is_committed = group.applied_index >= group.core.journal.members_index
+        is_wanted = sorted(group.members) == everybody == known and not group.learners
+        return is_committed and is_wanted
 
     def _has_begun(self) -> bool:
         """Whether the founder's state, of which there was one copy at first, has got around."""
