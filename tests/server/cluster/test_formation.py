@@ -1,0 +1,187 @@
+"""How a cluster forms: the decision by cases, and many random beginnings with crashes."""
+
+from __future__ import annotations
+
+from random import Random  # noqa: TID251 (seeded)
+
+import msgspec
+import pytest
+
+from postroom.errors import Invalid, StoreCorrupted
+from postroom.kv.memory import MemoryEngine
+from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.server.cluster import formation
+from postroom.server.cluster.formation import Become, Decision, Found, Hello, Join, Wait, decide
+from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty
+from tests.server.cluster.beginnings import Beginning
+
+A, B, C, D = "a:1", "b:1", "c:1", "d:1"
+FIRST = (A, B, C)
+NEW = b"new".ljust(16)
+
+
+def store(address: str, life: int = 1) -> bytes:
+    return f"{address}/{life}".encode().ljust(16)
+
+
+def fresh(address: str, first: tuple[str, ...] = FIRST) -> Hello:
+    return Hello(store(address), first, None)
+
+
+def member(address: str, nodes: Nodes) -> Hello:
+    return Hello(store(address), FIRST, nodes)
+
+
+def cluster(*addresses: str, name: bytes = b"c" * 16) -> Nodes:
+    nodes = [NodeDescriptor(number, each, store(each)) for number, each in enumerate(addresses, 1)]
+    return Nodes(name, len(nodes) + 1, tuple(nodes))
+
+
+def decided(address: str, heard: dict[str, Hello], first: tuple[str, ...] = FIRST) -> Decision:
+    return decide(address, store(address), first, heard, NEW)
+
+
+def waits(decision: Decision, *words: str) -> bool:
+    assert isinstance(decision, Wait)
+    return all(word in decision.reason for word in words)
+
+
+# --- by cases -------------------------------------------------------------------------------------
+
+
+def test_the_least_address_founds_when_all_are_there() -> None:
+    assert decided(A, {B: fresh(B), C: fresh(C)}) == Found(cluster(A, B, C, name=NEW))
+
+
+def test_the_order_of_the_list_does_not_matter() -> None:
+    first = (C, A, B, A)
+    found = decide(A, store(A), first, {B: fresh(B), C: fresh(C)}, NEW)
+    assert found == Found(cluster(A, B, C, name=NEW))
+
+
+def test_nobody_else_founds() -> None:
+    assert waits(decided(B, {A: fresh(A), C: fresh(C)}), A, "found")
+
+
+def test_it_waits_for_who_does_not_answer() -> None:
+    assert waits(decided(A, {B: fresh(B)}), C, "--join")
+
+
+def test_one_node_founds_alone() -> None:
+    assert decided(A, {}, (A,)) == Found(cluster(A, name=NEW))
+
+
+def test_who_is_not_on_the_list_founds_nothing() -> None:
+    assert waits(decided(D, {each: fresh(each) for each in FIRST}), "in a cluster yet")
+
+
+def test_different_lists_found_nothing() -> None:
+    heard = {B: fresh(B, (A, B)), C: fresh(C)}
+    assert waits(decided(A, heard), B, "same list")
+
+
+def test_two_addresses_of_one_node_found_nothing() -> None:
+    heard = {B: fresh(B), C: fresh(B)}
+    assert waits(decided(A, heard), "same node")
+
+
+def test_a_founder_becomes_what_the_founding_record_says() -> None:
+    nodes = cluster(A, B, C)
+    assert decided(B, {A: member(A, nodes)}) == Become(2, nodes)
+
+
+def test_a_wiped_disk_is_not_who_it_was() -> None:
+    nodes = cluster(A, B, C)
+    heard = {A: member(A, nodes), C: member(C, nodes)}
+    assert decide(B, store(B, 2), FIRST, heard, NEW) == Join((A, B, C))
+
+
+def test_the_founder_wiped_asks_to_join() -> None:
+    nodes = cluster(A, B, C)
+    heard = {B: member(B, nodes), C: fresh(C)}
+    assert decide(A, store(A, 2), FIRST, heard, NEW) == Join((A, B, C))
+
+
+def test_who_moved_before_it_began_asks_to_join() -> None:
+    nodes = cluster(A, B, C)
+    assert decide(D, store(B), FIRST, {A: member(A, nodes)}, NEW) == Join((A, B, C))
+
+
+def test_who_was_retired_does_not_become_that_again() -> None:
+    nodes = cluster(A, B, C)
+    gone = msgspec.structs.replace(nodes.nodes[1], retired=True)
+    nodes = msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], gone, nodes.nodes[2]))
+    assert decided(B, {A: member(A, nodes)}) == Join((A, C))
+
+
+def test_a_later_node_asks_the_nodes_that_are_known_last() -> None:
+    old, new = cluster(A, B, C), cluster(A, B, C, D)
+    heard = {A: member(A, old), B: member(B, new)}
+    assert decide("e:1", store("e:1"), (A, B), heard, NEW) == Join((A, B, C, D))
+
+
+def test_addresses_of_two_clusters_are_refused() -> None:
+    heard = {A: member(A, cluster(A)), B: member(B, cluster(B, name=b"d" * 16))}
+    with pytest.raises(Invalid, match="different clusters"):
+        decided(C, heard)
+
+
+# --- what a disk holds ----------------------------------------------------------------------------
+
+
+def test_a_founders_disk() -> None:
+    engine, nodes = MemoryEngine(), cluster(A, B, C)
+    engine.write(formation.identity_writes(store(A)), sync=True)
+    assert formation.read_identity(engine) == formation.Identity(store(A))
+    assert formation.known_nodes(engine) is None
+    engine.write(formation.found_writes(nodes), sync=True)
+    assert formation.known_nodes(engine) == nodes
+    assert formation.first_members(engine) == (1, 2, 3)
+
+
+def test_the_disk_of_who_joins_has_no_members_of_its_own() -> None:
+    engine, nodes = MemoryEngine(), cluster(A, B, C)
+    engine.write(formation.become_writes(2, nodes), sync=True)
+    assert formation.known_nodes(engine) == nodes
+    assert formation.first_members(engine) == ()
+
+
+def test_an_embedded_store_becomes_a_cluster_of_one() -> None:
+    engine, record = MemoryEngine(), StoreRecord(FORMAT_VERSION, b"c" * 16, 1)
+    engine.write(formation.adopt_writes(record, A, store(A)), sync=True)
+    assert formation.known_nodes(engine) == cluster(A)
+
+
+def test_which_disks_may_be_opened_embedded() -> None:
+    engine = MemoryEngine()
+    assert formation.node_alone(engine) is None
+    engine.write(formation.identity_writes(store(A)), sync=True)
+    with pytest.raises(Invalid, match="postroom serve"):
+        formation.node_alone(engine)
+    engine.write(formation.found_writes(cluster(A)), sync=True)
+    assert formation.node_alone(engine) == 1
+    engine.write(formation.become_writes(1, cluster(A, B)), sync=True)
+    assert formation.node_alone(engine) == 1  # the replicated record counts, once there is one
+    engine.write(formation.found_writes(cluster(A, B)), sync=True)
+    with pytest.raises(Invalid, match=B):
+        formation.node_alone(engine)
+
+
+def test_a_foreign_database_is_no_fresh_disk() -> None:
+    engine = MemoryEngine()
+    check_empty(engine)
+    engine.write({b"zzz": b""}, sync=True)
+    with pytest.raises(StoreCorrupted, match="not a Postroom store"):
+        check_empty(engine)
+
+
+# --- many beginnings ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_there_is_one_cluster_whatever_happens(seed: int) -> None:
+    """Invariants are checked by the beginning itself, after every step."""
+    beginning = Beginning(Random(seed))
+    beginning.trouble(steps=120)
+    beginning.heal()
+    assert len(beginning.clusters()) == 1, f"seed {seed}"
