@@ -151,7 +151,8 @@ class Replica:
             call.complete(None, None)
         else:
             (self._queue if call.urgent else self._upkeep).append(call)
-            self._host.wake(urgent=call.urgent)
+            if self._proposal is None:  # else the end of it wakes
+                self._host.wake(urgent=call.urgent)
 
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits; false if it is too late for that."""
