@@ -6,7 +6,8 @@
     folder/node-1/        a node's data
     folder/node-1.log     what it wrote to standard error
 
-Nodes that die stay dead: seeing what the others do then is what it is for.
+Nodes that die stay dead until somebody asks for them: seeing what the others do then is what it is
+for.
 """
 
 from __future__ import annotations
@@ -103,22 +104,25 @@ class LocalCluster:
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:
         self.addresses = tuple(f"{HOST}:{port}" for port in ports)
         self.nodes: list[LocalNode] = []
+        self._folder = folder
         try:
             for number, address in enumerate(self.addresses, 1):
-                self.nodes.append(self._start(folder, number, address))
+                log = folder / f"node-{number}.log"
+                log.unlink(missing_ok=True)
+                process = self._start(number, address, log)
+                self.nodes.append(LocalNode(number, address, log, process))
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, folder: Path, number: int, address: str) -> LocalNode:
+    def _start(self, number: int, address: str, log: Path) -> subprocess.Popen[bytes]:
         command = [
             sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
-            "--data", str(folder / f"node-{number}"), "--listen", address,
+            "--data", str(self._folder / f"node-{number}"), "--listen", address,
             "--join", ",".join(self.addresses),
         ]  # fmt: skip
-        log = folder / f"node-{number}.log"
-        with log.open("wb") as writes:
-            process = subprocess.Popen(
+        with log.open("ab") as writes:
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -126,7 +130,15 @@ class LocalCluster:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for who started them, which stops them
             )
-        return LocalNode(number, address, log, process)
+
+    def kill(self, node: LocalNode) -> None:
+        """kill -9: as if the machine's plug was pulled, but for what the system has in memory."""
+        node.process.kill()
+        node.process.wait()
+
+    def start_again(self, node: LocalNode) -> None:
+        """A node that has ended runs again, on the same data."""
+        node.process, node.reported = self._start(node.number, node.address, node.log), False
 
     def newly_dead(self) -> list[LocalNode]:
         """The nodes that have ended since this was asked last."""

@@ -3,28 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+import random  # noqa: TID251 - here an instance is made, to be passed in
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from postroom.server.commands.options import quiet_grpc
+from postroom.server.local_cluster import check_installed
+
+NODES_MAX = 9
+
 
 def demo(
-    path: Annotated[Path, typer.Option(metavar="DIR", help="Where its store is.")] = Path(
-        "postroom-demo"
-    ),
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where its store is.",
+            show_default="postroom-demo, or postroom-demo-cluster",
+        ),
+    ] = None,
     flights: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Only the first N.", show_default="the whole year"),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Only the first N.",
+            show_default="the whole year; 20,000 on a cluster",
+        ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over with an empty store.")] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=NODES_MAX,
+            metavar="N",
+            help="On a cluster of N processes.",
+            show_default="no cluster",
+        ),
+    ] = None,
+    chaos: Annotated[
+        bool,
+        typer.Option("--chaos", help="Kill a random node every few seconds, of 3 if not told."),
+    ] = False,
 ) -> None:
     """Replay the departures from New York's airports in 2013, and check every unit.
 
     Kill it at any moment and start it again: it goes on where it was, and still ends exact.
     """
+    if nodes is None and not chaos:
+        exact = _embedded(path or Path("postroom-demo"), flights, fresh=fresh)
+    else:
+        exact = _on_cluster(
+            path or Path("postroom-demo-cluster"), nodes, flights, fresh=fresh, chaos=chaos
+        )
+    if not exact:
+        raise typer.Exit(1)
+
+
+def _embedded(path: Path, flights: int | None, *, fresh: bool) -> bool:
     # Only now, so that the other commands start without it.
     from postroom.server.demonstration.tour import demonstrate  # noqa: PLC0415
 
-    if not asyncio.run(demonstrate(path, flights, fresh)):
-        raise typer.Exit(1)
+    return asyncio.run(demonstrate(path, flights, fresh))
+
+
+def _on_cluster(
+    path: Path, nodes: int | None, flights: int | None, *, fresh: bool, chaos: bool
+) -> bool:
+    from postroom.server.demonstration.cluster import (  # noqa: PLC0415 - as above
+        FLIGHTS,
+        demonstrate_on_cluster,
+    )
+
+    check_installed()
+    quiet_grpc()
+    randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
+    running = demonstrate_on_cluster(path, nodes, flights or FLIGHTS, randomness, fresh=fresh)
+    return asyncio.run(running)

@@ -6,6 +6,7 @@
 `check`     compares the store with the departures, to the last unit
 `report`    the progress bar and the tables
 `tour`      puts these together: ``postroom demo``
+`cluster`   the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
 ==========  ======================================================================
 
 What the store holds afterwards, key by key::

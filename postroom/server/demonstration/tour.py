@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 from typing import Final
@@ -34,21 +35,51 @@ async def demonstrate(path: Path, flights_asked: int | None, fresh: bool) -> boo
     if fresh:
         await _remove(path)
     async with await postroom.aio.open(str(path)) as db:
-        await _claim(db, path)
-        done = await _done(db, available)
-        wanted = min(flights_asked or available, available)
-        total = max(wanted, done.rfind(1))  # place 0 is never used: the last place is a number
-        await _replay_missing(console, db, path, done[: total + 1])
-        console.print("Comparing the store with the source ...")
-        findings = await check(db, flights(total))
+        await claim(db, path)
+        total = await replay_missing(console, db, path, min(flights_asked or available, available))
+        return await compare(console, db, total)
+
+
+async def replay_missing(
+    console: Console,
+    db: postroom.aio.Database,
+    path: Path,
+    wanted: int,
+    on_departure: Callable[[], None] = lambda: None,
+) -> int:
+    """Replay the departures that are not there yet, and read what mail there is.
+
+    Args:
+        console: what to tell it.
+        db: the store.
+        path: where it is, on this machine.
+        wanted: how many departures there shall be at least.
+        on_departure: called for each that is done.
+
+    Returns:
+        How many there are now.
+    """
+    done = await _done(db, count_flights())
+    total = max(wanted, done.rfind(1))  # place 0 is never used: the last place is a number
+    await _replay_missing(console, db, path, done[: total + 1], on_departure)
+    return total
+
+
+async def compare(console: Console, db: postroom.aio.Database, total: int) -> bool:
+    """Whether the store holds exactly what so many departures make of it; told in a table."""
+    console.print("Comparing the store with the source ...")
+    findings = await check(db, flights(total))
     show_findings(console, findings)
     return all(finding.passed for finding in findings)
 
 
 async def _replay_missing(
-    console: Console, db: postroom.aio.Database, path: Path, done: bytearray
+    console: Console,
+    db: postroom.aio.Database,
+    path: Path,
+    done: bytearray,
+    on_departure: Callable[[], None],
 ) -> None:
-    """Replay the departures that ``done`` does not mark, and read what mail there is."""
     total = len(done) - 1
     already = sum(done)
     if already:
@@ -56,7 +87,12 @@ async def _replay_missing(
         console.out(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
     missing = compress(flights(total), (not mark for mark in done[1:]))
     with progress(console, already, total) as advance:
-        measures = await replay(db, missing, advance)
+
+        def departed() -> None:
+            advance()
+            on_departure()
+
+        measures = await replay(db, missing, departed)
     if measures.departures or measures.boards:
         show_measures(console, measures, path)
 
@@ -69,7 +105,7 @@ async def _done(db: postroom.aio.Database, available: int) -> bytearray:
     return done
 
 
-async def _claim(db: postroom.aio.Database, path: Path) -> None:
+async def claim(db: postroom.aio.Database, path: Path) -> None:
     """Make sure that this store is the tour's, or is empty."""
     if await db.get(MARK) is not None:
         return
@@ -82,5 +118,5 @@ async def _remove(path: Path) -> None:
     if not path.exists():
         return
     async with await postroom.aio.open(str(path)) as db:
-        await _claim(db, path)
+        await claim(db, path)
     shutil.rmtree(path)

@@ -1,0 +1,186 @@
+"""``postroom demo --nodes 3``: the tour on a cluster of this machine; ``--chaos`` torments it.
+
+The job and its check are those of the embedded tour, line by line: that nodes die meanwhile is the
+client's business and the cluster's, and not the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - passed in, as an instance
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from rich.console import Console
+
+import postroom.aio
+from postroom.errors import Error
+from postroom.server.demonstration.flights import count_flights
+from postroom.server.demonstration.tour import claim, compare, replay_missing
+from postroom.server.local_cluster import LocalCluster, LocalNode, choose_ports
+
+FLIGHTS: Final = 20_000
+"""How many departures, if not told otherwise: three nodes and the job share one machine."""
+CONNECT_SECONDS: Final = 60.0
+"""A request is given up after so long; nodes that start or elect are waited for."""
+FIRST_KILL_SECONDS: Final = 0.1
+KILL_SECONDS: Final = (2.0, 4.0)
+"""Between the return of one node and the death of the next one."""
+DOWN_SECONDS: Final = (0.5, 2.0)
+MARK_FILE: Final = "made by postroom demo"
+
+
+async def demonstrate_on_cluster(
+    folder: Path,
+    nodes: int | None,
+    flights_asked: int,
+    randomness: random.Random | None,
+    *,
+    fresh: bool,
+) -> bool:
+    """Run the tour on a cluster in ``folder``; returns whether the store ended exact.
+
+    Args:
+        folder: of the cluster; made if it is missing.
+        nodes: how many; ``None``: as many as last time, or three.
+        flights_asked: how many departures.
+        randomness: which nodes are killed, and when; ``None``: none.
+        fresh: whether to remove the cluster first.
+    """
+    console = Console()
+    if fresh:
+        await asyncio.to_thread(_remove, folder)
+    ports = choose_ports(folder, nodes, None)
+    (folder / MARK_FILE).touch()
+    running = LocalCluster(folder, ports)
+    try:
+        console.out(f"{len(ports)} nodes: {','.join(running.addresses)}", highlight=False)
+        async with await postroom.aio.connect(
+            running.addresses, insecure=True, timeout=CONNECT_SECONDS
+        ) as db:
+            await claim(db, folder)
+            pauses = Pauses()
+            wanted = min(flights_asked, count_flights())
+            async with _tormented(console, running, db, randomness):
+                total = await replay_missing(console, db, folder, wanted, pauses.note)
+            if randomness is not None:
+                console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
+            return await compare(console, db, total)
+    finally:
+        await asyncio.to_thread(running.stop)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        if not (folder / MARK_FILE).exists():
+            raise Error(f"{str(folder)!r} is not the demonstration's: give it another --path")
+        shutil.rmtree(folder)
+
+
+class Pauses:
+    """How long nothing came to an end.
+
+    Attributes:
+        longest_seconds: between two departures.
+    """
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._last: float | None = None
+
+    def note(self) -> None:
+        """A departure is done."""
+        now = perf_counter()
+        if self._last is not None:
+            self.longest_seconds = max(self.longest_seconds, now - self._last)
+        self._last = now
+
+
+@asynccontextmanager
+async def _tormented(
+    console: Console,
+    running: LocalCluster,
+    db: postroom.aio.Database,
+    randomness: random.Random | None,
+) -> AsyncIterator[None]:
+    """Nodes are killed meanwhile; afterwards all run again."""
+    if randomness is None:
+        yield
+        return
+    tormentor = Tormentor(console, running, db, randomness)
+    task = asyncio.create_task(tormentor.run())
+    try:
+        yield
+    finally:
+        tormentor.finish()
+        await task
+    console.out(
+        f"{tormentor.kills} times a node was killed, {tormentor.leaders} times the leader.",
+        highlight=False,
+    )
+
+
+class Tormentor:
+    """Kills a node every few seconds, and starts it again.
+
+    Attributes:
+        kills: how often.
+        leaders: how often it was the leader.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        running: LocalCluster,
+        db: postroom.aio.Database,
+        randomness: random.Random,
+    ) -> None:
+        self.kills = 0
+        self.leaders = 0
+        self._console = console
+        self._running = running
+        self._db = db
+        self._random = randomness
+        self._finishing = asyncio.Event()
+
+    def finish(self) -> None:
+        """Nobody is killed any more; who is dead is started again."""
+        self._finishing.set()
+
+    async def run(self) -> None:
+        """Until it shall finish."""
+        await self._rest(FIRST_KILL_SECONDS)
+        while not self._finishing.is_set():
+            await self._kill(self._random.choice(self._running.nodes))
+            await self._rest(self._random.uniform(*KILL_SECONDS))
+
+    async def _kill(self, node: LocalNode) -> None:
+        if node.process.poll() is not None:
+            self._console.out(f"node {node.number} has ended by itself, {node.how_it_ended()}")
+        leads = await self._leader() == node.address
+        await asyncio.to_thread(self._running.kill, node)
+        self.kills += 1
+        self.leaders += leads
+        what = ", the leader" if leads else ""
+        self._console.out(f"killed node {node.number}{what}", highlight=False)
+        await self._rest(self._random.uniform(*DOWN_SECONDS))
+        self._running.start_again(node)
+
+    async def _leader(self) -> str | None:
+        """The address of who leads."""
+        try:
+            status = await self._db.status()
+        except Error:  # nobody, just now
+            return None
+        by_id = {node.node_id: node.address for node in status.nodes}
+        return by_id.get(status.leader or 0)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._finishing.wait(), seconds)
+        except TimeoutError:
+            return
