@@ -189,6 +189,7 @@ class Chaos:
         task, database = self._clients[place]
         if self._is_over or task.done():
             return False
+        del self._clients[place]
         await _end(task, database)
         with contextlib.suppress(Error):  # nobody leads: then there is one less
             await self._begin_client(*place)
