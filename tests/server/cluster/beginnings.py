@@ -204,7 +204,9 @@ class Beginning:
                 else each for each in nodes.nodes
             )  # fmt: skip
             nodes = Nodes(nodes.cluster_id, nodes.next_node_id + 1, (*others, known))
-            leader.engine.write(founding_writes(RANGE_ID, nodes), sync=True)
+            for each in self.machines.values():  # the majority that runs
+                if each.runs and each.cluster_id == nodes.cluster_id:
+                    each.engine.write(founding_writes(RANGE_ID, nodes), sync=True)
         self._write(machine, formation.become_writes(known.node_id, nodes))
 
     # --- what must be so
