@@ -18,7 +18,7 @@ help:  ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: demo
-demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1000 for a part, ARGS=...)
+demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1000 for a part, ARGS="--nodes 3 --chaos")
 	$(BIN)/postroom demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(ARGS)
 
 .PHONY: test
@@ -45,18 +45,23 @@ sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RU
 crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check what is left
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)
 
+.PHONY: chaos
+chaos: $(VENV)/.dev  ## Torment clusters of real processes (MINUTES=10, or SEED=n RUNS=1; SECONDS=20 of faults each)
+	$(BIN)/python -m tests.cluster --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
+		--seconds $(or $(SECONDS),20) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers for
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove what the other targets made, the demonstration's data included
-	rm -rf $(VENV) postroom-demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # A stamp stands for "this extra is installed as pyproject.toml asks"; nothing is installed twice.
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
-	$(PIP) --editable ".[demo]"
+	$(PIP) --editable ".[demo,server]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml

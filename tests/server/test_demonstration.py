@@ -15,6 +15,7 @@ import postroom
 import postroom.aio
 from postroom.errors import Error
 from postroom.server.demonstration.check import Finding, check
+from postroom.server.demonstration.cluster import demonstrate_on_cluster
 from postroom.server.demonstration.flights import Flight, count_flights, flights
 from postroom.server.demonstration.replay import decode_board, depart, encode, flight_key, replay
 from postroom.server.demonstration.tour import demonstrate
@@ -89,6 +90,33 @@ def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: in
     assert again.returncode == 0, again.stdout + again.stderr
     assert "of 3,000 departures: " in again.stdout.splitlines()[0]
     assert again.stdout.count("PASS") == 9
+
+
+def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "postroom.server.command_line", "demo"]
+    command += ["--path", str(tmp_path / "cluster"), "--flights"]
+    first = subprocess.run(
+        [*command, "1500", "--nodes", "3", "--chaos"],
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "killed node" in first.stdout
+    assert first.stdout.count("PASS") == 9
+
+    again = subprocess.run(
+        [*command, "1600", "--nodes", "3"], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "holds 1,500 of 1,600 departures" in again.stdout
+    assert again.stdout.count("PASS") == 9
+
+
+def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    going = demonstrate_on_cluster(tmp_path, 3, 10, None, fresh=True)
+    with pytest.raises(Error, match="not the demonstration's"):
+        asyncio.run(going)
+    assert (tmp_path / "mine").exists()
 
 
 def test_a_departure_happens_once() -> None:

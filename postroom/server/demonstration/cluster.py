@@ -152,11 +152,13 @@ class Tormentor:
         self._finishing.set()
 
     async def run(self) -> None:
-        """Until it shall finish."""
+        """Until it shall finish, and one node at least."""
         await self._rest(FIRST_KILL_SECONDS)
-        while not self._finishing.is_set():
+        while True:
             await self._kill(self._random.choice(self._running.nodes))
             await self._rest(self._random.uniform(*KILL_SECONDS))
+            if self._finishing.is_set():
+                return
 
     async def _kill(self, node: LocalNode) -> None:
         if node.process.poll() is not None:
