@@ -22,7 +22,7 @@ from grpc import aio
 
 from postroom.ranges.nodes import Address, Admission, StoreId
 from postroom.server.cluster.formation import Hello
-from postroom.server.cluster.peers import ACCEPTED, SERVICE, Peers, Refused
+from postroom.server.cluster.peers import ACCEPTED, MESSAGE_BYTES_MAX, SERVICE, Peers, Refused
 from postroom.server.cluster.security import Security
 
 CLOSE_SECONDS: Final = 1.0
@@ -138,6 +138,11 @@ class NodesService:
             await context.send_initial_metadata(((ACCEPTED, "1"),))
             while (message := await context.read()) is not aio.EOF:
                 await peers.take(said.sender, message)
+            # Nodes break streams off, they do not end them: gRPC has, and does not say why.
+            _log.info(
+                "the stream of %s has ended; a message of more than %d bytes does that",
+                sender, MESSAGE_BYTES_MAX,
+            )  # fmt: skip
         except Refused as refused:
             _log.warning("the stream of %s is closed: %s", sender, refused)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))

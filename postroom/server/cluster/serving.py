@@ -55,7 +55,7 @@ LEASE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 2.0
 
-_SERVER_OPTIONS: Final = [
+SERVER_OPTIONS: Final = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),
@@ -112,7 +112,7 @@ class ServedNode:
         )
         self._nodes_service = NodesService(self._security, self._hello)
         self._health = health.aio.HealthServicer()
-        self._server = aio.server(options=_SERVER_OPTIONS)
+        self._server = aio.server(options=SERVER_OPTIONS)
         self._driver: AsyncioDriver | None = None
         self._peers: Peers | None = None
         self._sessions: Sessions | None = None

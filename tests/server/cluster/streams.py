@@ -1,0 +1,112 @@
+"""Nodes that only have a transport: peers and the service, on loopback, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random  # noqa: TID251 (seeded)
+
+from grpc import aio
+
+from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.nodes_service import NodesService
+from postroom.server.cluster.peers import (
+    CHANNEL_OPTIONS,
+    PROTOCOL_VERSION,
+    Introduction,
+    Peers,
+)
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.serving import SERVER_OPTIONS
+
+CLUSTER = b"c" * 16
+WAIT_SECONDS = 20.0
+
+
+def store(node_id: int) -> bytes:
+    return b"%d" % node_id * 16
+
+
+class Talker:
+    """A node of which there is only what talks to the others."""
+
+    def __init__(self, node_id: int, security: Security | None = None, port: int = 0) -> None:
+        self.node_id = node_id
+        self.security = security or Security(None)
+        self.port = port
+        self.frames: list[tuple[object, bytes]] = []
+        self.reads = True
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def descriptor(self) -> NodeDescriptor:
+        return NodeDescriptor(self.node_id, self.address, store(self.node_id))
+
+    async def listen(self) -> None:
+        self.service = NodesService(self.security, lambda: Hello(store(self.node_id), (), None))
+        self.server = aio.server(options=SERVER_OPTIONS)
+        self.server.add_generic_rpc_handlers((self.service.handler(),))
+        self.port = self.security.add_port(self.server, self.address)
+        await self.server.start()
+
+    def introduction(self) -> Introduction:
+        return Introduction(
+            PROTOCOL_VERSION, CLUSTER, self.node_id, store(self.node_id), self.address
+        )
+
+    def talk(self, nodes: Nodes, introduction: Introduction | None = None) -> None:
+        monotonic = asyncio.get_running_loop().time
+        self.peers = Peers(
+            introduction or self.introduction(),
+            lambda address: self.security.open_channel(address, CHANNEL_OPTIONS),
+            Random(self.node_id),
+            monotonic,
+        )
+        self.peers.on_frames = self._take
+        self.service.peers = self.peers
+        self.peers.follow(nodes)
+
+    def _take(self) -> None:
+        if self.reads:
+            self.frames += self.peers.receive()
+
+    async def close(self) -> None:
+        if hasattr(self, "peers"):
+            self.peers.close()
+        await self.service.close()
+        await self.server.stop(0.2)
+
+
+def cluster(*talkers: Talker) -> Nodes:
+    return Nodes(CLUSTER, 100, tuple(each.descriptor for each in talkers))
+
+
+@asynccontextmanager
+async def talkers(*node_ids: int) -> AsyncIterator[list[Talker]]:
+    """Nodes that are all connected."""
+    nodes = [Talker(node_id) for node_id in node_ids]
+    for each in nodes:
+        await each.listen()
+    try:
+        for each in nodes:
+            each.talk(cluster(*nodes))
+        for each in nodes:
+            for other in nodes:
+                if other is not each:
+                    await until(lambda each=each, other=other: each.peers.connected(other.node_id))  # type: ignore[misc]
+        yield nodes
+    finally:
+        for each in nodes:
+            await each.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Waits until ``holds`` does; asked again every few milliseconds."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not holds():
+            await asyncio.sleep(0.005)
