@@ -36,7 +36,7 @@ async def follow(
 async def main() -> None:
     async with await postroom.aio.open(":memory:") as db:
         cache: dict[bytes, Any] = {}
-        start = db.now()
+        start = await db.now()
         await db.put(b"config/colour", b"green")
         await db.put(b"config/size", b"10")
         after = await follow(db, cache, start, 2)

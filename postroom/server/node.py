@@ -152,7 +152,7 @@ class Node:
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
-            on_malformed=lambda peer: self.on_malformed(peer),
+            on_malformed=self._on_malformed,
         )  # fmt: skip
         self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
@@ -307,6 +307,9 @@ class Node:
                     self.clock_offset_seconds(),
                 )
                 self.hand_over()
+
+    def _on_malformed(self, peer: NodeId) -> None:
+        self.on_malformed(peer)
 
     def _transfer(self) -> None:
         """The lease is given back, or was not here; now the lead."""
