@@ -75,6 +75,11 @@ class NodesService:
         self._hello = hello
         self._streams: set[asyncio.Task[Any]] = set()
 
+    @property
+    def hears_others(self) -> bool:
+        """Whether any other node has a stream to this one."""
+        return bool(self._streams)
+
     async def close(self) -> None:
         """End the streams that have come in, in good order: gRPC's own way is to log them."""
         streams = list(self._streams)

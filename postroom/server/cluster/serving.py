@@ -120,6 +120,7 @@ class ServedNode:
         self._background: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
         self._failure: Error | None = None
+        self._has_served = False
 
     @property
     def node(self) -> Node:
@@ -224,7 +225,7 @@ class ServedNode:
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
             self._spawn(place.tell_address(self._known_nodes))
-        self._spawn(place.look_around(self._known_nodes, lambda: node.leader() is not None))
+        self._spawn(self._look_around())
 
     async def _admit(self, application: Application) -> Verdict:
         assert self._driver is not None
@@ -276,7 +277,7 @@ class ServedNode:
 
     async def _watch(self, on_ready: Callable[[], None]) -> None:
         """Tells whoever asks for the node's health, and notices when it cannot go on."""
-        ready, serving = False, False
+        serving = False
         while True:
             if self.node.failed is not None:
                 self._fail(self.node.failed)
@@ -289,10 +290,30 @@ class ServedNode:
             if can_serve != serving:
                 serving = can_serve
                 await self._set_health(serving=serving)
-            if serving and not ready:
-                ready = True
+            if serving and not self._has_served:
+                self._has_served = True
                 on_ready()
-            await asyncio.sleep(LOOK_SECONDS if ready else LOOK_SECONDS / 10)
+            await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
+
+    async def _look_around(self) -> None:
+        """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
+        while True:
+            try:
+                await self._place.look_around(self._known_nodes, self._is_in_touch)
+            except Invalid as removed:
+                if not self._has_served:
+                    raise
+                _log.warning("%s", removed)
+                self.stop()
+                return
+            while self._is_in_touch():
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_in_touch(self) -> bool:
+        leader = self.node.leader()
+        return leader == self.node.node_id or (
+            leader is not None and self._nodes_service.hears_others
+        )
 
     def _is_removed(self) -> bool:
         """Whether the cluster goes on without this node, for good."""
