@@ -28,6 +28,10 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 30.0
 INSECURE = ("--insecure",)
 PROJECT = Path(__file__).parents[2]
+LINES_TOLD = 200
+
+running: list[ClusterProcesses] = []
+"""All clusters there are just now."""
 
 
 class NodeProcess:
@@ -241,11 +245,13 @@ class ClusterProcesses:
         leader = self.leader(db)
         return [node for node in self.nodes if node is not leader and node.runs]
 
-    def print_logs(self) -> None:
+    def logs(self) -> str:
         """What the nodes wrote, for who reads of a failure."""
+        lines = []
         for node in self.nodes:
-            sys.stderr.write(f"--- {node}, {'runs' if node.runs else 'does not run'}\n")
-            sys.stderr.writelines(f"{line}\n" for line in node.lines[-200:])
+            lines.append(f"--- {node}, {'runs' if node.runs else 'does not run'}")
+            lines += node.lines[-LINES_TOLD:]
+        return "\n".join(lines)
 
 
 @contextlib.contextmanager
@@ -268,14 +274,16 @@ def cluster(
     """
     there = Loopback() if place is None else place
     processes = ClusterProcesses(folder, there, options, disk_bytes)
+    running.append(processes)
     try:
         if count:
             processes.form(count)
         yield processes
-    except BaseException:
-        processes.print_logs()
+    except Exception:
+        sys.stderr.write(processes.logs() + "\n")
         raise
     finally:
+        running.remove(processes)
         for node in processes.nodes:
             node.clean_up()
         there.close()

@@ -1,115 +1,149 @@
-"""Clusters of real processes: what an operator does to them, and what may happen to them."""
+"""Clusters of real processes: what an operator does to them, and what may happen to them.
+
+Most tests share one cluster, and leave it as they found it: three nodes that serve.
+"""
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import asyncio
+import random  # noqa: TID251 - an instance is made, to be passed in
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import postroom
+from postroom.client.remote.removal import remove_node
 from postroom.errors import Error
+from tests.cluster.disks import SmallDisk, small_disks_work
 from tests.cluster.harness import ClusterProcesses, NodeProcess, cluster, eventually
+from tests.cluster.load import writing
 from tests.cluster.places import Namespaces, namespaces_work
+from tests.cluster.raw_client import RawClient
 
 FAILOVER_SECONDS = 5.0
-"""Twice what is promised: two cores are shared by everything that runs here."""
+"""2 s are promised; but two cores are shared by everything that runs here."""
+
+HANDING_OVER_SECONDS = 2.0
+"""0.2 s are promised; as above."""
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with cluster(tmp_path) as processes:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with cluster(tmp_path_factory.mktemp("shared")) as processes:
         yield processes
 
 
-@contextmanager
-def writing(db: postroom.Database) -> Iterator[Callable[[], int]]:
-    """Increments a counter one after the other meanwhile, and ends with nothing lost or doubled."""
-    done = threading.Event()
-    acknowledged = itertools.count()
-    written, failures = [0], []
-
-    def write(tx: postroom.Transaction, number: int) -> None:
-        tx.increment(b"counter")
-        tx.enqueue_message(b"inbox", b"%d" % number)
-
-    def run() -> None:
-        try:
-            while not done.is_set():
-                db.run(write, next(acknowledged))
-                written[0] += 1
-        except Error as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield lambda: written[0]
-    finally:
-        done.set()
-        thread.join()
-    assert not failures
-    assert postroom.integer(db.get(b"counter") or bytes(8)) == written[0]
-    db.drain()
-    arrived = [int(message.value) for message in db.peek(b"inbox", limit=1_000_000)]
-    assert arrived == list(range(written[0]))
+@pytest.fixture
+def three(shared: ClusterProcesses) -> Iterator[ClusterProcesses]:
+    yield shared
+    mend(shared)
 
 
-def goes_on(written: Callable[[], int], more: int = 20) -> None:
-    """Waits until so many more writes were acknowledged."""
-    wanted = written() + more
-    eventually(lambda: written() >= wanted)
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    """Three nodes with networks of their own, and small disks."""
+    if not namespaces_work():
+        pytest.skip("needs root, iproute2 and network namespaces")
+    if not small_disks_work():
+        pytest.skip("needs root, to mount a tmpfs")
+    folder = tmp_path_factory.mktemp("apart")
+    with cluster(folder, place=Namespaces(3), disk_bytes=128 << 20) as processes:
+        yield processes
 
 
-def test_three_nodes_form_a_cluster(three: ClusterProcesses) -> None:
+def mend(processes: ClusterProcesses) -> None:
+    """Whoever does not run is started."""
+    down = [node for node in processes.nodes if not node.runs]
+    for node in down:
+        node.start()
+    for node in down:
+        node.wait_ready()
+
+
+def voters(db: postroom.Database) -> set[int]:
+    """The nodes that are there to stay and have all that the leader has."""
+    return {
+        node.node_id
+        for node in db.status().nodes
+        if not node.retired and node.entries_behind is not None and node.entries_behind < 100
+    }
+
+
+def id_of(node: NodeProcess, db: postroom.Database) -> int:
+    """The newest: who lost its disk has two for a while."""
+    return max(each.node_id for each in db.status().nodes if each.address == node.address)
+
+
+def test_every_node_serves_clients(three: ClusterProcesses) -> None:
     for node in three.nodes:
         with three.connect(node) as db:
-            db.put(node.address.encode(), b"here")
+            db.put(b"here/" + node.address.encode(), b"")
     with three.connect() as db:
-        assert len(list(db.scan(b"", b"\xff"))) == 3
+        assert len(list(db.scan(*postroom.prefix(b"here/")))) == 3
         assert [node.node_id for node in db.status().nodes] == [1, 2, 3]
 
 
+# --- leaders come and go
+
+
 def test_writes_go_on_when_the_leader_is_killed(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
         leader = three.leader(db)
         leader.kill()
-        goes_on(written)
+        load.goes_on()
         assert three.leader(db) is not leader
         leader.restart()
-        goes_on(written)
+        load.goes_on()
+    assert load.longest_pause_seconds() < FAILOVER_SECONDS
 
 
 def test_a_leader_that_stands_still_is_replaced(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
         leader = three.leader(db)
         leader.pause()
-        goes_on(written)
+        load.goes_on()
         leader.resume()
-        goes_on(written)
+        load.goes_on()
 
 
 def test_a_node_that_is_told_to_stop_hands_over(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
         leader = three.leader(db)
         assert leader.stop() == 0
-        goes_on(written)
-        leader.restart()
+        load.goes_on()
+        assert three.leader(db) is not leader
+    assert load.longest_pause_seconds() < HANDING_OVER_SECONDS
+
+
+def test_a_leader_that_stood_still_answers_nobody_with_what_is_past(
+    three: ClusterProcesses,
+) -> None:
+    """It still believes that it leads when it goes on, and a question waits for it."""
+    with three.connect() as db, RawClient() as client:
+        leader = three.leader(db)
+        db.put(b"news", b"old")
+        client.connect(leader.address)
+        assert client.get(b"news") == b"old"
+        leader.pause()
+        others = [node for node in three.nodes if node is not leader]
+        with three.connect(*others) as elsewhere:
+            elsewhere.put(b"news", b"new")
+        client.ask(b"news")
+        leader.resume()
+        assert client.answer() in (b"new", "NotLeaseholder", "Unavailable")
 
 
 def test_a_rolling_restart_loses_nothing(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
+    with three.connect() as db, writing(db) as load:
         for node in three.nodes:
-            goes_on(written)
+            load.goes_on()
             assert node.stop() == 0
             node.restart()
-        goes_on(written)
+        load.goes_on()
 
 
 def test_all_nodes_restart(three: ClusterProcesses) -> None:
@@ -117,10 +151,7 @@ def test_all_nodes_restart(three: ClusterProcesses) -> None:
         db.put(b"key", b"value")
     for node in three.nodes:
         node.kill()
-    for node in three.nodes:
-        node.start()
-    for node in three.nodes:
-        node.wait_ready()
+    mend(three)
     with three.connect() as db:
         assert db.get(b"key") == b"value"
 
@@ -140,108 +171,172 @@ def test_a_minority_does_not_write(three: ClusterProcesses) -> None:
         assert db.get(b"key") in (b"value", b"other")
 
 
-def voters(db: postroom.Database) -> set[int]:
-    """The nodes that are there to stay and have all that the leader has."""
-    return {
-        node.node_id
-        for node in db.status().nodes
-        if not node.retired and node.entries_behind is not None and node.entries_behind < 100
-    }
+def test_a_wrong_clock_moves_no_timestamp_back(three: ClusterProcesses) -> None:
+    """Whoever leads; and a leader whose clock is an hour off gives the lead away."""
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
+        leader = three.leader(db)
+        before = db.now()
+        leader.set_clock(-3600.0)
+        after = db.now()
+        eventually(lambda: three.leader(db) is not leader)
+        load.goes_on()
+        assert before < after < db.now()
+        leader.set_clock(0.0)
 
 
-def test_a_fourth_node_joins(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
-        three.join()
-        goes_on(written)
-        eventually(lambda: voters(db) == {1, 2, 3, 4})
-        goes_on(written)
+# --- nodes come and go
+
+
+def test_a_fourth_node_joins_and_is_removed(three: ClusterProcesses) -> None:
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
+        before = voters(db)
+        fourth = three.join()
+        load.goes_on()
+        eventually(lambda: len(voters(db)) == 4)
+        load.goes_on()
+        addresses, id_ = three.addresses.split(","), id_of(fourth, db)
+        asyncio.run(remove_node(addresses, id_, None, None, random.Random(1), 20.0))
+        assert fourth.wait() == 0
+        three.nodes.remove(fourth)
+        assert voters(db) == before
+        load.goes_on()
+
+
+def test_the_leader_can_be_removed_and_its_machine_comes_back_empty(
+    three: ClusterProcesses,
+) -> None:
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
+        leader = three.leader(db)
+        addresses, id_ = three.addresses.split(","), id_of(leader, db)
+        asyncio.run(remove_node(addresses, id_, None, None, random.Random(1), 20.0))
+        assert leader.wait() == 0
+        load.goes_on()
+        leader.wipe()
+        leader.restart()
+        eventually(lambda: len(voters(db)) == 3)
+        assert id_of(leader, db) > max(3, id_)
+        load.goes_on()
 
 
 def test_a_wiped_node_comes_back_as_a_new_one(three: ClusterProcesses) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
+        before = voters(db)
         lost = three.followers(db)[0]
-        lost_id = next(n.node_id for n in db.status().nodes if n.address == lost.address)
+        lost_id = id_of(lost, db)
         lost.kill()
         lost.wipe()
         lost.restart()
-        eventually(lambda: voters(db) == {1, 2, 3, 4} - {lost_id})
-        goes_on(written)
+        eventually(lambda: len(voters(db) - {lost_id}) == 3)
+        assert voters(db) - before == {id_of(lost, db)}
+        load.goes_on()
 
 
 def test_the_first_node_of_the_list_comes_back_wiped(three: ClusterProcesses) -> None:
     """It could found a cluster of its own, if it did not ask first."""
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
+    with three.connect() as db, writing(db) as load:
+        load.goes_on()
+        before = voters(db)
         first = min(three.nodes, key=lambda node: node.address)
+        first_id = id_of(first, db)
         first.kill()
         first.wipe()
         first.restart()
-        eventually(lambda: len(voters(db)) == 3)
-        assert max(voters(db)) == 4
-        goes_on(written)
+        eventually(lambda: len(voters(db) - {first_id}) == 3)
+        assert max(voters(db)) > max(before)
+        load.goes_on()
 
 
-def test_a_node_moves_to_another_address(three: ClusterProcesses, tmp_path: Path) -> None:
-    with three.connect() as db, writing(db) as written:
-        goes_on(written)
-        mover = three.followers(db)[0]
-        node_id = next(n.node_id for n in db.status().nodes if n.address == mover.address)
+def test_a_node_moves_to_another_address(tmp_path: Path) -> None:
+    with cluster(tmp_path) as processes, processes.connect() as db, writing(db) as load:
+        load.goes_on()
+        mover = processes.followers(db)[0]
+        node_id = id_of(mover, db)
         assert mover.stop() == 0
-        mover.address = three.place.address(9)
+        mover.address = processes.place.address(9)
         mover.restart()
         eventually(lambda: (node_id, mover.address) in [n[:2] for n in db.status().nodes])
         eventually(lambda: voters(db) == {1, 2, 3})
-        goes_on(written)
+        load.goes_on()
 
 
 def test_a_node_of_another_cluster_is_refused(three: ClusterProcesses, tmp_path: Path) -> None:
-    with cluster(tmp_path / "other", 1) as other:
+    with cluster(tmp_path, 1) as other:
         stranger = other.nodes[0]
         with other.connect() as db:
-            db.put(b"key", b"other")
+            db.put(b"other's", b"value")
         stranger.kill()
         three.nodes[2].kill()
         moved = NodeProcess(3, stranger.disk, three.place, three.addresses, ("--insecure",))
-        three.nodes.append(moved)
+        other.nodes.append(moved)
         moved.start()
-        eventually(lambda: any("another cluster" in line for n in three.nodes for line in n.lines))
-    moved.kill()
+        everybody = [*three.nodes, moved]
+        eventually(lambda: any("another cluster" in line for n in everybody for line in n.lines))
     three.nodes[2].restart()
     with three.connect() as db:
-        assert db.get(b"key") is None
+        assert db.get(b"other's") is None
 
 
-@pytest.mark.skipif(not namespaces_work(), reason="needs root, iproute2 and network namespaces")
-def test_a_leader_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
-    place = Namespaces(3)
-    with (
-        cluster(tmp_path, place=place) as processes,
-        processes.connect() as db,
-        writing(db) as written,
-    ):
-        goes_on(written)
-        leader = processes.leader(db)
+# --- the network, and disks
+
+
+def test_a_leader_that_is_cut_off_is_replaced(apart: ClusterProcesses) -> None:
+    place = network(apart)
+    with apart.connect() as db, writing(db) as load:
+        load.goes_on()
+        leader = apart.leader(db)
         place.isolate(leader.number)
-        goes_on(written)
+        load.goes_on()
         place.heal()
-        goes_on(written)
+        load.goes_on()
 
 
-@pytest.mark.skipif(not namespaces_work(), reason="needs root, iproute2 and network namespaces")
-def test_two_nodes_that_do_not_hear_each_other_disturb_nobody(tmp_path: Path) -> None:
-    place = Namespaces(3)
-    with (
-        cluster(tmp_path, place=place) as processes,
-        processes.connect() as db,
-        writing(db) as written,
-    ):
-        goes_on(written)
-        leader = processes.leader(db)
-        follower = processes.followers(db)[0]
+def test_a_leader_that_is_cut_off_stops_to_answer(apart: ClusterProcesses) -> None:
+    """The others do not hear it any more, but a client does."""
+    place = network(apart)
+    with apart.connect() as db, RawClient() as client:
+        leader = apart.leader(db)
+        db.put(b"news", b"old")
+        client.connect(leader.address)
+        for node in apart.followers(db):
+            place.cut(leader.number, node.number)
+        with apart.connect(*apart.nodes) as elsewhere:
+            elsewhere.put(b"news", b"new")
+        answers = {client.get(b"news") for _ in range(3)}
+        assert b"old" not in answers
+        place.heal()
+
+
+def test_two_nodes_that_do_not_hear_each_other_disturb_nobody(apart: ClusterProcesses) -> None:
+    place = network(apart)
+    with apart.connect() as db, writing(db) as load:
+        load.goes_on()
+        leader = apart.leader(db)
+        follower = apart.followers(db)[0]
         place.cut(leader.number, follower.number)
-        goes_on(written, more=100)
+        load.goes_on(more=100)
         place.heal()
         eventually(lambda: voters(db) == {1, 2, 3})
-        goes_on(written)
+        load.goes_on()
+
+
+def test_a_leader_whose_disk_fills_up_hands_over(apart: ClusterProcesses) -> None:
+    with apart.connect() as db, writing(db) as load:
+        load.goes_on()
+        leader = apart.leader(db)
+        assert isinstance(leader.disk, SmallDisk)
+        leader.disk.fill(16 << 20)
+        eventually(lambda: apart.leader(db) is not leader)
+        load.goes_on()
+        assert leader.runs
+        leader.disk.free()
+        eventually(lambda: voters(db) == {1, 2, 3})
+        load.goes_on()
+
+
+def network(processes: ClusterProcesses) -> Namespaces:
+    assert isinstance(processes.place, Namespaces)
+    return processes.place
