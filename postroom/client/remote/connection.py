@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from postroom.client.remote import grpc_environment
 from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.errors import AccessDenied, Invalid, Unavailable
@@ -59,8 +60,7 @@ def import_grpc() -> Any:
             "this process was forked from one that had connected, and gRPC does not work in such a "
             "child: connect after forking, or start processes with multiprocessing's spawn"
         )
-    # Its own way of dealing with forks ends in a crash of the child while streams are open.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    grpc_environment.prepare()
     try:
         import grpc  # noqa: PLC0415 - only who connects needs it
         import grpc.aio  # noqa: PLC0415 - only who connects needs it

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroom.client.remote import grpc_environment
 from postroom.errors import Error
 from postroom.kv.clock import SystemClock
 
@@ -85,6 +86,7 @@ def serve(
     """
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
         raise Error('serving needs gRPC: pip install "postroom[server]"')
+    grpc_environment.prepare()
     from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - needs gRPC
 
     _log_to_standard_error(verbose=verbose)
