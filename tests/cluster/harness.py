@@ -72,6 +72,12 @@ class NodeProcess:
         """Whether there is a process, paused or not."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said, in this life, that it serves."""
+        with self._news:
+            return bool(self._found(_says_ready))
+
     # --- its life
 
     def start(self) -> None:
@@ -101,7 +107,7 @@ class NodeProcess:
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Until it serves."""
-        self.wait_line(lambda line: line.startswith("ready "), seconds)
+        self.wait_line(_says_ready, seconds)
 
     def wait_line(self, wanted: Callable[[str], bool], seconds: float = READY_SECONDS) -> str:
         """Until it writes such a line in this life of it; that line."""
@@ -185,6 +191,10 @@ class NodeProcess:
         with self._news:
             self._silent = True
             self._news.notify_all()
+
+
+def _says_ready(line: str) -> bool:
+    return line.startswith("ready ")
 
 
 class ClusterProcesses:

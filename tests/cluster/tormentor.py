@@ -52,7 +52,7 @@ class Tormentor:
         self._watch = watch
         self._busy: set[object] = set()
         self._filled: set[int] = set()
-        self._wiped_at: int | None = None
+        self._promotions_before: int | None = None
         self._complaints: list[str] = []
         self._began = asyncio.get_running_loop().time()
         self._kinds: dict[str, Suffer] = {
@@ -109,8 +109,9 @@ class Tormentor:
 
     async def _stop(self, strike: Strike, node: NodeProcess) -> bool:
         async def stop() -> None:
+            may_fail = node.number in self._filled or not node.is_ready
             code = await asyncio.to_thread(node.stop)
-            if code and node.number not in self._filled:
+            if code and not may_fail:
                 self._complaints.append(f"{node} was told to stop, and ended with {code}")
 
         return await self._down(strike, node, stop)
@@ -120,7 +121,7 @@ class Tormentor:
             return False
 
         async def wipe() -> None:
-            self._wiped_at = self._lines()
+            self._promotions_before = self._promotions()
             await asyncio.to_thread(node.kill)
             await asyncio.to_thread(node.wipe)
 
@@ -128,16 +129,12 @@ class Tormentor:
 
     def _is_replacing(self) -> bool:
         """Until the node that lost its disk is a voter again no other one may lose its own."""
-        if self._wiped_at is not None and self._lines("Promote(") > self._promotions:
-            self._wiped_at = None
-        self._promotions = self._lines("Promote(")
-        return self._wiped_at is not None
+        before = self._promotions_before
+        return before is not None and self._promotions() == before
 
-    _promotions = 0
-
-    def _lines(self, having: str = "") -> int:
+    def _promotions(self) -> int:
         return sum(
-            having in line and (not having or "done" in line.lower())
+            "Promote(" in line and line.endswith("applied")
             for node in self._cluster.nodes
             for line in node.lines
         )
