@@ -140,6 +140,7 @@ class NodesService:
             said = peers.sender_of(introduction)
             await self._security.check_node(context, said.address)
             sender = f"node {said.sender}"
+            peers.met(said.store_id, said.address)
             await context.send_initial_metadata(((ACCEPTED, "1"),))
             while (message := await context.read()) is not aio.EOF:
                 await peers.take(said.sender, message)

@@ -30,7 +30,7 @@ from grpc import aio
 
 from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
-from postroom.ranges.nodes import Nodes
+from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.eager import Eager
 
 PROTOCOL_VERSION: Final = 1
@@ -220,6 +220,7 @@ class Peers:
         self.on_frames: Callable[[], None] = lambda: None
         self._me = introduction
         self._nodes: Nodes | None = None
+        self._moved: dict[int, tuple[str, str]] = {}
         self._links: dict[NodeId, _Link] = {}
         self._arrived: list[tuple[NodeId, bytes]] = []
         self._unread_bytes = 0
@@ -234,7 +235,10 @@ class Peers:
     def follow(self, nodes: Nodes | None) -> None:
         """Keep a stream to each node of ``nodes`` but this one, and to no other."""
         self._nodes = nodes
-        wanted = {} if nodes is None else {node.node_id: node.address for node in nodes.nodes}
+        known = () if nodes is None else nodes.nodes
+        recorded = {(node.node_id, node.address) for node in known}
+        self._moved = {n: pair for n, pair in self._moved.items() if (n, pair[0]) in recorded}
+        wanted = {node.node_id: self._where(node) for node in known}
         wanted.pop(self._me.sender, None)
         for node_id, link in list(self._links.items()):
             if wanted.get(int(node_id)) != link.address:
@@ -243,6 +247,23 @@ class Peers:
         for node_id, address in wanted.items():
             if node_id not in self._links:
                 self._links[node_id] = _Link(self, node_id, address)
+
+    def _where(self, node: NodeDescriptor) -> str:
+        moved = self._moved.get(node.node_id)
+        return node.address if moved is None else moved[1]
+
+    def met(self, store_id: bytes, address: str) -> None:
+        """A node has proved to be at ``address``: it is followed there.
+
+        The record may not know yet. It cannot be changed before a majority talks to each other, and
+        that may have moved.
+        """
+        known = None if self._nodes is None else self._nodes.by_store(store_id)
+        if known is None or self._where(known) == address or known.node_id == self._me.sender:
+            return
+        _log.info("node %d is at %s now", known.node_id, address)
+        self._moved[known.node_id] = (known.address, address)
+        self.follow(self._nodes)
 
     def close(self) -> None:
         """Let go of all streams."""
@@ -300,8 +321,6 @@ class Peers:
             return  # it was admitted after what is known here
         if known.store_id != said.store_id:
             raise Refused(f"node {said.sender} has another disk")
-        if known.address != said.address:
-            raise Refused(f"node {said.sender} is at {known.address}, not at {said.address}")
 
     def distrust(self, sender: NodeId) -> None:
         """A frame of ``sender`` was malformed: its stream ends with the next message."""

@@ -123,7 +123,13 @@ class Place:
     async def _step(self, questions: Questions) -> str:
         """Ask, and decide; answers what came of it."""
         address, first = self._address, self._first_addresses
-        heard = await questions.hello(set(first) - {address})
+        heard = await questions.hello({*first, address})
+        own = heard.pop(address, None)
+        if own is not None and own.store_id != self.store_id:
+            raise Invalid(
+                f"another node is at {address}; nothing was changed: correct --listen or "
+                "--advertise, which is where others reach this node"
+            )
         cluster_id = self._random.randbytes(STORE_ID_BYTES)
         decision = formation.decide(address, self.store_id, first, heard, cluster_id)
         match decision:
@@ -181,43 +187,59 @@ class Place:
             await questions.close()
 
     async def look_around(
-        self, nodes: Callable[[], Nodes | None], settled: Callable[[], bool]
+        self,
+        nodes: Callable[[], Nodes | None],
+        settled: Callable[[], bool],
+        met: Callable[[bytes, str], None],
     ) -> None:
-        """Ask the others who they are, until this node is in touch with its cluster.
+        """Ask the others who they are, until this node is in touch with them.
+
+        Args:
+            nodes: the cluster, as the node knows it.
+            settled: whether it is in touch.
+            met: told which store is where.
 
         Raises:
-            Invalid: this node has been removed from it, while it was not running.
+            Invalid: this node has been removed from it. Nobody else would tell: who is removed is
+                not sent anything any more.
         """
         warned: set[str] = set()
         while True:
             known = nodes()
             others = () if known is None else tuple(node.address for node in known.nodes)
-            asked = {*self._first_addresses, *others} - {self._address}
-            for address, hello in (await self._hellos(asked)).items():
-                self._compare(address, hello, warned)
+            for address, hello in (await self._hellos({*self._first_addresses, *others})).items():
+                if self._was_removed(address, hello, warned):
+                    raise self._removed()
+                met(hello.store_id, address)
             if settled():
                 return
             await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
 
-    def _compare(self, address: str, hello: Hello, warned: set[str]) -> None:
+    def _was_removed(self, address: str, hello: Hello, warned: set[str]) -> bool:
+        """Whether the answer says so. One of another cluster is worth a word, once.
+
+        Retired is not removed: its vote may be needed to remove it.
+        """
         record, theirs = self.record, hello.nodes
         if record is None or theirs is None:
-            return
-        if theirs.cluster_id != record.cluster_id:
-            if address not in warned:
-                _log.error(
-                    "the node at %s is in another cluster than this one (%s, not %s): they do not "
-                    "mix; correct --join, or empty the folder of the one that is in the wrong one",
-                    address, theirs.cluster_id.hex(), record.cluster_id.hex(),
-                )  # fmt: skip
+            return False
+        if theirs.cluster_id == record.cluster_id:
+            return record.node_id < theirs.next_node_id and theirs.by_id(record.node_id) is None
+        if address not in warned:
             warned.add(address)
-            return
-        mine = theirs.by_id(record.node_id)
-        if record.node_id < theirs.next_node_id and (mine is None or mine.retired):
-            raise Invalid(
-                f"node {record.node_id} has been removed from the cluster for good; nothing was "
-                "changed: empty its data folder to let it join as a new node"
-            )
+            _log.error(
+                "the node at %s is in another cluster than this one (%s, not %s): they do not mix; "
+                "correct --join, or empty the folder of the one that is in the wrong one",
+                address, theirs.cluster_id.hex(), record.cluster_id.hex(),
+            )  # fmt: skip
+        return False
+
+    def _removed(self) -> Invalid:
+        assert self.record is not None
+        return Invalid(
+            f"node {self.record.node_id} has been removed from the cluster for good; nothing was "
+            "changed: empty its data folder to let it join as a new node"
+        )
 
     async def _hellos(self, addresses: Iterable[str]) -> dict[str, Hello]:
         questions = Questions(self._security)

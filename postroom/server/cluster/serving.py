@@ -297,9 +297,11 @@ class ServedNode:
 
     async def _look_around(self) -> None:
         """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
+        peers = self._peers
+        assert peers is not None
         while True:
             try:
-                await self._place.look_around(self._known_nodes, self._is_in_touch)
+                await self._place.look_around(self._known_nodes, self._is_in_touch, peers.met)
             except Invalid as removed:
                 if not self._has_served:
                     raise

@@ -1,0 +1,431 @@
+"""A node as it is served: its beginnings, its folder, its health, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import postroom
+import postroom.aio
+from postroom.client.remote.removal import remove_node
+from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
+from postroom.kv.clock import SystemClock
+from postroom.kv.engine import EngineFailed
+from postroom.kv.leveldb import LevelDBEngine
+from postroom.server.cluster.applying import Questions
+from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.serving import ServedNode, Settings
+from tests.cluster.places import Loopback
+from tests.server.cluster.streams import until
+
+HEALTH = health_pb2.HealthCheckResponse
+READY_SECONDS = 20.0
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+class Serving:
+    """A node in this process, and the task that runs it."""
+
+    def __init__(self, folder: Path, address: str, *first: str, listen: str = "") -> None:
+        self.address = address
+        settings = Settings(
+            folder, listen or address, address, first or (address,), Security(None),
+            disk_reserve_bytes=0,
+        )  # fmt: skip
+        self.served = ServedNode(settings, SystemClock(), Random(folder.name + address))
+        self.ready = asyncio.Event()
+        self.task = asyncio.create_task(self.served.run(self.ready.set))
+
+    async def wait_ready(self) -> None:
+        waiting = asyncio.create_task(self.ready.wait())
+        async with asyncio.timeout(READY_SECONDS):
+            await asyncio.wait((waiting, self.task), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self.task.done():
+            self.task.result()
+
+    async def stop(self) -> None:
+        self.served.stop()
+        await self.task
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, address: str, *first: str, listen: str = ""
+) -> AsyncIterator[Serving]:
+    """A node that is ready, and is stopped at the end."""
+    node = Serving(folder, address, *first, listen=listen)
+    try:
+        await node.wait_ready()
+        yield node
+    finally:
+        if not node.task.done():
+            await node.stop()
+
+
+@pytest.fixture
+def addresses() -> list[str]:
+    place = Loopback()
+    return [place.address(number) for number in (1, 2, 3)]
+
+
+async def connect(*addresses: str) -> postroom.aio.Database:
+    return await postroom.aio.connect(addresses, insecure=True)
+
+
+async def put(address: str, key: bytes) -> None:
+    async with await connect(address) as db:
+        await db.put(key, b"value")
+
+
+async def get(address: str, key: bytes) -> bytes | None:
+    async with await connect(address) as db:
+        value: bytes | None = await db.get(key)
+        return value
+
+
+# --- beginnings -----------------------------------------------------------------------------------
+
+
+def test_a_node_founds_alone_and_comes_back(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        for key in (b"first", b"second"):
+            async with serving(tmp_path / "a", addresses[0]):
+                await put(addresses[0], key)
+        async with serving(tmp_path / "a", addresses[0]) as node:
+            assert await get(addresses[0], b"first") == b"value"
+            assert node.served.node.node_id == 1
+
+    run(main())
+
+
+def test_three_nodes_in_one_process(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        nodes = [Serving(tmp_path / each[-5:], each, *addresses) for each in addresses]
+        try:
+            for node in nodes:
+                await node.wait_ready()
+            await put(addresses[2], b"key")
+            assert await get(addresses[1], b"key") == b"value"
+            assert sorted(node.served.node.node_id for node in nodes) == [1, 2, 3]
+        finally:
+            for node in nodes:
+                await node.stop()
+
+    run(main())
+
+
+def test_an_embedded_store_goes_on_as_a_cluster(tmp_path: Path, addresses: list[str]) -> None:
+    with postroom.open(tmp_path / "a") as db:
+        db.put(b"old", b"value")
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            assert await get(first, b"old") == b"value"
+            async with serving(tmp_path / "b", second, first) as joined:
+                assert joined.served.node.node_id == 2
+                group = joined.served.node.replica.group
+                await until(lambda: len(group.members) == 2)
+                assert await get(second, b"old") == b"value"
+
+    run(main())
+    with pytest.raises(Invalid, match="postroom serve"):
+        postroom.open(tmp_path / "a")
+    with pytest.raises(Invalid, match=first):
+        postroom.open(tmp_path / "b")
+
+
+def test_a_cluster_of_one_may_be_opened_embedded(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]):
+            await put(addresses[0], b"served")
+
+    run(main())
+    with postroom.open(tmp_path / "a") as db:
+        assert db.get(b"served") == b"value"
+        db.put(b"embedded", b"value")
+
+    async def again() -> None:
+        async with serving(tmp_path / "a", addresses[0]):
+            assert await get(addresses[0], b"embedded") == b"value"
+
+    run(again())
+
+
+def test_a_store_of_its_own_does_not_join_another(tmp_path: Path, addresses: list[str]) -> None:
+    with postroom.open(tmp_path / "b") as db:
+        db.put(b"mine", b"value")
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            node = Serving(tmp_path / "b", second, first)
+            with pytest.raises(Invalid, match="empty folder"):
+                await node.task
+
+    run(main())
+    with postroom.open(tmp_path / "b") as db:  # nothing was changed
+        assert db.get(b"mine") == b"value"
+
+
+def test_a_node_of_another_cluster_says_so(
+    tmp_path: Path, addresses: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "b", second):
+            await put(second, b"where")
+        async with (
+            serving(tmp_path / "a", first),
+            serving(tmp_path / "b", second, first, second),
+        ):
+            await until(lambda: "another cluster" in caplog.text)
+            assert await get(first, b"where") is None
+            assert await get(second, b"where") == b"value"
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+
+
+def test_a_node_that_moves_tells_the_others(tmp_path: Path, addresses: list[str]) -> None:
+    first, second, third = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            async with serving(tmp_path / "b", second, first) as joined:
+                group = joined.served.node.replica.group
+                await until(lambda: len(group.members) == 2)
+            async with serving(tmp_path / "b", third, first) as moved:
+                await put(third, b"key")
+                nodes = moved.served.node.nodes
+                assert nodes is not None
+                assert [node.address for node in nodes.nodes] == [first, third]
+
+    run(main())
+
+
+def test_all_nodes_may_move_at_once(tmp_path: Path, addresses: list[str]) -> None:
+    """The record of where they are cannot be changed before they have found each other."""
+    place = Loopback()
+    elsewhere = [place.address(number) for number in (1, 2, 3)]
+    folders = [tmp_path / str(number) for number in (1, 2, 3)]
+
+    async def main() -> None:
+        for where in (addresses, elsewhere):
+            nodes = [
+                Serving(folder, each, *where) for folder, each in zip(folders, where, strict=True)
+            ]
+            try:
+                for node in nodes:
+                    await node.wait_ready()
+                await put(where[0], b"key")
+            finally:
+                for node in nodes:
+                    await node.stop()
+
+    run(main())
+
+
+def test_a_wrong_address_is_not_admitted(tmp_path: Path, addresses: list[str]) -> None:
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first) as node:
+            impostor = Serving(tmp_path / "b", first, first, listen=second)
+            with pytest.raises(Invalid, match="another node is at"):
+                await impostor.task
+            questions = Questions(Security(None))
+            with pytest.raises(Invalid, match="another node is at"):
+                await questions.admit([first], Application(bytes(16), first))
+            nobody = await questions.admit([first], Application(bytes(16), second))
+            assert nobody is None
+            await questions.close()
+            nodes = node.served.node.nodes
+            assert nodes is not None
+            assert [(each.node_id, each.retired) for each in nodes.nodes] == [(1, False)]
+
+    run(main())
+
+
+def test_who_was_removed_meanwhile_is_told(tmp_path: Path, addresses: list[str]) -> None:
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            async with serving(tmp_path / "b", second, first) as joined:
+                group = joined.served.node.replica.group
+                await until(lambda: len(group.members) == 2)
+            removed = Serving(tmp_path / "b", second, first)
+            await removed.wait_ready()
+            left = await remove_node([first], 2, None, None, Random(1), 20.0)
+            assert [each.node_id for each in left.nodes] == [1]
+            await removed.task  # it notices, and ends in good order
+            back = Serving(tmp_path / "b", second, first)
+            with pytest.raises(Invalid, match="removed from the cluster for good"):
+                await back.task
+
+    run(main())
+
+
+# --- folders and ports ----------------------------------------------------------------------------
+
+
+def test_a_folder_in_use(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        with postroom.open(tmp_path / "a"), pytest.raises(StoreLocked, match="process"):
+            Serving(tmp_path / "a", addresses[0])
+
+    run(main())
+
+
+def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) -> None:
+    engine = LevelDBEngine.open(tmp_path / "a")
+    engine.write({b"somebody's": b"data"}, sync=True)
+    engine.close()
+
+    async def main() -> None:
+        with pytest.raises(StoreCorrupted, match="not a Postroom store"):
+            await Serving(tmp_path / "a", addresses[0]).task
+
+    run(main())
+    engine = LevelDBEngine.open(tmp_path / "a")
+    assert list(engine.iterate(b"", b"\xff")) == [(b"somebody's", b"data")]
+    engine.close()
+
+
+def test_a_port_in_use(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]):
+            with pytest.raises(Invalid, match=f"cannot listen at {addresses[0]}"):
+                await Serving(tmp_path / "b", addresses[0]).task
+
+    run(main())
+
+
+def test_a_fresh_node_can_be_stopped_while_it_waits(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        node = Serving(tmp_path / "a", *addresses)
+        async with aio.insecure_channel(addresses[0]) as channel:
+            await channel.channel_ready()
+        assert await health(addresses[0]) == HEALTH.NOT_SERVING
+        await node.stop()
+        assert not node.ready.is_set()
+
+    run(main())
+    with pytest.raises(Invalid, match="waits for its place"):
+        postroom.open(tmp_path / "a")
+
+
+# --- health, and the end --------------------------------------------------------------------------
+
+
+async def health(address: str, service: str = "") -> Any:
+    async with aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return (await health_pb2_grpc.HealthStub(channel).Check(request)).status
+
+
+def test_health(tmp_path: Path, addresses: list[str]) -> None:
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            assert await health(first) == HEALTH.SERVING
+            assert await health(first, "postroom.v1.Store") == HEALTH.SERVING
+            async with serving(tmp_path / "b", second, first) as joined:
+                group = joined.served.node.replica.group
+                await until(lambda: len(group.members) == 2)
+            # One of two is no majority.
+            status = HEALTH.SERVING
+            async with asyncio.timeout(READY_SECONDS):
+                while status == HEALTH.SERVING:
+                    status = await health(first)
+            assert status == HEALTH.NOT_SERVING
+
+    run(main())
+
+
+def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]) as node:
+            engine = node.served.node.engine
+
+            def fail(writes: object, *, sync: bool) -> None:
+                raise EngineFailed("the disk is gone")
+
+            async with await postroom.aio.connect(addresses[0], insecure=True, timeout=0.5) as db:
+                engine.write = fail  # type: ignore[method-assign]
+                with pytest.raises(postroom.Error):
+                    await db.put(b"key", b"value")
+            with pytest.raises(Unavailable, match="the disk is gone"):
+                await node.task
+
+    run(main())
+
+
+def test_what_fails_beside_ends_the_node(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]) as node:
+
+            async def breaks() -> None:
+                raise ZeroDivisionError("a bug")
+
+            node.served._spawn(breaks())
+            with pytest.raises(postroom.Error, match="a bug"):
+                await node.task
+
+    run(main())
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "postroom.server.command_line", "serve", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(tmp_path: Path, addresses: list[str], number: signal.Signals) -> None:
+    first = addresses[0]
+    process = start(
+        "--insecure", "--data", str(tmp_path / "a"), "--listen", first, "--join", first
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process.stderr:
+        for line in process.stderr:
+            if line == f"ready {first}\n":
+                break
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0, rest
+    assert "Traceback" not in rest
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    with postroom.open(tmp_path / "a"):
+        process = start(
+            "--insecure", "--data", str(tmp_path / "a"), "--listen", addresses[0],
+            "--join", addresses[0],
+        )  # fmt: skip
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.startswith("postroom: The store in ")
+    assert len(said.splitlines()) == 1
