@@ -19,8 +19,8 @@ from postroom.server import command_line
 from postroom.server.commands.application import app
 
 COMMANDS = {
-    "demo", "status", "get", "put", "delete", "scan", "send", "peek", "reap", "inboxes",
-    "dead-letters", "bench",
+    "demo", "serve", "cluster", "status", "remove-node", "get", "put", "delete", "scan", "send",
+    "peek", "reap", "inboxes", "dead-letters", "bench",
 }  # fmt: skip
 
 
@@ -69,6 +69,8 @@ def test_help_lists_the_commands() -> None:
     shown = CliRunner().invoke(app, ["--help"])
     assert shown.exit_code == 0
     assert all(command in shown.output for command in COMMANDS)
+    for command in COMMANDS:
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
 
 def test_values(shell: Shell) -> None:

@@ -1,0 +1,245 @@
+"""The command line on a cluster: connecting, its status, its nodes, and a local one for trying."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from postroom.server.commands.application import app
+from postroom.server.local_cluster import choose_ports
+from tests.cluster.harness import ClusterProcesses, cluster, eventually
+from tests.server.cluster.certificates import Authority
+
+NOBODY = "127.0.0.1:1"
+
+
+def invoke(*arguments: str, token: str | None = None) -> Result:
+    environment = {"POSTROOM_TOKEN": token, "POSTROOM_PATH": None}
+    return CliRunner().invoke(app, list(arguments), env=environment)
+
+
+def lines(*arguments: str) -> list[str]:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def records(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(*arguments, "--json")]
+
+
+def failed_with(result: Result, code: int, *words: str) -> bool:
+    assert result.exit_code == code, result.output
+    if code == 1:
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
+    missing = [word for word in words if word not in said]
+    assert not missing, (missing, said)
+    return True
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as processes:
+        yield processes
+
+
+def test_all_commands_connect(three: ClusterProcesses) -> None:
+    there = ("--connect", three.addresses, "--insecure")
+    assert lines("put", "colour", "green", *there) == []
+    assert lines("get", "colour", *there) == ["green"]
+    assert lines("scan", "--prefix", "col", *there) == ["colour\tgreen"]
+    assert lines("delete", "colour", *there) == []
+    assert failed_with(invoke("get", "colour", *there), 1, "no key", three.addresses)
+    lines("send", "inbox", "hello", *there)
+    assert [record["key"] for record in records("inboxes", *there)] == ["inbox"]
+    assert lines("peek", "inbox", *there) == ["hello"]
+    assert lines("reap", "inbox", *there) == ["hello"]
+    assert lines("dead-letters", *there) == []
+    rates = records("bench", "--transactions", "20", *there)
+    assert all(rate["per_second"] > 0 for rate in rates)
+
+
+def test_one_address_is_enough(three: ClusterProcesses) -> None:
+    for node in three.nodes:
+        found = records("status", "--connect", node.address, "--insecure")
+        assert [each.get("address") for each in found[:3]] == [n.address for n in three.nodes]
+
+
+def test_status_of_all_nodes(three: ClusterProcesses) -> None:
+    *nodes, totals = records("status", "--connect", three.addresses, "--insecure")
+    assert [node["node_id"] for node in nodes] == [1, 2, 3]
+    assert sorted(node["role"] for node in nodes) == ["follower", "follower", "leader"]
+    assert all(node["answers"] for node in nodes)
+    assert totals["leader"] in {1, 2, 3}
+    assert totals["counters"]["dead"] == 0
+    shown = lines("status", "--connect", three.addresses, "--insecure")
+    assert any("leader" in line for line in shown)
+    assert any("delivered" in line for line in shown)
+
+
+USAGE = [
+    (("get", "k"), "give --path DIR or --connect"),
+    (("get", "k", "--path", "x", "--connect", NOBODY), "not both"),
+    (("get", "k", "--path", "x", "--insecure"), "go with --connect"),
+    (("get", "k", "--connect", NOBODY), "--tls-ca"),
+    (("get", "k", "--connect", "nowhere", "--insecure"), "host:port"),
+    (("get", "k", "--connect", NOBODY, "--insecure", "--tls-ca", "x"), "no --tls"),
+    (("get", "k", "--connect", NOBODY, "--tls-ca", "x", "--tls-key", "x"), "go together"),
+    (("remove-node", "1", "--path", "x"), "give --connect"),
+    (("remove-node", "0", "--connect", NOBODY, "--insecure"), "equal to 1"),
+    (("cluster", "--nodes", "0"), "equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), USAGE, ids=[" ".join(each[0]) for each in USAGE])
+def test_wrong_usage_says_what_to_do(command: tuple[str, ...], says: str) -> None:
+    assert failed_with(invoke(*command), 2, says)
+
+
+def test_the_path_of_the_environment_gives_way() -> None:
+    command = ["get", "k", "--connect", NOBODY, "--insecure", "--timeout", "0.3"]
+    result = CliRunner().invoke(app, command, env={"POSTROOM_PATH": "/nowhere"})
+    assert failed_with(result, 1, NOBODY)
+    result = CliRunner().invoke(app, ["get", "k"], env={"POSTROOM_PATH": "/nowhere"})
+    assert failed_with(result, 1, "/nowhere")
+
+
+@pytest.mark.parametrize("command", [["get", "k"], ["status"], ["put", "k", "v"]])
+def test_nobody_answers(command: list[str]) -> None:
+    result = invoke(*command, "--connect", NOBODY, "--insecure", "--timeout", "0.3")
+    assert failed_with(result, 1, "postroom: ", NOBODY)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+    assert failed_with(invoke("get", "k", "--connect", NOBODY, "--tls-ca", missing), 1, missing)
+
+
+def test_a_secure_cluster(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    there = Authority(tmp_path, "other")
+    with cluster(tmp_path, 0) as processes:
+        host = processes.place.address(1).rpartition(":")[0]
+        node, client = authority.node(host), authority.client()
+        processes._options = (
+            "--tls-ca", str(node.ca), "--tls-certificate", str(node.certificate),
+            "--tls-key", str(node.key), "--token-file", str(tokens),
+        )  # fmt: skip
+        processes.form(1)
+        known = (
+            "--connect", processes.addresses, "--tls-ca", str(client.ca), "--tls-certificate",
+            str(client.certificate), "--tls-key", str(client.key),
+        )  # fmt: skip
+        assert invoke("put", "k", "v", *known, token="secret").exit_code == 0
+        assert invoke("get", "k", *known, "--token", "secret").stdout == "v\n"
+        for command in (("get", "k"), ("status",)):
+            assert failed_with(invoke(*command, *known), 1, "asks for a token")
+            assert failed_with(invoke(*command, *known, token="wrong"), 1, "not known here")
+            without = ("--connect", processes.addresses, "--insecure", "--timeout", "1")
+            assert failed_with(invoke(*command, *without), 1, processes.addresses)
+            other = ("--connect", processes.addresses, "--tls-ca", str(there.pem), "--timeout", "1")
+            assert failed_with(invoke(*command, *other), 1, processes.addresses)
+
+
+def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:
+    with cluster(tmp_path) as processes:
+        there = ("--connect", processes.addresses, "--insecure")
+        assert failed_with(invoke("remove-node", "9", *there), 1, "no node 9")
+        processes.nodes[2].kill()
+        *nodes, _ = records("status", *there)
+        assert [node["answers"] for node in nodes] == [True, True, False]
+        assert nodes[2]["trouble"]
+        assert failed_with(invoke("remove-node", "1", *there), 1, "no majority", "--force")
+        assert lines("remove-node", "3", *there) == ["node 3 is removed; the nodes are 1, 2"]
+        processes.nodes[1].kill()
+        first = ("--connect", processes.nodes[0].address, "--insecure")
+
+        def alone() -> bool:
+            *nodes, totals = records("status", *first)
+            return totals["leader"] is None and [n["answers"] for n in nodes] == [True, False]
+
+        eventually(alone)
+        shown = "\n".join(lines("status", *first))
+        assert "no node leads" in shown
+        assert "no answer" in shown
+
+
+# --- a local cluster ------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command ``cluster``, ready, and its addresses; nothing of it is left at the end."""
+    command = [sys.executable, "-m", "postroom.server.command_line", "cluster", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    try:
+        ready = process.stdout.readline()
+        assert ready.startswith("ready: connect to "), ready
+        yield process, ready.split()[3]
+    finally:
+        children = (
+            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        )
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+        gone, alive = psutil.wait_procs(children, timeout=5)
+        for each in alive:
+            each.kill()
+        assert not alive, gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_local_cluster_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with running("--nodes", "2") as (process, addresses):
+        there = ("--connect", addresses, "--insecure")
+        lines("put", "k", "v", *there)
+        assert lines("get", "k", *there) == ["v"]
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_local_cluster_comes_back_and_tells_of_the_dead(tmp_path: Path) -> None:
+    with running("--path", str(tmp_path / "c"), "--nodes", "3") as (_, addresses):
+        lines("put", "k", "v", "--connect", addresses, "--insecure")
+    with running("--path", str(tmp_path / "c")) as (process, same):
+        assert same == addresses
+        assert lines("get", "k", "--connect", same, "--insecure") == ["v"]
+        victim = psutil.Process(process.pid).children()[-1]
+        os.kill(victim.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        assert "has ended, killed by SIGKILL" in told
+        assert lines("get", "k", "--connect", same, "--insecure") == ["v"]
+    result = invoke("cluster", "--path", str(tmp_path / "c"), "--nodes", "5")
+    assert failed_with(result, 1, "has 3 nodes")
+
+
+def test_ports(tmp_path: Path) -> None:
+    chosen = choose_ports(tmp_path / "a", 2, 7400)
+    assert chosen == choose_ports(tmp_path / "a", None, None) == [7400, 7401]
+    assert len(set(choose_ports(tmp_path / "b", None, None))) == 3
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "mine").write_text("")
+    assert failed_with(invoke("cluster", "--path", str(tmp_path / "c")), 1, "not empty")
