@@ -23,6 +23,11 @@ SUPERVISE_SECONDS = 0.1
 RESTART_SECONDS = 0.5
 
 
+def _is_alarming(line: str) -> bool:
+    """Nobody who wrote the node has expected this."""
+    return line.startswith("Traceback") or " ERROR asyncio" in line or " CRITICAL " in line
+
+
 class Watch(Protocol):
     """What the tormentor must know of the cluster."""
 
@@ -76,7 +81,7 @@ class Tormentor:
         """Raises ``AssertionError`` if a node has ended that had no reason to."""
         for node in self._cluster.nodes:
             self._complaints += [
-                f"{node} wrote: {line}" for line in node.lines if line.startswith("Traceback")
+                f"{node} wrote: {line}" for line in node.lines if _is_alarming(line)
             ]
         assert not self._complaints, "\n".join(self._complaints)
 
