@@ -7,10 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import grpc
 import msgspec
 from grpc import aio
 
-from postroom.errors import Invalid
+from postroom.errors import AccessDenied, Invalid
 from postroom.ranges.nodes import Admission
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import (
@@ -56,6 +57,7 @@ class Questions:
 
         Raises:
             Invalid: refused for good.
+            AccessDenied: this node's certificate is none for its address.
         """
         to_ask = list(addresses)
         asked = set()
@@ -89,6 +91,8 @@ class Questions:
         try:
             answer: bytes = await channel.unary_unary(method)(request, timeout=ANSWER_SECONDS)
         except aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                raise AccessDenied(f"{address} refuses: {error.details()}") from error
             _log.debug("%s does not answer: %s", address, error.details())
             return None
         return answer

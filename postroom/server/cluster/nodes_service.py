@@ -144,9 +144,9 @@ class NodesService:
             await context.send_initial_metadata(((ACCEPTED, "1"),))
             while (message := await context.read()) is not aio.EOF:
                 await peers.take(said.sender, message)
-            # Nodes break streams off, they do not end them: gRPC has, and does not say why.
+            # gRPC does not say which of the two it was.
             _log.info(
-                "the stream of %s has ended; a message of more than %d bytes does that",
+                "the stream of %s has ended: it has stopped, or sent more than %d bytes at once",
                 sender, MESSAGE_BYTES_MAX,
             )  # fmt: skip
         except Refused as refused:

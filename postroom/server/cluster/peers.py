@@ -176,8 +176,7 @@ class _Link:
 
     def _report(self, error: Exception) -> None:
         if not self.connected and isinstance(error, aio.AioRpcError):
-            quiet = error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-            level = logging.DEBUG if quiet else logging.WARNING
+            level = logging.DEBUG if error.code() in _QUIET else logging.WARNING
             _log.log(level, "node %d at %s: %s", self._node_id, self.address, error.details())
         elif isinstance(error, aio.AioRpcError) and error.code() in REFUSALS:
             _log.warning("node %d at %s refuses: %s", self._node_id, self.address, error.details())
@@ -189,6 +188,11 @@ class _Link:
         self._task.cancel()
 
 
+_QUIET: Final = frozenset({
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,  # it ended while something was being written; the next one tells why
+})  # fmt: skip
 REFUSALS: Final = frozenset({
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,

@@ -207,6 +207,10 @@ def test_a_client_is_not_let_in_as_a_node(authority: Authority, node: Certificat
                     with pytest.raises(aio.AioRpcError) as refused:
                         await channel.unary_unary(ADMIT)(request)
                     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            questions = Questions(Security(authority.client()))
+            with pytest.raises(AccessDenied, match="subject alternative name"):
+                await questions.admit([talker.address], Application(bytes(16), "alice:1"))
+            await questions.close()
         finally:
             await talker.close()
 
