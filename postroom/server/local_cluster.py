@@ -94,7 +94,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """See the module. Its nodes run until :meth:`stop`.
+    """See the module. Its nodes run until :meth:`stop`, at most as long as the thread that made it.
 
     Args:
         folder: for everything.
@@ -117,7 +117,7 @@ class LocalCluster:
 
     def _start(self, number: int, address: str, log: Path) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
+            sys.executable, "-m", "postroom.server.local_node", "serve", "--insecure",
             "--data", str(self._folder / f"node-{number}"), "--listen", address,
             "--join", ",".join(self.addresses),
         ]  # fmt: skip

@@ -111,6 +111,20 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     assert again.stdout.count("PASS") == 9
 
 
+def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "postroom.server.command_line", "demo"]
+    command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "2000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "200 of 2,000 departures" not in process.stdout.readline():
+            assert process.poll() is None
+        process.kill()
+    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "of 2,000 departures: going on" in again.stdout
+    assert again.stdout.count("PASS") == 9
+
+
 def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     going = demonstrate_on_cluster(tmp_path, 3, 10, None, fresh=True)
