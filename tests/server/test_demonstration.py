@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -119,10 +121,25 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
         while "200 of 2,000 departures" not in process.stdout.readline():
             assert process.poll() is None
         process.kill()
+    if sys.platform == "linux":
+        ports = [int(line) for line in (tmp_path / "cluster" / "ports").read_text().split()]
+        wait_until_nobody_listens(ports)
     again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "of 2,000 departures: going on" in again.stdout
     assert again.stdout.count("PASS") == 9
+
+
+def wait_until_nobody_listens(ports: list[int]) -> None:
+    waiting = threading.Event()
+    for port in ports:
+        for _ in range(500):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)):
+                    break
+            waiting.wait(0.02)
+        else:
+            raise AssertionError(f"somebody is left over at port {port}")
 
 
 def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
