@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import benchmarks.cluster
 import benchmarks.floor
 import benchmarks.messages
 import benchmarks.opening
