@@ -30,7 +30,7 @@ def demo(
             min=1,
             metavar="N",
             help="Only the first N.",
-            show_default="the whole year; 20,000 on a cluster",
+            show_default="the whole year; 50,000 on a cluster",
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over with an empty store.")] = False,

@@ -23,7 +23,7 @@ from postroom.server.demonstration.flights import count_flights
 from postroom.server.demonstration.tour import claim, compare, replay_missing
 from postroom.server.local_cluster import LocalCluster, LocalNode, choose_ports
 
-FLIGHTS: Final = 20_000
+FLIGHTS: Final = 50_000
 """How many departures, if not told otherwise: three nodes and the job share one machine."""
 CONNECT_SECONDS: Final = 60.0
 """A request is given up after so long; nodes that start or elect are waited for."""
