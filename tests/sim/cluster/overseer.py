@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from postroom.kv.engine import WriteSet
 from tests.sim.checkers import Broken, Content
-from tests.sim.cluster import replica_rules
+from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.lease_rules import LeaseRules
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.raft_rules import RaftRules
@@ -60,6 +60,7 @@ class Overseer:
         replica.apply = watched_apply  # type: ignore[method-assign]
         replica.noop = watched_noop  # type: ignore[method-assign]
         replica.snapshot_installed = watched_installed  # type: ignore[method-assign]
+        transfers.watch(machine, self.seen)
 
     def acted(self, machine: Machine) -> None:
         """Its node has done something."""

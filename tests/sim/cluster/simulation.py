@@ -20,7 +20,7 @@ from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim import checkers
-from tests.sim.cluster import replica_rules
+from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.history import History
@@ -136,10 +136,11 @@ class ClusterSimulation:
         Raises:
             AssertionError: something is not as it must be.
         """
-        try:
-            self._run()
-        finally:
-            self.cluster.abandon()
+        with transfers.drawn_sizes(Random(f"transfers {self.seed}")):
+            try:
+                self._run()
+            finally:
+                self.cluster.abandon()
         return self._report()
 
     def _run(self) -> None:

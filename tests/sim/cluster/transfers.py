@@ -1,0 +1,77 @@
+"""Snapshots in many chunks that are put in place in many pieces, and what becomes of them.
+
+A simulated range is small: with the sizes of the product its snapshot is one chunk and one piece.
+So sizes are drawn for each run, often so small that a chunk holds a pair or two: then transfers
+break off in the middle, go on or begin again, and nodes crash with half a state in place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from postroom.kv.engine import WriteSet
+from postroom.raft.spool import Arriving
+from postroom.ranges import snapshot
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import Machine
+
+
+@contextmanager
+def drawn_sizes(randomness: Random) -> Iterator[None]:
+    """Chunks and pieces have other sizes meanwhile, or those of the product."""
+    chunk_bytes = randomness.choice([200, 600, 2000, snapshot.CHUNK_BYTES])
+    piece_bytes = randomness.choice([400, 1500, 6000, snapshot.PIECE_BYTES])
+    with (
+        patch.object(snapshot, "CHUNK_BYTES", chunk_bytes),
+        patch.object(snapshot, "PIECE_BYTES", piece_bytes),
+    ):
+        yield
+
+
+def watch(machine: Machine, seen: Counter[str]) -> None:
+    """Counts what becomes of transfers to a node that has just been put together."""
+    assert machine.node is not None
+    _watch_spool(machine, seen)
+    replica = machine.node.replica
+    install = replica.install_snapshot
+
+    def counted_install(chunks: Iterable[bytes]) -> Iterator[WriteSet]:
+        for piece in install(chunks):
+            seen["pieces put in place"] += 1
+            yield piece
+
+    replica.install_snapshot = counted_install  # type: ignore[method-assign]
+
+
+def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
+    assert machine.node is not None
+    spool = machine.node.replica.group._receiver._spool
+    patience = machine.node.replica.group.core.options.election_seconds_max
+    begin, add = spool.begin, spool.add
+    if spool.complete is not None:
+        seen["installations begun again"] += 1
+    taken_at = float("-inf")  # what is there at the beginning is from an earlier life
+
+    def counted_begin(arriving: Arriving, staged: WriteSet) -> None:
+        nonlocal taken_at
+        if spool.arriving is not None:
+            seen["transfers restarted"] += 1
+        taken_at = machine.clock.monotonic()
+        begin(arriving, staged)
+
+    def counted_add(data: bytes, staged: WriteSet) -> None:
+        nonlocal taken_at
+        now = machine.clock.monotonic()
+        if now - taken_at >= patience:
+            seen["transfers resumed"] += 1
+        taken_at = now
+        seen["chunks"] += 1
+        add(data, staged)
+
+    spool.begin, spool.add = counted_begin, counted_add  # type: ignore[method-assign]
