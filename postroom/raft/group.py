@@ -55,6 +55,8 @@ class Group:
         stopped: why this replica does nothing any more; ``None`` while it works.
         on_leadership: called from ``release`` with whether this member leads, and the term, when
             either has changed.
+        entries_received_at: on the monotonic clock, no entry of another leader, nor a part of a
+            snapshot, has come in after that.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Group:
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
+        self.entries_received_at = liveness.monotonic()
         self._closed = False
         self._say_that_it_is_back()
 
@@ -322,6 +325,9 @@ class Group:
         if core.installing:
             self._receiver.step(writes)
         self._inbox.work_off(writes)
+        if self._inbox.has_entries:
+            # Read now: what arrived may be younger than the beginning of the turn.
+            self.entries_received_at = self._liveness.monotonic()
         if core.quiet and core.role == LEADER and self._has_work():
             self._feeding.wake()
         self._elections.tick()

@@ -48,10 +48,13 @@ class Inbox:
         self._receiver = receiver
         self._proposals = proposals
         self.waiting: list[tuple[NodeId, Message]] = []
+        self.has_entries = False
+        """Whether what was dealt with last had entries, or a part of a snapshot."""
 
     def work_off(self, writes: WriteSet) -> None:
         """Deal with everything that has arrived, in order."""
         waiting, self.waiting = self.waiting, []
+        self.has_entries = False
         for sender, message in waiting:
             self._receive(sender, message, writes)
 
@@ -80,9 +83,11 @@ class Inbox:
         if message.term < core.term:
             core.send(sender, Appended(core.term, success=False, index=core.commit_index))
         elif isinstance(message, Append):
+            self.has_entries = self.has_entries or bool(message.entries)
             self._following.on_append(sender, message)
             self._receiver.tidy(writes)
         else:
+            self.has_entries = True
             self._receiver.on_chunk(sender, message, writes)
             self._proposals.covered(self._receiver.installed_index)
 

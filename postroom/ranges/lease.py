@@ -10,8 +10,8 @@ Two things must not overlap, and they are kept apart by different means:
 * *Timestamps.* Whatever a holder reads or writes at lies below its lease's expiration, and the
   lease of another holder starts there at the earliest. This holds whatever the clocks say.
 * *Moments.* The holder counts ``seconds`` on its monotonic clock from when it *proposed* the lease,
-  or its extension; a successor counts a little more (``DRIFT_SHARE``) from when it *applied* that,
-  which is later. An extension that the successor, being leader, has not applied was never
+  or its extension; a successor counts a little more (``DRIFT_SHARE``) from when that *came in*,
+  which is later. An extension that has not come in at the successor, being leader, was never
   committed, so the holder does not count on it. Wall clocks may stand and jump as they like; only
   the rates of monotonic clocks must not differ by more than the share.
 
@@ -19,7 +19,7 @@ Two things must not overlap, and they are kept apart by different means:
 
     holder      propose ├────────── seconds ──────────┤ serves no longer
                   ╲
-    successor      apply ├────────── seconds ── + drift ────┤ may ask for the lease
+    successor    receive ├────────── seconds ── + drift ────┤ may ask for the lease
 
 (The usual rule, as in Chubby and CockroachDB's expiration leases, trusts wall clocks; Gray and
 Cheriton's paper of 1989, section 5, already counts from different ends like this.)

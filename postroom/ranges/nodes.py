@@ -145,15 +145,12 @@ class NodeRecords:
                 f"node {known.node_id} has been removed for good; nothing was changed: wipe its "
                 "data folder to let it join as a new node"
             )
+        others = [node for node in nodes.nodes if node is not known]
         if known is None:
             known = NodeDescriptor(nodes.next_node_id, request.address, request.store_id)
+            others = [_without_address(node, request.address) for node in others]
         elif known.address == request.address:
             return Admission(known.node_id, nodes)
-        others = [
-            _without_address(node, request.address)
-            for node in nodes.nodes
-            if node.node_id != known.node_id
-        ]
         moved = msgspec.structs.replace(known, address=request.address)
         nodes = Nodes(
             nodes.cluster_id,
@@ -198,7 +195,7 @@ class NodeRecords:
 
 
 def _without_address(node: NodeDescriptor, taken: str) -> NodeDescriptor:
-    """Who had the address that another store has now has lost its disk, and is to go."""
+    """Who had the address that a new store has now has lost its disk, and is to go."""
     return msgspec.structs.replace(node, retired=True) if node.address == taken else node
 
 

@@ -268,7 +268,7 @@ class Replica:
             return None
         if self._is_handing_over or not self.group.has_applied_own_term:
             return None
-        return self._tenure.may_ask_at()
+        return self._tenure.may_ask_at(self.group.entries_received_at)
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
@@ -291,7 +291,7 @@ class Replica:
             return False
         if self._is_handing_over or not self.group.has_applied_own_term:
             return True
-        return self._tenure.may_ask_at() > self._monotonic()
+        return self._tenure.may_ask_at(self.group.entries_received_at) > self._monotonic()
 
     def _evaluate_queue(self) -> None:
         ctx = Evaluation(self._cache, self.range_id, self.last_commit)
@@ -363,6 +363,8 @@ class Replica:
 
     def _begin_to_serve(self) -> None:
         """The lease is ours: memory starts afresh from what is stored."""
+        if not self.group.is_leader:
+            return  # it was another leader that had the entry committed after all
         self.last_commit = self._tenure.begin()
         self._wants_lease = False
         self._cache.clear()

@@ -101,9 +101,15 @@ class Tenure:
         """Until when a lease lasts, on the monotonic clock, that is proposed now."""
         return self._monotonic() + self._seconds
 
-    def may_ask_at(self) -> float:
-        """When the last lease is over, by this node's clock, so that another one may begin."""
-        return self._applied_at + self.lease.wait_seconds(self._node_id)
+    def may_ask_at(self, received_at: float) -> float:
+        """When the last lease is over, by this node's clock, so that another one may begin.
+
+        Args:
+            received_at: no entry of another leader has come in after that. It counts if it is
+                earlier than the lease was applied, which may be as late as this node's election.
+        """
+        known_at = min(self._applied_at, received_at)
+        return known_at + self.lease.wait_seconds(self._node_id)
 
     def wants_extension(self, now: int) -> bool:
         """Whether less than half of the lease is left."""

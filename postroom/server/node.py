@@ -320,12 +320,14 @@ class Node:
             self._give_up_handing_over()
 
     def _on_leadership(self, leads: bool, term: int) -> None:
+        _log.info("node %d %s in term %d", self.node_id, "leads" if leads else "follows", term)
         self.replica.on_leadership(leads, term)
         if not leads and self._handing_over is not None:
             self._handing_over.complete(None)
 
     def on_serving(self, serves: bool) -> None:
         """The lease has come here, or is not used any more."""
+        _log.info("node %d %s", self.node_id, "serves" if serves else "serves no longer")
         if serves:
             self.services.start()
         else:

@@ -22,6 +22,7 @@ class Side:
         self.clock = HybridLogicalClock(lambda: self.wall, 0, lambda _: True)
         self.tenure = Tenure(node_id, lease, self.clock, lambda: self.seconds, SECONDS)
         self.until = 0.0
+        self.received_at = self.seconds
 
     def passes(self, seconds: float) -> None:
         self.seconds += seconds
@@ -36,7 +37,9 @@ class Side:
         self.until = self.tenure.until_if_granted()
         return self.tenure.extended()
 
-    def apply(self, lease: Lease) -> None:
+    def apply(self, lease: Lease, *, received: bool = True) -> None:
+        if received:
+            self.received_at = self.seconds
         self.tenure.applied(leases.encode(lease))
 
     def begin(self) -> None:
@@ -47,7 +50,7 @@ class Side:
         return self.tenure.serves(self.clock.now())
 
     def may_ask(self) -> bool:
-        return self.tenure.may_ask_at() <= self.seconds
+        return self.tenure.may_ask_at(self.received_at) <= self.seconds
 
 
 @pytest.fixture
@@ -102,6 +105,19 @@ def test_the_holder_counts_from_its_proposal_and_others_from_its_effect() -> Non
     assert not holder.serves()
     both((holder, other), SECONDS - 0.2)
     assert not other.may_ask()
+
+
+def test_it_counts_from_when_the_entry_came_in_though_it_is_applied_much_later() -> None:
+    """A follower may learn only as the next leader that the last entry is committed."""
+    holder, other = Side(1), Side(2)
+    lease = holder.ask()
+    both((holder, other), 0.01)
+    other.received_at = other.seconds
+    both((holder, other), 0.8)
+    other.apply(lease, received=False)
+    assert not other.may_ask()
+    both((holder, other), 0.4)
+    assert other.may_ask()
 
 
 @pytest.mark.parametrize("jump", [-3600.0, -1.0, 1.0, 3600.0])
