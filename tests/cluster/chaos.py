@@ -162,6 +162,7 @@ class Chaos:
             for task, database in self._clients.values():
                 await _end(task, database)
             await self._database.close()
+        await asyncio.sleep(QUIET_SECONDS)  # nobody asks: followers hear of the last entry
         tormentor.note("everybody has ended")
         self.report.faults = tormentor.seen
         tormentor.verdict()
@@ -260,8 +261,8 @@ class Chaos:
     async def _reckon(self) -> None:
         for workload in self.workloads:
             await workload.check(self._database)
-        await self._settled()
         self.counters = (await self._database.status()).counters
+        await self._settled()
         outcomes = (each.outcome for each in self.history.attempts.values())
         self.report.commits = Counter(outcome.name.lower() for outcome in outcomes)
         self.report.seen["terms led"] = len(self._leads)
@@ -276,7 +277,6 @@ class Chaos:
         while not self._has_everything():
             assert time.monotonic() < give_up, f"some stay behind: {self._status}"
             await asyncio.sleep(WATCH_SECONDS)
-        await asyncio.sleep(QUIET_SECONDS)  # the lease lapses, and followers hear of the last entry
 
     def _has_everything(self) -> bool:
         assert self._status is not None

@@ -21,10 +21,10 @@ from tests.cluster.load import writing
 from tests.cluster.places import Namespaces, namespaces_work
 from tests.cluster.raw_client import RawClient
 
-FAILOVER_SECONDS = 5.0
+FAILOVER_SECONDS = 4.0
 """2 s are promised; but two cores are shared by everything that runs here."""
 
-HANDING_OVER_SECONDS = 2.0
+HANDING_OVER_SECONDS = 1.0
 """0.2 s are promised; as above."""
 
 
