@@ -48,7 +48,7 @@ def run_seed(seed: int, seconds: float, kinds: list[str] | None, *, verbose: boo
         except Exception:
             print(*chaos.log, sep="\n")  # noqa: T201
             traceback.print_exc()
-            print(f"seed {seed} failed; once more: {repeat(seed, seconds)}", flush=True)  # noqa: T201
+            print(f"seed {seed} failed; once more: {repeat(seed, seconds, kinds)}", flush=True)  # noqa: T201
             return None
     if verbose:
         print(*chaos.log, sep="\n")  # noqa: T201

@@ -76,11 +76,14 @@ def told(counted: Counter[str]) -> str:
     return ", ".join(f"{number} {name}" for name, number in sorted(counted.items())) or "none"
 
 
-def repeat(seed: int, seconds: float) -> str:
+def repeat(seed: int, seconds: float, kinds: list[str] | None = None) -> str:
     """The command that makes the same choice again."""
-    return f"make chaos SEED={seed} RUNS=1" + (
-        f" SECONDS={seconds:g}" if seconds != STRIKES_SECONDS else ""
-    )
+    command = f"make chaos SEED={seed} RUNS=1"
+    if seconds != STRIKES_SECONDS:
+        command += f" SECONDS={seconds:g}"
+    if kinds is not None:
+        command += f" ARGS=\"--kinds '{','.join(kinds)}'\""
+    return command
 
 
 class Chaos:
