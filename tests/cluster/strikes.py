@@ -15,6 +15,7 @@ clock       its wall clock is wrong
 isolate     nobody hears it, and it hears nobody
 silence     one of the others does not hear it
 cut         it and one of the others do not hear each other
+shun        it and all others do not hear each other; clients hear it
 deafen      clients do not hear it
 throttle    what it sends goes over a thin line: late, and some of it never
 leave       the client (not a node) is killed in the middle of what it does
@@ -36,7 +37,7 @@ LEADER: Final = 0
 
 ANYWHERE: Final = ("kill", "kill", "kill", "kill all", "stop", "pause", "pause", "wipe", "clock",
                    "leave")  # fmt: skip
-IN_NAMESPACES: Final = ("isolate", "isolate", "silence", "cut", "deafen")
+IN_NAMESPACES: Final = ("isolate", "silence", "cut", "shun", "deafen")
 
 INTERVALS_SECONDS: Final = (0.5, 1.5, 3.0)
 LENGTHS_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 4.0)

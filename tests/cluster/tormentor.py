@@ -64,7 +64,8 @@ class Tormentor:
             "kill": self._kill, "kill all": self._kill_all, "stop": self._stop,
             "pause": self._pause, "wipe": self._wipe, "fill": self._fill, "clock": self._clock,
             "isolate": self._isolate, "silence": self._silence, "cut": self._cut,
-            "deafen": self._deafen, "throttle": self._throttle, "leave": self._leave,
+            "shun": self._shun, "deafen": self._deafen, "throttle": self._throttle,
+            "leave": self._leave,
         }  # fmt: skip
 
     async def run(self, strikes: Sequence[Strike]) -> None:
@@ -250,20 +251,25 @@ class Tormentor:
         )  # fmt: skip
 
     async def _cut(self, strike: Strike, node: NodeProcess) -> bool:
-        number, other, place = node.number, strike.other, self._network
-        if number == other or not self._take(("way", other, number)):
+        return await self._apart(strike, node, [strike.other])
+
+    async def _shun(self, strike: Strike, node: NodeProcess) -> bool:
+        return await self._apart(strike, node, [each.number for each in self._cluster.nodes])
+
+    async def _apart(self, strike: Strike, node: NodeProcess, others: list[int]) -> bool:
+        pairs = [(node.number, other) for other in others if other != node.number]
+        ways = [("way", *way) for one, other in pairs for way in ((one, other), (other, one))]
+        if not ways or not self._busy.isdisjoint(ways):
             return False
-
-        def mend() -> None:
-            place.unsilence(number, other)
-            place.unsilence(other, number)
-
-        struck = await self._cable(
-            strike, node, ("way", number, other),
-            lambda: place.cut(number, other), mend, f" from {other}",
-        )  # fmt: skip
-        self._busy.discard(("way", other, number))
-        return struck
+        self._busy.update(ways)
+        self._tell(strike, node, f" from {', '.join(str(other) for _, other in pairs)}")
+        for _, sender, receiver in ways:
+            await asyncio.to_thread(self._network.silence, sender, receiver)
+        await asyncio.sleep(strike.lasts_seconds)
+        for _, sender, receiver in ways:
+            await asyncio.to_thread(self._network.unsilence, sender, receiver)
+        self._busy.difference_update(ways)
+        return True
 
     async def _deafen(self, strike: Strike, node: NodeProcess) -> bool:
         number, place = node.number, self._network
