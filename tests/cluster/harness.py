@@ -7,8 +7,10 @@ test fails.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import random  # noqa: TID251 - an instance is made, to be passed in
 import signal
 import struct
 import subprocess
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import postroom
+from postroom.client.remote.survey import survey
 from tests.cluster.disks import Disk, Folder, SmallDisk
 from tests.cluster.places import Loopback, Place
 
@@ -254,6 +257,14 @@ class ClusterProcesses:
         """The others that run."""
         leader = self.leader(db)
         return [node for node in self.nodes if node is not leader and node.runs]
+
+    def voters(self) -> set[int]:
+        """The nodes that run and say of themselves that they have a vote."""
+        addresses = [node.address for node in self.nodes if node.runs]
+        randomness = random.Random(random.SystemRandom().randbytes(16))
+        found = asyncio.run(survey(addresses, None, None, randomness))
+        statuses = [report.status for report in found.nodes if report.status is not None]
+        return {each.node_id for each in statuses if each.role in ("leader", "follower")}
 
     def logs(self) -> str:
         """What the nodes wrote, for who reads of a failure."""

@@ -61,13 +61,14 @@ def mend(processes: ClusterProcesses) -> None:
         node.wait_ready()
 
 
-def voters(db: postroom.Database) -> set[int]:
-    """The nodes that are there to stay and have all that the leader has."""
-    return {
+def voters(processes: ClusterProcesses, db: postroom.Database) -> set[int]:
+    """The nodes that are there to stay, have a vote, and have all that the leader has."""
+    caught_up = {
         node.node_id
         for node in db.status().nodes
         if not node.retired and node.entries_behind is not None and node.entries_behind < 100
     }
+    return caught_up & processes.voters()
 
 
 def id_of(node: NodeProcess, db: postroom.Database) -> int:
@@ -191,16 +192,16 @@ def test_a_wrong_clock_moves_no_timestamp_back(three: ClusterProcesses) -> None:
 def test_a_fourth_node_joins_and_is_removed(three: ClusterProcesses) -> None:
     with three.connect() as db, writing(db) as load:
         load.goes_on()
-        before = voters(db)
+        before = voters(three, db)
         fourth = three.join()
         load.goes_on()
-        eventually(lambda: len(voters(db)) == 4)
+        eventually(lambda: len(voters(three, db)) == 4)
         load.goes_on()
         addresses, id_ = three.addresses.split(","), id_of(fourth, db)
         asyncio.run(remove_node(addresses, id_, None, None, random.Random(1), 20.0))
         assert fourth.wait() == 0
         three.nodes.remove(fourth)
-        assert voters(db) == before
+        assert voters(three, db) == before
         load.goes_on()
 
 
@@ -216,7 +217,7 @@ def test_the_leader_can_be_removed_and_its_machine_comes_back_empty(
         load.goes_on()
         leader.wipe()
         leader.restart()
-        eventually(lambda: len(voters(db)) == 3)
+        eventually(lambda: len(voters(three, db)) == 3)
         assert id_of(leader, db) > max(3, id_)
         load.goes_on()
 
@@ -224,14 +225,14 @@ def test_the_leader_can_be_removed_and_its_machine_comes_back_empty(
 def test_a_wiped_node_comes_back_as_a_new_one(three: ClusterProcesses) -> None:
     with three.connect() as db, writing(db) as load:
         load.goes_on()
-        before = voters(db)
+        before = voters(three, db)
         lost = three.followers(db)[0]
         lost_id = id_of(lost, db)
         lost.kill()
         lost.wipe()
         lost.restart()
-        eventually(lambda: len(voters(db) - {lost_id}) == 3)
-        assert voters(db) - before == {id_of(lost, db)}
+        eventually(lambda: len(voters(three, db) - {lost_id}) == 3)
+        assert voters(three, db) - before == {id_of(lost, db)}
         load.goes_on()
 
 
@@ -239,14 +240,14 @@ def test_the_first_node_of_the_list_comes_back_wiped(three: ClusterProcesses) ->
     """It could found a cluster of its own, if it did not ask first."""
     with three.connect() as db, writing(db) as load:
         load.goes_on()
-        before = voters(db)
+        before = voters(three, db)
         first = min(three.nodes, key=lambda node: node.address)
         first_id = id_of(first, db)
         first.kill()
         first.wipe()
         first.restart()
-        eventually(lambda: len(voters(db) - {first_id}) == 3)
-        assert max(voters(db)) > max(before)
+        eventually(lambda: len(voters(three, db) - {first_id}) == 3)
+        assert max(voters(three, db)) > max(before)
         load.goes_on()
 
 
@@ -259,7 +260,7 @@ def test_a_node_moves_to_another_address(tmp_path: Path) -> None:
         mover.address = processes.place.address(9)
         mover.restart()
         eventually(lambda: (node_id, mover.address) in [n[:2] for n in db.status().nodes])
-        eventually(lambda: voters(db) == {1, 2, 3})
+        eventually(lambda: voters(processes, db) == {1, 2, 3})
         load.goes_on()
 
 
@@ -319,7 +320,7 @@ def test_two_nodes_that_do_not_hear_each_other_disturb_nobody(apart: ClusterProc
         place.cut(leader.number, follower.number)
         load.goes_on(more=100)
         place.heal()
-        eventually(lambda: voters(db) == {1, 2, 3})
+        eventually(lambda: voters(apart, db) == {1, 2, 3})
         load.goes_on()
 
 
@@ -333,7 +334,7 @@ def test_a_leader_whose_disk_fills_up_hands_over(apart: ClusterProcesses) -> Non
         load.goes_on()
         assert leader.runs
         leader.disk.free()
-        eventually(lambda: voters(db) == {1, 2, 3})
+        eventually(lambda: voters(apart, db) == {1, 2, 3})
         load.goes_on()
 
 
