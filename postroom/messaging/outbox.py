@@ -22,6 +22,7 @@ new lease.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -30,6 +31,7 @@ import msgspec
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.limits import PROPOSAL_BYTES_MAX
 from postroom.messaging.counters import Conservation
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -107,7 +109,7 @@ class Outbox:
         if not waiting:
             return Due([], 0)
         due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
-        entries = list(islice(due, entries_max))
+        entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
@@ -166,6 +168,18 @@ class Outboxes:
         """``AwaitQuiet``."""
         if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
             raise MustWait(QUIET)
+
+
+def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The first entries, one at least: what is moved must fit into a proposal."""
+    taken: list[tuple[bytes, bytes]] = []
+    size = 0
+    for entry in due:
+        size += len(entry[0]) + len(entry[1])
+        if size > bytes_max and taken:
+            break
+        taken.append(entry)
+    return taken
 
 
 def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from postroom.errors import CommitUnknown, Retryable, Unavailable
+from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.requests import DeliverDue, ExecuteDue, Moved
 
@@ -79,10 +79,21 @@ class Mover:
         """Everything that is due; answers when the next entry will be (0: none)."""
         while True:
             before = self._last_commit()
-            moved = await self._send(self._request)
+            moved = await self._move()
             self._empty_since = -1 if moved.messages or moved.next_due else before
             if not moved.more:
                 return moved.next_due
+
+    async def _move(self) -> Moved:
+        """As many at a time as make no more than one command: what updates do may be large."""
+        request = self._request
+        while True:
+            try:
+                return await self._send(request)
+            except TransactionTooLarge:
+                if request.messages_max == 1:
+                    raise
+                request = type(request)(request.messages_max // 2)
 
     def _pause(self, next_due: int) -> float:
         if not next_due:

@@ -64,6 +64,12 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     lease_sequence: int
     writes: dict[bytes, bytes | None]
 
+    def size_bytes(self) -> int:
+        """About, and at least, what it takes when it is replicated."""
+        writes = self.writes
+        size = sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
+        return size + 10 * len(writes) + 16
+
 
 Result: TypeAlias = tuple[Call, Any, BaseException | None]
 

@@ -237,6 +237,7 @@ class Evaluation:
             return False
         self.put_version(key, versions.TOMBSTONE_KIND)
         self.garbage.append(head)
+        self.grow(2 * len(head))
         return True
 
     def erase(self, key: bytes) -> None:

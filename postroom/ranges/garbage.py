@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import CommitUnknown, Retryable
+from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
@@ -144,8 +144,19 @@ class Collector:
         removed, more = 0, True
         while more:
             before = self._last_commit()
-            answer = await self._send(CollectGarbage(self._now() - self._age, KEYS_PER_COLLECTION))
+            answer = await self._collect_some()
             removed += answer.keys
             more = answer.more
             self._clean_since = -1 if answer.left or answer.keys else before
         return removed
+
+    async def _collect_some(self) -> Collected:
+        """As much at a time as makes no more than one command: keys may be long."""
+        keys_max = KEYS_PER_COLLECTION
+        while True:
+            try:
+                return await self._send(CollectGarbage(self._now() - self._age, keys_max))
+            except TransactionTooLarge:
+                if keys_max == 1:
+                    raise
+                keys_max //= 2

@@ -33,13 +33,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from postroom.errors import CommitUnknown, Error, Unavailable
+from postroom.errors import CommitUnknown, Error, TransactionTooLarge, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine, WriteSet
 from postroom.limits import PROPOSAL_BYTES_MAX
 from postroom.raft.group import Group
+from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.raft.outcome import Outcome
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges import lease as leases
@@ -127,6 +128,7 @@ class Replica:
         self._without_lease: list[Call] = []
         self._parked: dict[object, list[Call]] = {}
         self._proposal: Proposal | None = None
+        self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
         self._wants_lease = False
@@ -308,11 +310,34 @@ class Replica:
             return
         if ctx.staged:
             command = Command(self.lease.sequence, ctx.staged)
+            if command.size_bytes() > COMMAND_BYTES_MAX:
+                self._split(results)
+                return
+            self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
             extends = self._lease_key in ctx.staged
             until = self._tenure.until_if_granted() if extends else 0.0
             self._start(Proposal(command, results, ctx.after, ctx.last_commit, until))
         else:
             self._finish(results, ctx.after)
+
+    def _split(self, results: list[Result]) -> None:
+        """Too large a command: half of the requests at a time, and in the end one by one.
+
+        What requests move (old versions, due messages) they do not bring along, so that many small
+        ones may come to a large command. Proposed, it would stop one leader after the other.
+        """
+        if len(results) == 1:
+            self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
+            self._finish([(results[0][0], None, TransactionTooLarge(
+                "with what it overwrites or moves, the transaction comes to more than the "
+                f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
+                "smaller transactions"
+            ))], [])  # fmt: skip
+            return
+        self._requests_max = len(results) // 2
+        for call, _, _ in reversed(results):
+            (self._queue if call.urgent else self._upkeep).appendleft(call)
+        self._host.wake(urgent=True)
 
     def _complete(self, ctx: Evaluation) -> None:
         """What goes along with the requests of a proposal, and the records that sum it up."""
@@ -330,7 +355,9 @@ class Replica:
             ctx.staged[self._lease_key] = leases.encode(self._tenure.extended())
 
     def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
-        commands, now, room = self.registry.commands, self._clock.now, _REQUESTS_PER_PROPOSAL_MAX
+        commands, now, room = self.registry.commands, self._clock.now, self._requests_max
+        if room < _REQUESTS_PER_PROPOSAL_MAX:
+            room -= len(results)  # both queues together, or it might not become less
         while queue and ctx.bytes < PROPOSAL_BYTES_MAX and room:
             call = queue.popleft()
             room -= 1

@@ -6,16 +6,21 @@ Those that need no second node are told with the embedded world.
 from __future__ import annotations
 
 import random  # noqa: TID251 - seeded
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 
+import postroom
 from postroom.client.remote import wire
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
+from postroom.errors import TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.messaging.requests import ReapQueue
+from postroom.messaging.requests import ReadCounters, ReapQueue
 from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import Put, ScanChanges
 from postroom.server.node import NodeOptions
@@ -136,6 +141,86 @@ def test_transactions_that_wait_for_each_other_do_not_wait_until_they_expire() -
     locks.release(other)
     assert locks.acquire(b"b", one, 4, 100)
     assert not locks.closes_circle(third)
+
+
+# --- commands
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster(1, [NodeOptions(disk_reserve_bytes=0)] * 3, [(1.0, 0.0, 0.0)] * 3)
+    for machine in cluster.machines:
+        assert machine.open()
+    cluster.agenda.run(5.0)
+    return cluster
+
+
+MANY: Final = 48
+"""Of a mebibyte each, together they are more than a command may have."""
+
+
+def fill(cluster: Cluster, db: Any, write: Callable[[Any, int], None]) -> None:
+    for first in range(0, MANY, 12):
+
+        def some(tx: Any, first: int = first) -> None:
+            for number in range(first, first + 12):
+                write(tx, number)
+
+        cluster.run(db.run(some), "many are written")
+
+
+def test_a_small_transaction_that_overwrites_much_does_not_stop_the_cluster(
+    cluster: Cluster,
+) -> None:
+    """The old versions move, and go into the command. No leader could append it: each stopped, and
+    the client went to the next one.
+    """
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    fill(cluster, db, lambda tx, number: tx.put(b"%d" % number, bytes(1 << 20)))
+
+    def delete(tx: Any) -> None:
+        for number in range(MANY):
+            tx.delete(b"%d" % number)
+
+    with pytest.raises(TransactionTooLarge):
+        cluster.run(db.run(delete), "it is refused")
+    assert cluster.run(db.get(b"0"), "it is read")
+
+
+def test_many_small_requests_that_overwrite_much_are_not_one_command(cluster: Cluster) -> None:
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    fill(cluster, db, lambda tx, number: tx.put(b"%d" % number, bytes(1 << 20)))
+    tasks = [cluster.spawn("delete", db.delete(b"%d" % number)) for number in range(MANY)]
+    cluster.agenda.run_until(lambda: all(task.done for task in tasks), "all are deleted", 10.0)
+    assert cluster.run(db.get(b"0"), "it is read") is None
+
+
+def test_large_messages_that_are_due_together_are_delivered(cluster: Cluster) -> None:
+    """Five hundred at a time, however large: no leader could append that."""
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    then = cluster.run(db.now(), "it says the time").datetime + timedelta(seconds=10)
+    fill(cluster, db, lambda tx, _: tx.enqueue_message(b"key", bytes(1 << 20), deliver_at=then))
+    cluster.agenda.run(15.0)
+    counters = cluster.run(db._sender.send(ReadCounters()), "counters are read")
+    assert (counters.delivered, counters.pending_messages) == (MANY, 0)
+
+
+def test_updates_that_come_to_more_than_they_say_are_carried_out(cluster: Cluster) -> None:
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    fill(cluster, db, lambda tx, number: tx.put(b"%d" % number, bytes(1 << 20)))
+
+    def defer(tx: Any) -> None:
+        for number in range(MANY):
+            tx.enqueue_update(postroom.Delete(b"%d" % number), execute_at=5.0)
+
+    cluster.run(db.run(defer), "updates are sent")
+    cluster.agenda.run(10.0)
+    counters = cluster.run(db._sender.send(ReadCounters()), "counters are read")
+    assert (counters.executed, counters.pending_updates) == (MANY, 0)
 
 
 # --- clocks
