@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.client.remote import grpc_environment
 from postroom.client.remote.addresses import HungUp
-from postroom.client.remote.wire import FRAME_BYTES_MAX
+from postroom.client.remote.wire import ACCEPTED, FRAME_BYTES_MAX
 from postroom.errors import AccessDenied, Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -206,6 +206,8 @@ class Streams:
 
     async def _write(self, link: int, stream: Any) -> None:
         wanted, take = self._wanted[link], self.router.take
+        if ACCEPTED not in dict(await stream.initial_metadata()):
+            return  # who reads learns why
         while True:
             await wanted.wait()
             wanted.clear()

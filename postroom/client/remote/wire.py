@@ -78,6 +78,9 @@ FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
 """A frame holds at least the greatest transaction, whatever it is made of."""
 REQUESTS_PER_FRAME_MAX: Final = 4096
 CLIENT_ID_BYTES: Final = 8
+ACCEPTED: Final = "postroom-accepted"
+"""In the initial metadata of a stream that was let in: a client that began to write sooner would
+not always be told why it was not."""
 
 
 class WireError(Exception):

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from postroom.client.remote.wire import FRAME_BYTES_MAX
+from postroom.client.remote.wire import ACCEPTED, FRAME_BYTES_MAX
 from postroom.server.cluster.sessions import Session, Sessions
 
 SERVER_OPTIONS: Final = (
@@ -48,6 +48,7 @@ class StoreService:
     async def _talk(self, _: Any, context: Any) -> None:
         if self._authorize is not None:
             await self._authorize(context)
+        await context.send_initial_metadata(((ACCEPTED, "1"),))
         wanted, taken = asyncio.Event(), asyncio.Event()
         session = self._sessions.open(context.peer(), wanted.set)
         loop = asyncio.get_running_loop()
