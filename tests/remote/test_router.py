@@ -28,7 +28,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from tests.remote.puppets import COMMITTED, VALUE, World, commit
+from tests.remote.puppets import COMMITTED, VALUE, Asked, Stream, World, commit
 
 GET = Get(b"k")
 
@@ -69,8 +69,8 @@ def test_when_the_lead_moves_everything_goes_to_the_new_leader() -> None:
     world = World()
     first = world.settle("a:1")
     calls = [world.ask(commit(n)) for n in range(1, 6)]
-    for number in list(first.requests):
-        first.redirect(number, 2)
+    while first.requests:  # the last one waited for company
+        first.redirect(next(iter(first.requests)), 2)
     world.pass_time(0.0)
     second = world.settle("b:1")
     assert len(second.requests) == 5
@@ -509,6 +509,79 @@ def test_too_many_that_wait_for_a_leader_are_refused_at_once(
     assert [call.answers for call in calls] == [0, 0, 0, 0, 0, 1]
     assert isinstance(calls[-1].error, Unavailable)
     assert calls[-1].error.retry_after > 0
+
+
+def numbers_of_commits(stream: Stream) -> list[int]:
+    return [number for number, asked in stream.requests.items() if asked != GET]
+
+
+def test_commits_wait_for_as_many_as_are_under_way() -> None:
+    """A node makes one proposal after the other: trickling in, they would stay in small groups."""
+    world = World()
+    stream = world.settle()
+    for number in range(4):
+        world.router.submit(Asked(commit(number)))
+    world.read()
+    first, *others = numbers_of_commits(stream)
+    assert len(others) == 3
+    for number in range(4, 7):
+        world.ask(commit(number))
+    assert len(numbers_of_commits(stream)) == 4, "three are less than four"
+    assert world.ask(GET).number in stream.requests, "but nothing else waits"
+    stream.answer(first, COMMITTED)
+    assert numbers_of_commits(stream)[-3:] == [5, 6, 7], "three are not less than three"
+
+
+def test_a_commit_does_not_wait_for_a_single_one() -> None:
+    world = World()
+    stream = world.settle()
+    world.ask(commit(1))
+    world.ask(commit(2))
+    assert len(numbers_of_commits(stream)) == 2
+
+
+def test_a_commit_that_waited_goes_when_none_is_under_way_any_more() -> None:
+    world = World()
+    stream = world.settle()
+    first, second = Asked(commit(1)), Asked(commit(2))
+    world.router.submit(first)
+    world.router.submit(second)
+    world.read()
+    third = world.ask(commit(3))
+    assert third.number not in stream.requests
+    stream.fail(first.number, "TransactionConflict")
+    assert third.number in stream.requests
+
+
+def test_commits_that_wait_for_company_go_elsewhere_with_the_others() -> None:
+    world = World(["a:1", "b:1"])
+    stream = world.settle()
+    calls = [Asked(commit(number)) for number in range(4)]
+    for call in calls[:3]:
+        world.router.submit(call)
+    world.read()
+    world.router.submit(calls[3])
+    stream.breaks()
+    world.pass_time(1.1)
+    other = world.settle("b:1")
+    assert len(other.requests) == 4
+    assert [call.maybe for call in calls] == [True, True, True, False]
+
+
+def test_a_commit_that_is_cancelled_while_it_waits_for_company_never_leaves() -> None:
+    world = World()
+    stream = world.settle()
+    sent, cancelled = [Asked(commit(number)) for number in range(3)], Asked(commit(3))
+    for call in sent:
+        world.router.submit(call)
+    world.read()
+    world.router.submit(cancelled)
+    world.router.cancel(cancelled)
+    world.read()
+    for call in sent:
+        stream.answer(call.number, COMMITTED)
+    assert not stream.requests
+    assert all(world.ask(commit(number)).link.open == number + 1 for number in range(2))
 
 
 def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:

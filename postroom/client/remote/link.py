@@ -3,6 +3,12 @@
 ::
 
     place ──▶ batch ── take (encoded, many in a frame) ──▶ sent ── answered ──▶ gone
+       └────▶ commits ──┘ (together)
+
+Commits leave together: as many at least as are under way, or as soon as none is. A node makes one
+proposal after the other, and each costs a sync, so commits that trickled in would be proposed, and
+answered, in small groups for ever; a few commits do not wait (cf. PostgreSQL's ``commit_siblings``,
+and Nagle's algorithm, RFC 896).
 """
 
 from __future__ import annotations
@@ -39,19 +45,22 @@ class Link:
         node_id: who is there; 0 until it says so.
         lease: the number of the lease of its last answers.
         holds: the leaseholder has something in memory for this client.
+        commits: those that wait for company; of all else that is not sent yet there is ``batch``.
         sent: what may have reached the node and is not answered, by number.
-        open: how many of those and of ``batch`` do not wait there for long.
+        open: how many of those, and of what is not sent yet, do not wait there for long.
         heard_at: when a frame last came in.
         asked_at: when it was asked for a sign of life; 0: it need not give one.
     """
 
     __slots__ = (
+        "_commits_out",
         "_hello",
         "_thins",
         "_told",
         "address",
         "asked_at",
         "batch",
+        "commits",
         "heard_at",
         "holds",
         "lease",
@@ -73,6 +82,7 @@ class Link:
         self.lease = 0
         self.holds = False
         self.batch: list[RemoteCall] = []
+        self.commits: list[RemoteCall] = []
         self.sent: dict[int, RemoteCall] = {}
         self.withdrawn: list[int] = []
         self.looks_up = False
@@ -83,6 +93,7 @@ class Link:
         self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number))
         self._told = True
         self._thins = False
+        self._commits_out = 0
 
     # --- what is to be sent
 
@@ -100,12 +111,28 @@ class Link:
     def place(self, call: RemoteCall) -> bool:
         """``call`` is sent with the next frame; whether the port must be told that there is one."""
         call.link = self
+        if call.is_commit and self._commits_out:
+            self.open += 1
+            self.commits.append(call)
+            return self.commits_may_go() and self.tell()
         self.batch.append(call)
         if not call.waits:
             self.open += 1
         elif call.timeout_seconds is None:
             call.deadline = math.inf
         return self.tell()
+
+    def commits_may_go(self) -> bool:
+        """Whether ``take`` has commits to give out."""
+        return bool(self.commits) and self._commits_out <= len(self.commits)
+
+    def unsent(self) -> list[RemoteCall]:
+        """What is placed and not taken."""
+        return [*self.batch, *self.commits]
+
+    def waiting(self) -> int:
+        """How many requests wait there for something to happen, or soon will."""
+        return len(self.sent) + len(self.batch) + len(self.commits) - self.open
 
     def tell(self) -> bool:
         """There is something to take; whether that is news."""
@@ -124,6 +151,9 @@ class Link:
         if self._hello is not None:
             hello, self._hello = self._hello, None
             return hello
+        if self.commits_may_go():
+            self.batch += self.commits
+            self.commits = []
         if not (self.batch or self.withdrawn or self.looks_up) or self.state == _OPENING:
             self._told = False
             return None
@@ -160,11 +190,12 @@ class Link:
         for call in batch:
             call.was_sent = True
             sent[call.number] = call
+            self._commits_out += call.is_commit
         return frame
 
     def _thinned(self, batch: list[RemoteCall]) -> list[RemoteCall]:
         """Without those that were cancelled before they left."""
-        self._thins = bool(self.batch)
+        self._thins = bool(self.batch or self.commits)
         self.open -= sum(call.done and not call.waits for call in batch)
         return [call for call in batch if not call.done]
 
@@ -184,6 +215,7 @@ class Link:
         call = self.sent.pop(number, None)
         if call is not None and not call.waits:
             self.open -= 1
+            self._commits_out -= call.is_commit
         return call
 
     def withdraw(self, call: RemoteCall) -> bool:

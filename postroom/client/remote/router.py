@@ -248,7 +248,7 @@ class Router:
         link = self._search.target
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
-            if link is None or len(link.sent) + len(link.batch) - link.open < WAITS_MAX:
+            if link is None or link.waiting() < WAITS_MAX:
                 return False
             self._finish(call, Unavailable(
                 f"{WAITS_MAX} requests of this client wait at the store already; nothing was "
@@ -343,6 +343,8 @@ class Router:
                 self._on_failure(link, call, failure, message.clock)
         if self._queue:
             self._place_queued()
+        if link.commits_may_go() and link.tell():
+            self._port.output(link.number)
 
     def _on_result(self, link: Link, call: RemoteCall, result: Any) -> None:
         kind = type(call.request)
@@ -440,7 +442,7 @@ class Router:
             if call.is_commit:
                 call.maybe = True
                 call.adrift.append((link.node_id, link.number))
-        unanswered = [call for call in (*link.sent.values(), *link.batch) if self._again(call)]
+        unanswered = [call for call in (*link.sent.values(), *link.unsent()) if self._again(call)]
         self._queue.extendleft(reversed(unanswered))
         self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
@@ -522,7 +524,7 @@ class Router:
     def _unanswered(self) -> Iterable[RemoteCall]:
         for link in self._links.values():
             yield from link.sent.values()
-            yield from link.batch
+            yield from link.unsent()
         yield from self._queue
         for _, _, call in self._later:
             yield call
