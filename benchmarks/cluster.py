@@ -61,7 +61,8 @@ def _free_addresses(number: int) -> list[str]:
 
 
 @contextmanager
-def _nodes(folder: Path, number: int) -> Iterator[Nodes]:
+def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
+    """Nodes in folders of their own, until the block ends."""
     addresses = _free_addresses(number)
     processes = []
     try:
@@ -112,7 +113,7 @@ def _measured(
     in_flight: int,
     operation: Callable[[postroom.aio.Database, int], Awaitable[object]],
 ) -> Measured:
-    with _nodes(settings.folder, number) as nodes:
+    with started_nodes(settings.folder, number) as nodes:
         value, details = asyncio.run(_rate(nodes, settings.seconds, in_flight, operation))
     return Measured(value, details)
 
@@ -185,7 +186,7 @@ def delivery(settings: Settings) -> Measured:
                 latencies.append(await waiting - now)
         return latencies
 
-    with _nodes(settings.folder, 3) as nodes:
+    with started_nodes(settings.folder, 3) as nodes:
         latencies = asyncio.run(run(nodes.addresses))
     shares = percentiles(latencies)
     return Measured(shares["p50_ms"], shares)
@@ -230,5 +231,5 @@ def failover(settings: Settings) -> Measured:
             await db.put(b"after", b"")
             return time.perf_counter() - begin
 
-    with _nodes(settings.folder, 3) as nodes:
+    with started_nodes(settings.folder, 3) as nodes:
         return Measured(asyncio.run(run(nodes)))

@@ -1,0 +1,104 @@
+"""What nobody uses should cost nothing: a thousand idle groups, and idle nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - makes an instance, seeded
+import time
+
+import postroom.aio
+from benchmarks.cluster import Nodes, started_nodes
+from benchmarks.harness import Measured, Settings, benchmark
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.raft.consensus import Consensus
+from postroom.raft.memory_transport import MemoryNetwork
+
+NODES = (1, 2, 3)
+SETTLING_SECONDS = 10.0
+"""Simulated, until all groups are quiet."""
+SPEAKING_SECONDS = 2.0
+"""Until all that there was to say of a write is said."""
+
+
+class _Nothing:
+    """A state that is only an applied index, in memory."""
+
+    applied = 0
+
+    def applied_index(self) -> int:
+        """How far it is."""
+        return self.applied
+
+    def noop(self, index: int, term: int, staged: object) -> None:
+        """All that happens here: each leader's first entry."""
+        del term, staged
+        self.applied = index
+
+
+class _Nodes:
+    """Three nodes' consensus in one thread, in simulated time."""
+
+    def __init__(self, groups: int) -> None:
+        self.now = 0.0
+        seeded = random.Random(1)
+        self.network = MemoryNetwork(seeded, lambda: self.now)
+        self.nodes: list[tuple[Consensus, MemoryEngine]] = []
+        for node in NODES:
+            engine = MemoryEngine(MemoryDisk())
+            consensus = Consensus(
+                engine, self.network.attach(node),
+                node_id=node, monotonic=lambda: self.now, random=seeded,
+            )  # fmt: skip
+            for group in range(1, groups + 1):
+                consensus.create(group, NODES, _Nothing())  # type: ignore[arg-type]
+            self.nodes.append((consensus, engine))
+
+    def run(self, seconds: float) -> None:
+        """Let a time pass, as quickly as it goes."""
+        until = self.now + seconds
+        while self.now < until:
+            for consensus, engine in self.nodes:
+                writes = consensus.stage()
+                consensus.send_early()
+                if writes:
+                    engine.write(writes, sync=consensus.needs_sync)
+                consensus.release()
+            waits = [self.network.next_arrival()]
+            waits += [consensus.next_deadline() for consensus, _ in self.nodes]
+            due = min((at for at in waits if at is not None), default=self.now + 0.01)
+            self.now = max(due, self.now + 1e-6)
+
+
+@benchmark("1,000 idle groups, share of a core a node", "%", 5.0, at_most=True)
+def idle_groups(settings: Settings) -> Measured:
+    """Processor time of the consensus of three nodes with a thousand groups each that nobody uses,
+    a node and second; time and network are simulated, so the transport is not in it.
+    """
+    nodes = _Nodes(settings.size(1000))
+    nodes.run(SETTLING_SECONDS)
+    quiet = sum(
+        group.is_quiet for consensus, _ in nodes.nodes for group in consensus.groups.values()
+    )
+    seconds = max(5.0, 20 * settings.seconds)
+    begin = time.process_time()
+    nodes.run(seconds)
+    used = time.process_time() - begin
+    return Measured(100 * used / seconds / len(NODES), {"quiet_groups": quiet})
+
+
+@benchmark("3 nodes: idle, share of a core a node", "%", 5.0, at_most=True)
+def idle_nodes(settings: Settings) -> Measured:
+    """Processor time of three real nodes that nobody uses, a node and second, with heartbeats."""
+    seconds = max(2.0, 2 * settings.seconds)
+
+    async def run(nodes: Nodes) -> float:
+        async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+            await db.put(b"key", b"value")
+        await asyncio.sleep(SPEAKING_SECONDS)
+        before = nodes.processor_seconds()
+        await asyncio.sleep(seconds)
+        return sum(nodes.processor_seconds()) - sum(before)
+
+    with started_nodes(settings.folder, 3) as nodes:
+        used = asyncio.run(run(nodes))
+    return Measured(100 * used / seconds / len(NODES))
