@@ -305,8 +305,8 @@ class Database:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
         On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
-        commits again with the same id, which tells the outcome. So ``function`` may be called
-        several times.
+        commits again with the same id, which tells the outcome, unless so much time has passed that
+        nobody can tell any more. So ``function`` may be called several times.
         """
         give_up = self._sender.monotonic() + RETRY_SECONDS_MAX
         backoff = BACKOFF_SECONDS_FIRST
@@ -331,7 +331,7 @@ class Database:
             try:
                 await tx.commit()
             except CommitUnknown as error:
-                if self._sender.monotonic() > give_up:
+                if self._sender.monotonic() > give_up or not tx.may_be_told:
                     raise
                 await self._back_off(error.__cause__ or error, backoff)
                 backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)

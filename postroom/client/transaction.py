@@ -32,7 +32,7 @@ from postroom.errors import (
     Unavailable,
     shorten,
 )
-from postroom.kv.clock import Timestamp
+from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import TRANSACTION_BYTES_MAX
 from postroom.messaging.requests import (
     Delivered,
@@ -55,6 +55,7 @@ from postroom.ranges.requests import (
     UpdateRequest,
     Value,
 )
+from postroom.ranges.transactions import RECORD_SECONDS
 
 _UNWRITTEN: Final[Any] = object()
 _OVERHEAD_BYTES: Final = 32
@@ -400,6 +401,11 @@ class Transaction:
         return Reaped(taken, more=reply.more)
 
     # --- ending
+
+    @property
+    def may_be_told(self) -> bool:
+        """Whether another ``commit`` may yet tell an outcome that is unknown."""
+        return self._sender.reading() <= self._began + from_seconds(RECORD_SECONDS)
 
     async def commit(self) -> Timestamp:
         """Makes everything take effect; returns the timestamp at which it does.

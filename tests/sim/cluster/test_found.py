@@ -16,8 +16,9 @@ import postroom
 from postroom.client.remote import wire
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
-from postroom.errors import TransactionTooLarge
+from postroom.errors import CommitUnknown, TransactionTooLarge
 from postroom.kv import keys
+from postroom.kv.clock import from_seconds
 from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import ReadCounters, ReapQueue
@@ -141,6 +142,21 @@ def test_transactions_that_wait_for_each_other_do_not_wait_until_they_expire() -
     locks.release(other)
     assert locks.acquire(b"b", one, 4, 100)
     assert not locks.closes_circle(third)
+
+
+def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_until_a_minute_is_over(
+    cluster: Cluster,
+) -> None:
+    """Clocks had been set ahead while a commit was under way, and its record might be gone."""
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+
+    def late(tx: Any) -> None:
+        tx.put(b"key", b"value")
+        tx._began -= from_seconds(100.0)
+
+    with pytest.raises(CommitUnknown, match="read what it would have written"):
+        cluster.run(db.run(late), "it is told at once", 1.0)
 
 
 # --- commands
