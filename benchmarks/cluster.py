@@ -40,6 +40,10 @@ class Nodes:
         """As ``kill -9`` does."""
         self._by_address[address].kill()
 
+    def shut_down(self, address: str) -> None:
+        """As ``kill`` does: it hands over first."""
+        self._by_address[address].terminate()
+
     def processor_seconds(self) -> list[float]:
         """What each node has used so far."""
         return [_processor_seconds(process.pid) for process in self.processes]
@@ -233,3 +237,28 @@ def failover(settings: Settings) -> Measured:
 
     with started_nodes(settings.folder, 3) as nodes:
         return Measured(asyncio.run(run(nodes)))
+
+
+@benchmark("3 nodes: the longest write while the leader is shut down", "ms", 200.0, at_most=True)
+def shutdown(settings: Settings) -> Measured:
+    """The longest of the writes that one client makes, one after the other, in the half second
+    before the leader is told to end (SIGTERM) and the two seconds after.
+    """
+
+    async def run(nodes: Nodes) -> float:
+        longest, told = 0.0, False
+        async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+            status = await db.status()
+            leader = next(each.address for each in status.nodes if each.node_id == status.leader)
+            begin = time.perf_counter()
+            while time.perf_counter() < begin + 2.5:
+                if not told and time.perf_counter() > begin + 0.5:
+                    told = True
+                    nodes.shut_down(leader)
+                started = time.perf_counter()
+                await db.put(b"key", b"value")
+                longest = max(longest, time.perf_counter() - started)
+        return longest
+
+    with started_nodes(settings.folder, 3) as nodes:
+        return Measured(1000 * asyncio.run(run(nodes)))
