@@ -29,6 +29,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # the router decides when to try again
     ("grpc.enable_retries", 0),
 )
+_WORDY: Final = "Failed to connect to remote host: "
+"""What gRPC says before it comes to the reason, with the address that is told anyway."""
 LINGER_SECONDS: Final = 0.02
 """gRPC tells of the end of what was cancelled a moment later; to a closed loop, with complaints."""
 
@@ -226,4 +228,4 @@ class Streams:
             )
         if "connect" in said and "closed" in said:
             return HungUp(said)
-        return Unavailable(said)
+        return Unavailable(said.rpartition(_WORDY)[2])
