@@ -25,6 +25,7 @@ from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
     ConditionFailed,
+    Error,
     TransactionClosed,
     TransactionConflict,
     TransactionExpired,
@@ -405,7 +406,11 @@ class Transaction:
     @property
     def may_be_told(self) -> bool:
         """Whether another ``commit`` may yet tell an outcome that is unknown."""
-        return self._sender.reading() <= self._began + from_seconds(RECORD_SECONDS)
+        try:
+            now = self._sender.reading()
+        except Error:  # a store that is down: it would hide that the outcome is unknown
+            return True
+        return now <= self._began + from_seconds(RECORD_SECONDS)
 
     async def commit(self) -> Timestamp:
         """Makes everything take effect; returns the timestamp at which it does.

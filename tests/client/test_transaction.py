@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.client.codec import resolve
+from postroom.client.transaction import Transaction
 from postroom.errors import (
     CommitUnknown,
     ConditionFailed,
@@ -516,6 +518,31 @@ def test_a_commit_so_late_that_its_record_may_be_gone_is_unknown(store: Store) -
     with pytest.raises(CommitUnknown, match="read what it would have written"):
         store.driver.run(send())
     assert store.db.get(b"a") is None
+
+
+class _Down:
+    """A sender whose store is down since the transaction began."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def reading(self) -> int:
+        if self.is_down:
+            raise postroom.Unavailable("down")
+        return 1
+
+
+def test_a_store_that_cannot_tell_the_time_may_tell_the_outcome_yet() -> None:
+    """Found by the simulator: the error took the place of ``CommitUnknown``, and ``run`` began anew
+    what had happened already.
+    """
+    sender: Any = _Down()
+    tx = Transaction(sender, resolve(None), b"0123456789abcdef", 60.0)
+    sender.is_down = True
+    assert tx.may_be_told
 
 
 # --- limits, costs
