@@ -39,6 +39,7 @@ from postroom.kv.clock import from_seconds
 LEASE_SECONDS: Final = 9.0
 DRIFT_SHARE: Final = 0.1
 NODE_ID_NOBODY: Final = 0
+LEASE_RECORD: Final = "lease"
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,9 +8,9 @@
                             into one proposal                          index, in one write set
 
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
-whoever brings requests, ``evaluate`` once a turn, ``apply`` by the group. At most one proposal is
-under way; what arrives meanwhile goes together into the next one. That is the whole concurrency
-control inside a range: no latches, no threads.
+whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
+is under way; what arrives meanwhile goes together into the next one (:mod:`.batch`). That is the
+whole concurrency control inside a range: no latches, no threads.
 
 Invariants:
 
@@ -26,40 +26,28 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-import msgspec
-
-from postroom.errors import CommitUnknown, Error, TransactionTooLarge, Unavailable
+from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import Engine, WriteSet
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.kv.engine import Engine
 from postroom.raft.group import Group
-from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.raft.outcome import Outcome
-from postroom.raft.snapshot import Snapshot
 from postroom.ranges import lease as leases
+from postroom.ranges.batch import Batcher
 from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
-from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View
+from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
-from postroom.ranges.snapshot import install, is_chunk, open_snapshot
+from postroom.ranges.state import RangeState
 from postroom.ranges.tenure import Tenure
 
-APPLIED_RECORD: Final = "applied"
-LEASE_RECORD: Final = "lease"
-_log = logging.getLogger(__name__)
-
-_REQUESTS_PER_PROPOSAL_MAX: Final = 2000
 _OFFERS_MAX: Final = 1000
-
-_commands = msgspec.msgpack.Decoder(Command)
 
 
 class Host(Protocol):
@@ -94,6 +82,11 @@ class Replica:
         clock: the node's clock.
         registry: what the range can do.
         host: the node.
+
+    Attributes:
+        state: the state machine of the replica's group.
+        failed: what everybody is told, once the node has stopped.
+        last_commit: the timestamp of the last commit that is applied.
     """
 
     def __init__(
@@ -114,28 +107,25 @@ class Replica:
         self._clock = clock
         self._host = host
         self._monotonic = host.monotonic
-        self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
-        self._lease_key = keys.record_key(range_id, LEASE_RECORD)
-        self._applied = _applied(stored.get(self._applied_key))
+        self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         lease = leases.decode(stored.get(self._lease_key))
         self._tenure = Tenure(node_id, lease, clock, host.monotonic, host.lease_seconds)
         self.last_commit = 0
         self._cache = Cache(stored)
         self._view = View(self._cache)
-        self._queue: deque[Call] = deque()
-        self._upkeep: deque[Call] = deque()
+        self._batcher = Batcher(range_id, registry, self._cache, clock, self._tenure)
+        self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
+        self.state = RangeState(range_id, stored, self._cache, registry, self._tenure, self)
         self._blocked: list[Call] = []
         self._without_lease: list[Call] = []
         self._parked: dict[object, list[Call]] = {}
         self._proposal: Proposal | None = None
-        self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
         self._wants_lease = False
         self._hands_over: Callable[[], None] | None = None
         self._is_handing_over = False
         registry.observers[self._lease_key] = self._observe_lease
-        self.refusal: Unavailable | None = None
         self.group: Group
 
     # --- what others ask
@@ -176,6 +166,10 @@ class Replica:
             tokens = release(transaction_id)
             if tokens:
                 self.wake(tokens)
+
+    def refuse(self, refusal: Unavailable | None) -> None:
+        """What those who want to write are told from now on; ``None``: they are served."""
+        self._batcher.refusal = refusal
 
     @property
     def waiting_for(self) -> dict[object, list[Call]]:
@@ -285,7 +279,7 @@ class Replica:
         else:
             self._take_offers()
             self._submit_again(_taken(self._without_lease))
-            self._evaluate_queue()
+            self._propose_queued()
 
     def _must_wait_for_lease(self) -> bool:
         """Whether this is a leader who must not ask for the lease, or not yet."""
@@ -295,86 +289,14 @@ class Replica:
             return True
         return self._tenure.may_ask_at(self.group.entries_received_at) > self._monotonic()
 
-    def _evaluate_queue(self) -> None:
-        ctx = Evaluation(self._cache, self.range_id, self.last_commit)
-        results: list[Result] = []
-        self._evaluate_calls(ctx, self._queue, results)
-        if self._upkeep:
-            self._evaluate_calls(ctx, self._upkeep, results)
-        try:
-            self._complete(ctx)
-        except Exception as error:
-            # Not one request is at fault but what they come to: none of it happens.
-            _log.critical("a proposal was stopped", exc_info=True)
-            self._finish([(call, None, error) for call, _, _ in results], [])
-            return
-        if ctx.staged:
-            command = Command(self.lease.sequence, ctx.staged)
-            if command.size_bytes() > COMMAND_BYTES_MAX:
-                self._split(results)
-                return
-            self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
-            extends = self._lease_key in ctx.staged
-            until = self._tenure.until_if_granted() if extends else 0.0
-            self._start(Proposal(command, results, ctx.after, ctx.last_commit, until))
+    def _propose_queued(self) -> None:
+        proposal = self._batcher.evaluate(self.last_commit)
+        if proposal is None:
+            self._host.wake(urgent=True)
+        elif proposal.command.writes:
+            self._start(proposal)
         else:
-            self._finish(results, ctx.after)
-
-    def _split(self, results: list[Result]) -> None:
-        """Too large a command: half of the requests at a time, and in the end one by one.
-
-        What requests move (old versions, due messages) they do not bring along, so that many small
-        ones may come to a large command. Proposed, it would stop one leader after the other.
-        """
-        if len(results) == 1:
-            self._requests_max = _REQUESTS_PER_PROPOSAL_MAX
-            self._finish([(results[0][0], None, TransactionTooLarge(
-                "with what it overwrites or moves, the transaction comes to more than the "
-                f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
-                "smaller transactions"
-            ))], [])  # fmt: skip
-            return
-        self._requests_max = len(results) // 2
-        for call, _, _ in reversed(results):
-            (self._queue if call.urgent else self._upkeep).appendleft(call)
-        self._host.wake(urgent=True)
-
-    def _complete(self, ctx: Evaluation) -> None:
-        """What goes along with the requests of a proposal, and the records that sum it up."""
-        if ctx.sent or ctx.deferred:
-            for companion in self.registry.companions:
-                ctx.begin(self._clock.now())
-                companion(ctx)
-                ctx.accept()
-        if not ctx.staged:
-            return
-        ctx.begin(ctx.last_commit)
-        for finish in self.registry.finishers:
-            finish(ctx)
-        if self._tenure.wants_extension(self._clock.last()):
-            ctx.staged[self._lease_key] = leases.encode(self._tenure.extended())
-
-    def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
-        commands, now, room = self.registry.commands, self._clock.now, self._requests_max
-        if room < _REQUESTS_PER_PROPOSAL_MAX:
-            room -= len(results)  # both queues together, or it might not become less
-        while queue and ctx.bytes < PROPOSAL_BYTES_MAX and room:
-            call = queue.popleft()
-            room -= 1
-            if call.cancelled:
-                continue
-            if self.refusal is not None and call.urgent:
-                results.append((call, None, self.refusal))
-                continue
-            ctx.begin(now())
-            try:
-                answer = commands[type(call.request)](ctx, call.request)
-            except Exception as error:
-                ctx.reject()
-                results.append((call, None, error))
-            else:
-                ctx.accept()
-                results.append((call, answer, None))
+            self._finish(proposal.results, proposal.after)
 
     def _ask_for_lease(self) -> None:
         """For the same lease again, if it has lapsed; or for the next one."""
@@ -538,73 +460,17 @@ class Replica:
             if not call.cancelled:
                 self.submit(call)
 
-    # --- the state machine of the group
+    # --- what the group has applied
 
-    def applied_index(self) -> int:
-        """The index of the last entry whose effects are stored."""
-        return self._applied
-
-    def noop(self, index: int, term: int, staged: WriteSet) -> None:
-        """An entry of the group's own."""
-        del term
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
+    def noop_applied(self) -> None:
+        """An entry of the group's own is applied; what waits for the lease may have a turn."""
         if self._has_work():
             self._host.wake(urgent=True)
-
-    def apply(
-        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
-    ) -> None:
-        """An entry is committed: its raw writes, and the index, join ``staged``."""
-        del term
-        mine = context if isinstance(context, Proposal) else None
-        decided = mine.command if mine is not None else _commands.decode(command)
-        if mine is None:
-            self._cache.clear()
-        if decided.lease_sequence == self.lease.sequence:
-            staged.update(decided.writes)
-            if self.registry.observers.keys() & decided.writes.keys():
-                self._observe(decided.writes)
-        elif mine is not None:
-            mine.rejected = True
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
-
-    def open_snapshot(self) -> Snapshot:
-        """The range as it is applied, for a member that lags."""
-        return open_snapshot(self._stored, self.range_id, self._applied_key)
-
-    def is_chunk(self, data: bytes) -> bool:
-        """Whether ``data``, from the network, can be a part of this range."""
-        return is_chunk(self.range_id, data)
-
-    def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
-        """What replaces the range; until ``snapshot_installed`` it is not to be read."""
-        self.stop_serving()
-        self._cache.clear()
-        return install(self._stored, self.range_id, chunks)
-
-    def snapshot_installed(self) -> None:
-        """The range is another one: memory follows what is stored."""
-        self._cache.clear()
-        self._applied = _applied(self._stored.get(self._applied_key))
-        for key, observer in self.registry.observers.items():
-            observer(self._stored.get(key))
-        self.stop_serving()
-
-    def _observe(self, writes: WriteSet) -> None:
-        for key, observer in self.registry.observers.items():
-            if key in writes:
-                observer(writes[key])
 
     def _observe_lease(self, stored: bytes | None) -> None:
         """A lease is applied. It may be another node's, or this one's next."""
         if not self._tenure.applied(stored):
             self.stop_serving()
-
-
-def _applied(stored: bytes | None) -> int:
-    return 0 if stored is None else int.from_bytes(stored, "big")
 
 
 def _taken(calls: list[Call] | deque[Call]) -> list[Call]:

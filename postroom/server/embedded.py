@@ -82,7 +82,7 @@ class _StatusReader:
             self._path,
             node.options.node_id,
             node.replica.group.term,
-            node.replica.applied_index(),
+            node.replica.state.applied_index(),
             Timestamp(self._driver.now()),
             node.engine.approximate_bytes(b"", keys.DATA_END),
             counters,

@@ -185,7 +185,7 @@ class Node:
         messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
-        replica.group = self.consensus.create(RANGE_ID, self.options.members, replica)
+        replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
         self.services = self._create_services(replica, deliveries, executions)
         return replica
@@ -439,15 +439,13 @@ class Node:
             return
         self._look_for_room_at = now + ROOM_CHECK_SECONDS
         free, reserve = self.engine.free_bytes(), self.options.disk_reserve_bytes
-        self.replica.refusal = None
-        if free < reserve:
-            self.replica.refusal = Unavailable(
-                f"only {free} bytes are free where the store lies, {reserve} are kept in reserve; "
-                "nothing was changed: free some space, then try again",
-                retry_after=1.0,
-            )
-            if len(self.replica.group.members) > 1:
-                self.hand_over()
+        self.replica.refuse(None if free >= reserve else Unavailable(
+            f"only {free} bytes are free where the store lies, {reserve} are kept in reserve; "
+            "nothing was changed: free some space, then try again",
+            retry_after=1.0,
+        ))  # fmt: skip
+        if free < reserve and len(self.replica.group.members) > 1:
+            self.hand_over()
 
     # --- the clock's ceiling, and syncing at intervals
 

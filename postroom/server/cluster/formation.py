@@ -44,7 +44,7 @@ from postroom.ranges.nodes import (
     founding_writes,
     nodes_key,
 )
-from postroom.ranges.replica import APPLIED_RECORD
+from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
 

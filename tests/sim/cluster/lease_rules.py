@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.ranges import lease as leases
-from postroom.ranges.replica import LEASE_RECORD
+from postroom.ranges.lease import LEASE_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import require
 

@@ -22,7 +22,7 @@ from postroom.raft.messages import Append
 from postroom.raft.replication import Feeding, Following
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
-from postroom.ranges.replica import Replica
+from postroom.ranges.state import RangeState, decode_command
 from postroom.ranges.tenure import Tenure
 from postroom.ranges.transactions import Committer
 from postroom.server.node import Node
@@ -58,19 +58,19 @@ def lease_starts_too_early() -> Patch:
 
 def lease_not_checked() -> Patch:
     """What a deposed leaseholder proposed takes effect under its successor's lease."""
-    apply = Replica.apply
+    apply = RangeState.apply
 
-    def unchecked(self: Replica, index: int, *rest: Any) -> None:
+    def unchecked(self: RangeState, index: int, *rest: Any) -> None:
         lease = self._tenure.lease
         command, context = rest[1], rest[2]
-        decided = getattr(context, "command", None) or _decode_command(command)
+        decided = getattr(context, "command", None) or decode_command(command)
         self._tenure.lease = _with_sequence(lease, decided.lease_sequence)
         before = self._tenure.lease
         apply(self, index, *rest)
         if self._tenure.lease is before:
             self._tenure.lease = lease
 
-    return Replica, "apply", unchecked
+    return RangeState, "apply", unchecked
 
 
 def vote_not_stored() -> Patch:
@@ -163,13 +163,13 @@ def reads_not_checked() -> Patch:
 
 def snapshot_lies() -> Patch:
     """A snapshot claims the entries that its turn has applied and not written yet."""
-    open_snapshot = Replica.open_snapshot
+    open_snapshot = RangeState.open_snapshot
 
-    def claims_more(self: Replica) -> Any:
+    def claims_more(self: RangeState) -> Any:
         snapshot = open_snapshot(self)
         return type(snapshot)(self._applied, snapshot.chunks)
 
-    return Replica, "open_snapshot", claims_more
+    return RangeState, "open_snapshot", claims_more
 
 
 MUTATIONS: Final[tuple[Callable[[], Patch], ...]] = (
@@ -189,10 +189,6 @@ MUTATIONS: Final[tuple[Callable[[], Patch], ...]] = (
     reads_not_checked,
     snapshot_lies,
 )
-
-
-def _decode_command(command: bytes) -> Any:
-    return sys.modules["postroom.ranges.replica"]._commands.decode(command)
 
 
 def _with_sequence(lease: Lease, sequence: int) -> Lease:

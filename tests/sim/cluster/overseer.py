@@ -37,8 +37,8 @@ class Overseer:
         """A node has been put together: from now on it is watched."""
         node = machine.node
         assert node is not None
-        replica = node.replica
-        apply, noop, installed = replica.apply, replica.noop, replica.snapshot_installed
+        state = node.replica.state
+        apply, noop, installed = state.apply, state.noop, state.snapshot_installed
 
         def watched_apply(
             index: int, term: int, command: bytes, context: object | None, staged: WriteSet
@@ -57,9 +57,9 @@ class Overseer:
             installed()
             self.seen["snapshots installed"] += 1
 
-        replica.apply = watched_apply  # type: ignore[method-assign]
-        replica.noop = watched_noop  # type: ignore[method-assign]
-        replica.snapshot_installed = watched_installed  # type: ignore[method-assign]
+        state.apply = watched_apply  # type: ignore[method-assign]
+        state.noop = watched_noop  # type: ignore[method-assign]
+        state.snapshot_installed = watched_installed  # type: ignore[method-assign]
         transfers.watch(machine, self.seen)
 
     def acted(self, machine: Machine) -> None:

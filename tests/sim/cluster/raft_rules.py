@@ -34,7 +34,7 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.ranges.replica import APPLIED_RECORD
+from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import require
 

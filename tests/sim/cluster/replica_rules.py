@@ -10,7 +10,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.sorted_map import SortedMap
 from postroom.raft.spool import Arriving
-from postroom.ranges.replica import APPLIED_RECORD
+from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require

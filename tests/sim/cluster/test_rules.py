@@ -11,8 +11,8 @@ from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Appended, Voted, encode_frame
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import Lease
-from postroom.ranges.replica import LEASE_RECORD, Replica
+from postroom.ranges.lease import LEASE_RECORD, Lease
+from postroom.ranges.replica import Replica
 from postroom.server.node import RANGE_ID, NodeOptions
 from tests.sim.checkers import Broken
 from tests.sim.cluster.cluster import Cluster

@@ -38,15 +38,15 @@ def watch(machine: Machine, seen: Counter[str]) -> None:
     """Counts what becomes of transfers to a node that has just been put together."""
     assert machine.node is not None
     _watch_spool(machine, seen)
-    replica = machine.node.replica
-    install = replica.install_snapshot
+    state = machine.node.replica.state
+    install = state.install_snapshot
 
     def counted_install(chunks: Iterable[bytes]) -> Iterator[WriteSet]:
         for piece in install(chunks):
             seen["pieces put in place"] += 1
             yield piece
 
-    replica.install_snapshot = counted_install  # type: ignore[method-assign]
+    state.install_snapshot = counted_install  # type: ignore[method-assign]
 
 
 def _watch_spool(machine: Machine, seen: Counter[str]) -> None:

@@ -1,0 +1,127 @@
+"""The state machine of a range: what the group has agreed on, applied to the engine.
+
+An entry is a command: raw writes that were evaluated by the leaseholder (:mod:`.batch`). They are
+applied blindly, on every replica alike, unless they were proposed under another lease than the one
+that is applied (Spanner and CockroachDB check the same below Raft).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.kv.cache import Cache
+from postroom.kv.engine import Engine, WriteSet
+from postroom.raft.snapshot import Snapshot
+from postroom.ranges.calls import Command, Proposal
+from postroom.ranges.registry import Registry
+from postroom.ranges.snapshot import install, is_chunk, open_snapshot
+from postroom.ranges.tenure import Tenure
+
+APPLIED_RECORD: Final = "applied"
+
+decode_command = msgspec.msgpack.Decoder(Command).decode
+
+
+class Owner(Protocol):
+    """What the state machine asks of its replica."""
+
+    def noop_applied(self) -> None:
+        """An entry of the group's own is applied: a new leader's first one, perhaps."""
+
+    def stop_serving(self) -> None:
+        """Memory does not hold for the state that is to come, or has come."""
+
+
+class RangeState:
+    """See the module; a :class:`postroom.raft.state_machine.StateMachine`.
+
+    Args:
+        range_id: which range.
+        stored: the node's engine.
+        cache: of the applied state; emptied when that changes without its knowledge.
+        registry: whom to tell what is applied.
+        tenure: the lease that is applied.
+        owner: the replica.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        stored: Engine,
+        cache: Cache,
+        registry: Registry,
+        tenure: Tenure,
+        owner: Owner,
+    ) -> None:
+        self._range_id = range_id
+        self._stored = stored
+        self._cache = cache
+        self._observers = registry.observers
+        self._tenure = tenure
+        self._owner = owner
+        self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
+        self._applied = self._stored_index()
+
+    def applied_index(self) -> int:
+        """The index of the last entry whose effects are stored."""
+        return self._applied
+
+    def noop(self, index: int, term: int, staged: WriteSet) -> None:
+        """An entry of the group's own."""
+        del term
+        self._applied = index
+        staged[self._applied_key] = keys.u64(index)
+        self._owner.noop_applied()
+
+    def apply(
+        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+    ) -> None:
+        """An entry is committed: its raw writes, and the index, join ``staged``."""
+        del term
+        mine = context if isinstance(context, Proposal) else None
+        decided = mine.command if mine is not None else decode_command(command)
+        if mine is None:
+            self._cache.clear()
+        if decided.lease_sequence == self._tenure.lease.sequence:
+            staged.update(decided.writes)
+            if self._observers.keys() & decided.writes.keys():
+                self._observe(decided.writes)
+        elif mine is not None:
+            mine.rejected = True
+        self._applied = index
+        staged[self._applied_key] = keys.u64(index)
+
+    def open_snapshot(self) -> Snapshot:
+        """The range as it is applied, for a member that lags."""
+        return open_snapshot(self._stored, self._range_id, self._applied_key)
+
+    def is_chunk(self, data: bytes) -> bool:
+        """Whether ``data``, from the network, can be a part of this range."""
+        return is_chunk(self._range_id, data)
+
+    def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
+        """What replaces the range; until ``snapshot_installed`` it is not to be read."""
+        self._owner.stop_serving()
+        self._cache.clear()
+        return install(self._stored, self._range_id, chunks)
+
+    def snapshot_installed(self) -> None:
+        """The range is another one: memory follows what is stored."""
+        self._cache.clear()
+        self._applied = self._stored_index()
+        for key, observer in self._observers.items():
+            observer(self._stored.get(key))
+        self._owner.stop_serving()
+
+    def _observe(self, writes: WriteSet) -> None:
+        for key, observer in self._observers.items():
+            if key in writes:
+                observer(writes[key])
+
+    def _stored_index(self) -> int:
+        stored = self._stored.get(self._applied_key)
+        return 0 if stored is None else int.from_bytes(stored, "big")
