@@ -12,15 +12,8 @@ Plain synchronous code, without a network, a loop or a clock of its own: a shell
 Who leads is the affair of :mod:`.search`. Requests go only to a node that says that it does.
 
 *What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
-recognised by its transaction's id and answered as the first time. What must not be said lightly is
-"nothing happened":
-
-* A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
-* A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had
-  no effect *yet*. It holds if none of them can be evaluated any more: those that were lost at the
-  same node are, since it ends older streams before it welcomes a newer one; else it is
-  ``CommitUnknown``.
-* After the deadline, ``Unavailable`` is for what certainly never took effect.
+recognised by its transaction's id and answered as the first time. What is said if there is no
+plain answer is the affair of :mod:`.outcomes`.
 
 *A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
 asked for every half second, and after another second without one the link is given up.
@@ -43,18 +36,10 @@ from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.link import Link
+from postroom.client.remote.outcomes import Outcomes, client_closed
 from postroom.client.remote.search import Search
 from postroom.client.sender import DeadlineExceeded
-from postroom.errors import (
-    AccessDenied,
-    CommitUnknown,
-    Error,
-    Invalid,
-    TransactionConflict,
-    TransactionExpired,
-    Unavailable,
-)
-from postroom.kv.clock import from_seconds
+from postroom.errors import CommitUnknown, Unavailable
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.ranges.nodes import RetireNode
 from postroom.ranges.requests import (
@@ -65,7 +50,6 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.ranges.transactions import RECORD_SECONDS
 
 REQUEST_SECONDS: Final = 15.0
 """Long enough for an election, a lease to run out and a rolling restart."""
@@ -81,8 +65,6 @@ LATE_SECONDS: Final = 0.25
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, wire.DescribeNode})
-_STAYS_SO: Final = (TransactionConflict, TransactionExpired)
-"""Failures of a commit that later evaluations would meet as well."""
 
 
 class _Upkeep(RemoteCall):
@@ -124,6 +106,9 @@ class Router:
         client = randomness.randbytes(wire.CLIENT_ID_BYTES)
         self._search = Search(self.addresses, port, monotonic, client, self._arm, self._is_idle)
         self._links = self._search.links
+        self._outcomes = Outcomes(
+            self.addresses, self._search.newest, self.reading, request_seconds
+        )
         self._queue: deque[RemoteCall] = deque()
         self._timed: list[tuple[float, int, RemoteCall]] = []
         self._later: list[tuple[float, int, RemoteCall]] = []
@@ -240,7 +225,7 @@ class Router:
         self._links.clear()
         self._queue.clear()
         for call in unanswered:
-            self._finish(call, self._cut_off(call))
+            self._finish(call, self._outcomes.cut_off(call, closed=True))
 
     # --- placing
 
@@ -272,9 +257,9 @@ class Router:
 
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
-            self._finish(call, _closed())
+            self._finish(call, client_closed())
         elif len(self._queue) >= QUEUE_MAX:
-            self._finish(call, self._unknown(call) if call.maybe else Unavailable(
+            self._finish(call, self._outcomes.unknown() if call.maybe else Unavailable(
                 f"{QUEUE_MAX} requests of this client wait to be sent already; nothing was "
                 f"changed: try again after a moment ({self.addresses.trouble()})",
                 retry_after=0.2,
@@ -377,27 +362,15 @@ class Router:
         elif name == wire.CLOCK_AHEAD:
             self.clock.refused(clock)
             self._try_later(call, 0.05)
-        elif name == CommitUnknown.__name__ and self._may_be_told_yet(call):
+        elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True
             self._try_later(call, 0.02)
         else:
             error = wire.error_from(failure)
             if call.maybe and isinstance(error, Unavailable):
                 self._try_later(call, error.retry_after)
-            elif call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call):
-                self._finish(call, self._unknown(call, error))
             else:
-                self._finish(call, error)
-
-    def _may_be_told_yet(self, call: RemoteCall) -> bool:
-        """Whether committing again can tell what an unknown outcome was."""
-        if type(call.request) is not CommitTransaction:
-            return call.is_commit
-        return self.reading() < call.request.began + from_seconds(RECORD_SECONDS)
-
-    def _is_adrift(self, call: RemoteCall) -> bool:
-        """Whether an attempt that was lost may be evaluated after the one that was answered."""
-        return any(self._search.newest.get(node, 0) <= lost for node, lost in call.adrift)
+                self._finish(call, self._outcomes.failed(call, error))
 
     def _on_redirect(self, link: Link, call: RemoteCall, failure: wire.Failure) -> None:
         if self._again(call):
@@ -448,7 +421,7 @@ class Router:
         hopeless = self.addresses.hopeless()
         if hopeless is not None and self._search.target is None:
             for call in self._taken_queue():
-                self._finish(call, self._unknown(call, hopeless) if call.maybe else hopeless)
+                self._finish(call, self._outcomes.unknown(hopeless) if call.maybe else hopeless)
 
     # --- time
 
@@ -484,7 +457,7 @@ class Router:
         self._sweep_at = now + SWEEP_SECONDS if unanswered else math.inf
 
     def _give_up(self, call: RemoteCall) -> None:
-        error = self._cut_off(call)
+        error = self._outcomes.cut_off(call, closed=self._closed)
         self._withdraw(call)
         self._finish(call, error)
 
@@ -492,34 +465,6 @@ class Router:
         link = call.link
         if link is not None and link.number in self._links and link.withdraw(call):
             self._port.output(link.number)
-
-    def _cut_off(self, call: RemoteCall) -> Exception:
-        """What is to be said of a call that was not answered."""
-        is_out = call.link is not None and call.number in call.link.sent
-        if call.is_commit and (call.maybe or is_out):
-            return self._unknown(call)
-        if self._closed:
-            return _closed()
-        if self.addresses.hung_up():
-            return AccessDenied(
-                "every node hangs up before anything is said; nothing was changed: connect with "
-                "tls= and a certificate that they accept, or with insecure=True if they have none "
-                f"({self.addresses.trouble()})"
-            )
-        return Unavailable(
-            f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
-            f"changed: try again, or look after the nodes ({self.addresses.trouble()})",
-            retry_after=0.5,
-        )
-
-    def _unknown(self, call: RemoteCall, error: Exception | None = None) -> CommitUnknown:
-        told = f"the last attempt was told: {error}" if error else self.addresses.trouble()
-        unknown = CommitUnknown(
-            "the commit was sent, and what became of it is not known: it may have happened, or "
-            f"may yet; commit again with the same transaction id, or read what it wrote ({told})"
-        )
-        unknown.__cause__ = error
-        return unknown
 
     def _unanswered(self) -> Iterable[RemoteCall]:
         for link in self._links.values():
@@ -541,10 +486,6 @@ def _address(leader: Any) -> str | None:
         case [int(), str(address)]:
             return address
     return None
-
-
-def _closed() -> Error:
-    return Invalid("the database was closed; nothing was changed: connect again")
 
 
 __all__ = ["REQUEST_SECONDS", "Port", "RemoteCall", "Router"]

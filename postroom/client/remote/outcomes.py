@@ -1,0 +1,107 @@
+"""What may be said of a request that was not plainly answered.
+
+What must not be said lightly is "nothing happened":
+
+* A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
+* A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had
+  no effect *yet*. It holds if none of them can be evaluated any more: those that were lost at the
+  same node are, since it ends older streams before it welcomes a newer one; else it is
+  ``CommitUnknown``.
+* After the deadline, ``Unavailable`` is for what certainly never took effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from postroom.client.remote.addresses import Addresses
+from postroom.client.remote.calls import RemoteCall
+from postroom.errors import (
+    AccessDenied,
+    CommitUnknown,
+    Error,
+    Invalid,
+    TransactionConflict,
+    TransactionExpired,
+    Unavailable,
+)
+from postroom.kv.clock import from_seconds
+from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions import RECORD_SECONDS
+
+_STAYS_SO: Final = (TransactionConflict, TransactionExpired)
+"""Failures of a commit that later evaluations would meet as well."""
+
+
+class Outcomes:
+    """See the module.
+
+    Args:
+        addresses: know what the trouble is.
+        newest: the newest link that each node has welcomed; it has ended the older ones.
+        reading: about now, by the cluster's clock, as a timestamp.
+        request_seconds: the deadline of requests without a time-out of their own.
+    """
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        newest: Mapping[int, int],
+        reading: Callable[[], int],
+        request_seconds: float,
+    ) -> None:
+        self._addresses = addresses
+        self._newest = newest
+        self._reading = reading
+        self._request_seconds = request_seconds
+
+    def may_be_told_yet(self, call: RemoteCall) -> bool:
+        """Whether committing again can tell what an unknown outcome was."""
+        if type(call.request) is not CommitTransaction:
+            return call.is_commit
+        return self._reading() < call.request.began + from_seconds(RECORD_SECONDS)
+
+    def failed(self, call: RemoteCall, error: Exception) -> Exception:
+        """What is to be said when the last attempt has failed with ``error``."""
+        if call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call):
+            return self.unknown(error)
+        return error
+
+    def cut_off(self, call: RemoteCall, *, closed: bool) -> Error:
+        """What is to be said of a call that was not answered in time, or before closing."""
+        is_out = call.link is not None and call.number in call.link.sent
+        if call.is_commit and (call.maybe or is_out):
+            return self.unknown()
+        if closed:
+            return client_closed()
+        if self._addresses.hung_up():
+            return AccessDenied(
+                "every node hangs up before anything is said; nothing was changed: connect with "
+                "tls= and a certificate that they accept, or with insecure=True if they have none "
+                f"({self._addresses.trouble()})"
+            )
+        return Unavailable(
+            f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
+            f"changed: try again, or look after the nodes ({self._addresses.trouble()})",
+            retry_after=0.5,
+        )
+
+    def unknown(self, error: Exception | None = None) -> CommitUnknown:
+        """A commit was sent; ``error`` is what its last attempt was told."""
+        told = f"the last attempt was told: {error}" if error else self._addresses.trouble()
+        unknown = CommitUnknown(
+            "the commit was sent, and what became of it is not known: it may have happened, or "
+            f"may yet; commit again with the same transaction id, or read what it wrote ({told})"
+        )
+        unknown.__cause__ = error
+        return unknown
+
+    def _is_adrift(self, call: RemoteCall) -> bool:
+        """Whether an attempt that was lost may be evaluated after the one that was answered."""
+        return any(self._newest.get(node, 0) <= lost for node, lost in call.adrift)
+
+
+def client_closed() -> Error:
+    """What is said to those who come, or still wait, when the client is closed."""
+    return Invalid("the database was closed; nothing was changed: connect again")
