@@ -5,8 +5,11 @@
     admitted ──▶ learner ── has caught up ──▶ voter            retired ──▶ removed ──▶ forgotten
 
 A node that joins is fed first and counted afterwards, so that it holds nobody up (Raft
-dissertation, section 4.2.1). One that is retired leaves at once: it is gone, or about to go. When
-it is the leader that is to go, it hands over first, and its successor removes it.
+dissertation, section 4.2.1). One that is retired leaves at once if it is gone already, else when
+those that join are counted: who is replaced counts until the successor does. Nobody leaves if those
+that answer would be no majority then: it would be the last thing that the group agrees on, or not
+even that (etcd's strict reconfiguration check). When it is the leader that is to go, it hands over
+first, and its successor removes it.
 
 Runs on the leaseholder only, and sleeps while there is nothing to change.
 """
@@ -90,7 +93,7 @@ class Keeper:
             outcome = await self._node.change_members(change)
             _log.info("%s: %s", change, outcome.value)
             return False
-        if self._retires_itself(nodes):
+        if self._retires_itself(nodes) and not self._is_feeding(nodes):
             self._node.hand_over()
             return False
         return await self._forget(nodes) and not self._group.learners
@@ -98,24 +101,45 @@ class Keeper:
     def _next_change(self, nodes: Nodes) -> Change | None:
         group = self._group
         voters, learners = set(group.members), set(group.learners)
-        wanted = [node.node_id for node in nodes.nodes if not node.retired]
-        for member in sorted((voters | learners) - set(wanted)):
-            if member != self._node.node_id:
-                return Remove(member)
+        wanted = _wanted(nodes)
+        leaving = (voters | learners) - set(wanted)
+        counting = {member for member in leaving & voters if self._answers(member)}
+        if removal := self._removal(leaving - counting):
+            return removal
         for member in wanted:
             if member not in voters and member not in learners:
                 return AddLearner(member)
         for member in sorted(learners):
             if len(voters) < VOTERS_MAX and self._has_caught_up(member):
                 return Promote(member)
+        return None if self._is_feeding(nodes) else self._removal(counting)
+
+    def _removal(self, leaving: set[NodeId]) -> Change | None:
+        """Of one of ``leaving`` without whom those that answer are a majority."""
+        voters = set(self._group.members)
+        answering = {voter for voter in voters if self._answers(voter)}
+        for member in sorted(leaving - {self._node.node_id}):
+            if 2 * len(answering - {member}) > len(voters - {member}):
+                return Remove(member)
         return None
+
+    def _is_feeding(self, nodes: Nodes) -> bool:
+        """Whether somebody who answers is about to be counted."""
+        joining = set(self._group.learners) & set(_wanted(nodes))
+        return len(self._group.members) < VOTERS_MAX and any(map(self._answers, joining))
+
+    def _answers(self, member: NodeId) -> bool:
+        if member == self._node.node_id:
+            return True
+        progress = self._group.progress().get(member)
+        return progress is not None and progress.silent_seconds < SILENT_SECONDS_MAX
 
     def _has_caught_up(self, learner: NodeId) -> bool:
         progress = self._group.progress().get(learner)
         return (
             progress is not None
             and not progress.snapshot_under_way
-            and progress.silent_seconds < SILENT_SECONDS_MAX
+            and self._answers(learner)
             and progress.match_index > 0  # it has answered at all
             and progress.match_index + CAUGHT_UP_ENTRIES >= self._group.last_index
         )
@@ -134,3 +158,7 @@ class Keeper:
             except (Retryable, CommitUnknown):
                 return False
         return not any(node.retired for node in nodes.nodes if node not in gone)
+
+
+def _wanted(nodes: Nodes) -> list[NodeId]:
+    return [node.node_id for node in nodes.nodes if not node.retired]

@@ -81,6 +81,13 @@ class Node:
         return done
 
 
+def silent(*members: int) -> Group:
+    """A group of three, some of whom have not answered for long; or who joins it does not."""
+    group = Group((1, 2, 3))
+    group.behind = {each: Progress(0, 5.0, snapshot_under_way=False) for each in members}
+    return group
+
+
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
@@ -131,9 +138,50 @@ def test_it_is_not_counted_before_it_has_ever_answered() -> None:
 
 def test_a_wiped_disk_is_replaced() -> None:
     """The old member is gone for good, so it goes first; the new one is counted when it can be."""
-    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
+    node = Node(silent(3), member(1), member(2), member(3, retired=True), member(4))
     assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
     assert node.steps() == []
+
+
+def test_a_node_that_is_replaced_counts_until_its_successor_does() -> None:
+    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == [AddLearner(4), Promote(4), Remove(3), ForgetNode(3)]
+
+
+def test_a_leader_that_is_replaced_leads_until_then() -> None:
+    group = Group((1, 2, 3), (4,))
+    group.behind = {4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=True)}
+    node = Node(group, member(1, retired=True), member(2), member(3), member(4))
+    assert node.steps(3) == []
+    group.behind.clear()
+    assert node.steps(2) == [Promote(4), "hand over"]
+
+
+def test_a_successor_that_does_not_answer_is_not_waited_for() -> None:
+    group = silent(4)
+    node = Node(group, member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == [AddLearner(4), Remove(3), ForgetNode(3)]
+
+
+def test_nobody_leaves_if_no_majority_of_the_others_answers() -> None:
+    """The change could not be committed, nor anything after it."""
+    group = silent(3)
+    node = Node(group, member(1), member(2, retired=True), member(3))
+    assert node.steps() == []
+    assert not finished(node.keeper.step()), "it looks again"
+    group.behind.clear()
+    assert node.steps() == [Remove(2), ForgetNode(2)]
+
+
+def test_nobody_leaves_if_no_majority_answers() -> None:
+    node = Node(silent(2, 3), member(1), member(2), member(3, retired=True))
+    assert node.steps() == []
+
+
+def test_who_is_gone_leaves_first() -> None:
+    """In order of numbers, the first change would be the last one."""
+    node = Node(silent(3), member(1), member(2, retired=True), member(3, retired=True))
+    assert node.steps() == [Remove(3), Remove(2), ForgetNode(2), ForgetNode(3)]
 
 
 def test_a_retired_leader_hands_over() -> None:

@@ -90,25 +90,27 @@ class Cluster:
         self.addresses = [address_of(name) for name in names]
         self._founders = founders(self.addresses)
         self._digest = hashlib.blake2b(digest_size=16)
-        self.machines = [
-            self._machine(number, each, MachineClock(self.agenda, *clock))
-            for number, (each, clock) in enumerate(zip(options, clocks, strict=True), 1)
-        ]
+        self.machines: list[Machine] = []
+        self._machines_made = 0
+        for each, clock in zip(options, clocks, strict=True):
+            machine = self.add_machine(each, MachineClock(self.agenda, *clock))
+            number, first = self._machines_made, self._founders
+            founds = number == 1
+            settle(machine, found_writes(first) if founds else become_writes(number, first), number)
         self.overseer.machines = self.machines
 
-    def _machine(self, number: int, options: NodeOptions, clock: MachineClock) -> Machine:
-        name = f"machine {number}"
+    def add_machine(self, options: NodeOptions, clock: MachineClock) -> Machine:
+        """One more, with an empty disk, at an address of its own."""
+        self._machines_made += 1
+        name = f"machine {self._machines_made}"
         randomness = Random(f"{name} {self.seed}")
         machine = Machine(name, self.agenda, self.network, clock, randomness, options)
         machine.peers = self.machine_of
         machine.overseer = self.overseer
         machine.begin_session = self._begin_session
-        founds = number == 1
-        settle(
-            machine,
-            found_writes(self._founders) if founds else become_writes(number, self._founders),
-            number,
-        )
+        self.machines.append(machine)
+        if address_of(name) not in self.addresses:
+            self.addresses.append(address_of(name))
         return machine
 
     def _begin_session(self, machine: Machine, end: End) -> SessionShell:
@@ -116,7 +118,8 @@ class Cluster:
         life = machine.name, machine.lives
         if life not in self._sessions:
             assert machine.node is not None
-            self._sessions[life] = Sessions(machine.node)
+            self._sessions[life] = sessions = Sessions(machine.node)
+            machine.node.on_nodes = sessions.tell_nodes
         return SessionShell(self._sessions[life], machine, end, self.agenda)
 
     # --- machines

@@ -56,7 +56,7 @@ class Faults:
             self._fall_asleep, self._fall_asleep, self._set_clock, self._isolate, self._isolate,
             self._cut_one_way, self._split, self._cut_off_client, self._bad_weather,
             self._bad_weather, self._transfer, self._hand_over, self._close, self._lose_disk,
-            self._lose_disk,
+            self._lose_disk, self._add_node, self._retire_node, self._retire_node,
         ]  # fmt: skip
         self._acts: list[Callable[[], None]] = self._random.sample(
             acts, self._random.randint(2, len(acts))
@@ -180,6 +180,14 @@ class Faults:
         """All of it, for good; unless that would be more than a minority of the disks."""
         if self.joining.lose_disk(self._someone()):
             self.seen["lost disks"] += 1
+
+    def _add_node(self) -> None:
+        if self.joining.add_node():
+            self.seen["nodes added"] += 1
+
+    def _retire_node(self) -> None:
+        if self.joining.retire_node(self._someone()):
+            self.seen["nodes retired"] += 1
 
     def _set_clock(self) -> None:
         self._someone().clock.set_wall(self._random.choice(self._jumps))

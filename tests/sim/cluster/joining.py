@@ -1,24 +1,34 @@
-"""Disks that are lost, and nodes that are replaced: an empty disk comes back as a new node.
+"""Nodes that come and go: disks that are lost, machines that are added, nodes that are retired.
 
 A machine whose disk was wiped has forgotten what its node had promised, so it must not go on as
-that node. It asks for admission and gets a new number; the keeper on the leaseholder feeds it,
-counts it when it has caught up, and removes its predecessor. One machine at a time loses its disk,
-until that is done: a minority.
+that node. It asks for admission and gets a new number, as one that is added does; the keeper on the
+leaseholder feeds it, counts it when it has caught up, and removes its predecessor. One machine at a
+time loses its disk, until that is done: a minority.
+
+A node that is retired, perhaps the one that leads, perhaps while it or others are down, goes on for
+a while after it was removed: nobody tells it. It may not be in anybody's way. Machines are added
+and retired whatever else is under way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call
-from postroom.ranges.nodes import Admission, AdmitNode
+from postroom.ranges.nodes import Admission, AdmitNode, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
+from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.replica_rules import applied_index
+
+MACHINES_MIN: Final = 3
+MACHINES_MAX: Final = 6
 
 
 class _Asked(Call):
@@ -38,19 +48,25 @@ class Joining:
     """See the module.
 
     Args:
+        cluster: what grows and shrinks.
+        randomness: for the ids of disks, and when who was removed ends.
         retry_seconds: how long a machine waits before it asks again.
+
+    Attributes:
+        leaving: the machines whose nodes are retired and that still run.
     """
 
     def __init__(self, cluster: Cluster, randomness: Random, retry_seconds: float) -> None:
         self._cluster = cluster
         self._random = randomness
         self._retry_seconds = retry_seconds
+        self.leaving: list[Machine] = []
 
     # --- losing a disk
 
     def lose_disk(self, machine: Machine) -> bool:
         """A machine's disk is empty from now on; false if another one is being replaced."""
-        if not (self._has_begun() and self.is_settled()):
+        if machine in self.leaving or not (self._has_begun() and self.is_settled()):
             return False
         if machine.node is not None:
             machine.crash(power=False)
@@ -81,6 +97,71 @@ class Joining:
         """Whether the founder's state, of which there was one copy at first, has got around."""
         disks = [machine.disk.durable for machine in self._cluster.machines]
         return all(applied_index(disk) >= FIRST_INDEX for disk in disks)
+
+    # --- adding and retiring
+
+    def add_node(self) -> bool:
+        """One more machine; false if there are enough."""
+        cluster = self._cluster
+        if len(cluster.machines) >= MACHINES_MAX:
+            return False
+        like = self._random.choice(cluster.machines)
+        clock = MachineClock(cluster.agenda, self._random.uniform(0.98, 1.02), 0.0, 0.00001)
+        machine = cluster.add_machine(msgspec.structs.replace(like.options, node_id=0), clock)
+        machine.in_parts, machine.on_crash = like.in_parts, like.on_crash
+        machine.is_homeless = True
+        self._ask(machine, self._random.randbytes(16))
+        return True
+
+    def retire_node(self, machine: Machine) -> bool:
+        """Has the node of a machine leave for good; false if it must stay, or others too few.
+
+        With fewer, the next disk that is lost, or has just been, could be half of those that count.
+        Machine 1 stays: a client that is cut off while all that it knows of leave is lost.
+        """
+        staying = [each for each in self._cluster.machines if self._counts(each)]
+        must_stay = machine not in staying or machine.name == "machine 1"
+        if must_stay or len(staying) <= MACHINES_MIN:
+            return False
+        self.leaving.append(machine)
+        self._retire(machine, machine.node_id)
+        return True
+
+    def _counts(self, machine: Machine) -> bool:
+        """Whether its node votes, and is to stay."""
+        leader = self._cluster.leader()
+        if leader is None or leader.node is None:
+            return False
+        voters = leader.node.replica.group.members
+        is_there = machine not in self.leaving and not machine.is_homeless
+        return is_there and machine.node_id in voters
+
+    def _retire(self, machine: Machine, node_id: int) -> None:
+        """Asks until it is out, as 'postroom remove-node' does."""
+        if self._is_out(node_id):
+            wait = self._retry_seconds * self._random.choice([0, 3, 30])
+            self._cluster.agenda.after(wait, lambda: self._take_away(machine))
+        else:
+            self._at_leaseholder(RetireNode(node_id), lambda _: None)
+            self._cluster.agenda.after(self._retry_seconds, lambda: self._retire(machine, node_id))
+
+    def _is_out(self, node_id: int) -> bool:
+        """Whether the leader has forgotten it, and that can not be undone."""
+        leader = self._cluster.leader()
+        if leader is None or leader.node is None or leader.node.nodes is None:
+            return False
+        group = leader.node.replica.group
+        is_committed = group.applied_index >= group.core.journal.members_index
+        is_member = node_id in (*group.members, *group.learners)
+        return is_committed and not is_member and leader.node.nodes.by_id(node_id) is None
+
+    def _take_away(self, machine: Machine) -> None:
+        self.leaving.remove(machine)
+        self._cluster.machines.remove(machine)
+        machine.is_homeless = True
+        if machine.node is not None:
+            machine.crash(power=False)
+        self._cluster.overseer.seen["nodes taken away"] += 1
 
     # --- coming back
 

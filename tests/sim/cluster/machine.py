@@ -158,7 +158,8 @@ class Machine:
                 self._take_part(node)
             while node.wants_turn():
                 node.turn()
-                self.overseer.written(self)
+                if node.failed is None:
+                    self.overseer.written(self)
             self.node = None
             node.close()
         self._end_sessions()

@@ -2,7 +2,8 @@
 
 * **Election safety**: at most one leader a term, ever.
 * **Log matching**: two logs with an entry of equal index and term are equal up to it.
-* **Leader completeness**: what was applied anywhere is in the log of every later leader.
+* **Leader completeness**: what was applied anywhere is in the log of every leader of a later term.
+  (One of an earlier term may be elected after that, by votes that were long on their way.)
 * **State machine safety**: no two members apply different entries at one index.
 * **Persistence**: nobody says what it could forget: at the moment at which a vote, an answer to an
   append, or anything of a term is sent, the disk holds it in its synced part.
@@ -76,17 +77,19 @@ class RaftRules:
     Attributes:
         leaders: of each term.
         applied: every entry that any member has applied, once that was written.
-        voters: the sets of voters that there were.
+        committed_by: for each of them a term in which it was committed already.
+        voters: the sets of voters that members had, by the index that set them.
         wiped: the nodes whose disks were lost.
     """
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
         self.applied: dict[int, Entry] = {}
+        self.committed_by: dict[int, int] = {}
         self.newest = 0
         self.wiped: set[int] = set()
-        self.voters: list[tuple[int, ...]] = []
-        self._applying: dict[str, list[tuple[int, Entry]]] = {}
+        self.voters: dict[int, set[tuple[int, ...]]] = {}
+        self._applying: dict[str, list[tuple[int, Entry, int]]] = {}
         self._leads: dict[str, int] = {}
         self._hard_states: dict[str, tuple[bytes | None, Log]] = {}
 
@@ -106,15 +109,18 @@ class RaftRules:
 
     def _check_complete(self, machine: Machine, journal: Journal) -> None:
         who = f"{machine.name}, leader of term {self._leads[machine.name]},"
+        term, newest = self._leads[machine.name], self.newest
+        while newest and self.committed_by.get(newest, 0) > term:
+            newest -= 1
         require(
-            journal.last_index >= self.newest,
-            f"{who} has entries to {journal.last_index}; {self.newest} was applied somewhere",
+            journal.last_index >= newest,
+            f"{who} has entries to {journal.last_index}; {newest} was applied somewhere",
         )
-        for index in range(journal.base_index + 1, self.newest + 1):
+        for index in range(journal.base_index + 1, newest + 1):
             known = self.applied.get(index)
             mine = journal.term_at(index)
             require(
-                known is None or known[0] == mine,
+                known is None or known[0] == mine or self.committed_by[index] > term,
                 f"{who} has an entry of term {mine} at {index}; applied was one of {known}",
             )
 
@@ -122,13 +128,16 @@ class RaftRules:
 
     def applies(self, machine: Machine, index: int, term: int, effects: WriteSet) -> None:
         """A member applies an entry; it counts when it is written."""
+        assert machine.node is not None
         digest = blake2b(msgspec.msgpack.encode(effects), digest_size=8).digest()
-        self._applying.setdefault(machine.name, []).append((index, (term, digest)))
+        applied = index, (term, digest), machine.node.replica.group.term
+        self._applying.setdefault(machine.name, []).append(applied)
 
     def written(self, machine: Machine) -> None:
         """What was applied in this turn is written."""
-        for index, entry in self._applying.pop(machine.name, ()):
+        for index, entry, told_in in self._applying.pop(machine.name, ()):
             known = self.applied.setdefault(index, entry)
+            self.committed_by[index] = min(told_in, self.committed_by.get(index, told_in))
             require(
                 known == entry,
                 f"{machine.name} applied {_told(entry)} at {index}, elsewhere it was "
@@ -136,9 +145,9 @@ class RaftRules:
             )
             self.newest = max(self.newest, index)
         assert machine.node is not None
-        voters = machine.node.replica.group.members
-        if voters and voters not in self.voters[-3:]:
-            self.voters.append(voters)
+        journal = machine.node.replica.group.core.journal
+        if journal.members.voters:
+            self.voters.setdefault(journal.members_index, set()).add(journal.members.voters)
 
     def crashed(self, machine: Machine) -> None:
         """What it was about to apply may be forgotten."""
@@ -196,11 +205,13 @@ class RaftRules:
             for machine in machines
             if Log(machine.disk.durable).covers(self.newest, term)
         } | self.wiped
-        # It may have been committed by the members before a change that is under way.
-        enough = any(len(holding & set(who)) > len(who) // 2 for who in self.voters[-3:])
+        # It may have been committed by the members before a change that is under way, and a member
+        # that is cut off may have a change in its log that will never be committed.
+        recent = [who for index in sorted(self.voters)[-4:] for who in sorted(self.voters[index])]
+        enough = any(len(holding & set(who)) > len(who) // 2 for who in recent)
         require(
             enough,
-            f"entry {self.newest} was applied, but of {self.voters[-1]} only "
+            f"entry {self.newest} was applied, but of {recent} only "
             f"{sorted(holding - self.wiped)} have it synced",
         )
 

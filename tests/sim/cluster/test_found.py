@@ -26,6 +26,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import Put, ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.joining import Joining
 from tests.sim.test_found import end_turn, opened, sent, transaction
 
 # --- change feeds
@@ -157,6 +158,34 @@ def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_until_a_minut
 
     with pytest.raises(CommitUnknown, match="read what it would have written"):
         cluster.run(db.run(late), "it is told at once", 1.0)
+
+
+def test_a_busy_client_learns_of_nodes_that_come_after_it(cluster: Cluster) -> None:
+    """It was told who the nodes were when it came. Then they were replaced one by one; when the one
+    that it talked to died, it knew of no other.
+    """
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    first = list(cluster.machines)
+    assert cluster.leader() is first[0]
+    joining = Joining(cluster, random.Random(1), 0.1)
+    over: list[None] = []
+
+    async def stay_busy() -> None:
+        while not over:
+            await db.get(b"key")
+            await db._sender.sleep(0.05)
+
+    busy = cluster.spawn("busy client", stay_busy())
+    for machine in first[1:]:
+        assert joining.add_node()
+        cluster.agenda.run_until(joining.is_settled, "a node joins", 10.0)
+        assert joining.retire_node(machine)
+        cluster.agenda.run_until(lambda: not joining.leaving, "a node leaves", 10.0)
+    over.append(None)
+    cluster.agenda.run_until(lambda: busy.done, "it stops", 1.0)
+    first[0].crash(power=True)
+    cluster.run(db.put(b"key", b"value"), "the others answer", 20.0)
 
 
 # --- commands

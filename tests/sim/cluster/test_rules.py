@@ -62,6 +62,15 @@ def test_a_leader_without_an_entry_that_was_applied(cluster: Cluster) -> None:
         cluster.overseer.acted(leader_of(cluster))
 
 
+def test_a_leader_of_an_earlier_term_need_not_have_it(cluster: Cluster) -> None:
+    """Its votes were long on their way; a later leader had been elected meanwhile."""
+    rules, leader = cluster.overseer.raft, leader_of(cluster)
+    rules._leads.clear()
+    rules.newest += 1
+    rules.committed_by[rules.newest] = leader.node.replica.group.term + 1  # type: ignore[union-attr]
+    cluster.overseer.acted(leader)
+
+
 def test_a_leader_with_another_entry_than_was_applied(cluster: Cluster) -> None:
     rules, journal = cluster.overseer.raft, leader_of(cluster).node.replica.group.core.journal  # type: ignore[union-attr]
     rules._leads.clear()
