@@ -11,6 +11,7 @@ from postroom.client.remote import wire
 from postroom.errors import Unavailable
 from postroom.kv.clock import from_seconds
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
+from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
@@ -87,6 +88,17 @@ def test_a_client_is_welcomed_and_told_who_leads(store: Store) -> None:
     assert isinstance(welcome, wire.Welcome)
     assert (welcome.node_id, welcome.leader, welcome.nodes) == (1, 1, [])
     assert welcome.clock == store.node.clock.reading()
+
+
+def test_a_client_is_told_when_the_nodes_are_others(store: Store) -> None:
+    """Also if it is never silent, and so never looks up."""
+    sessions = Sessions(store.node)
+    client = Client(sessions)
+    client.read()
+    store.node.nodes = Nodes(bytes(16), 3, (NodeDescriptor(2, "two:1", bytes(16)),))
+    sessions.tell_nodes()
+    (welcome,) = client.read()
+    assert welcome.nodes == [(2, "two:1")]
 
 
 def test_all_answers_of_a_turn_leave_in_one_frame(store: Store) -> None:

@@ -102,6 +102,7 @@ class _Asking:
         self._frames: dict[int, list[bytes]] = {}
         self._unanswered: dict[int, set[int]] = {}
         self._counters: Counters | None = None
+        self._named: dict[int, str] = {}
 
     def greet(self, address: str) -> None:
         """Open a stream, unless there is one."""
@@ -150,6 +151,7 @@ class _Asking:
         requests = [(_DESCRIBE, wire.DescribeNode()), (_COUNT, ReadCounters())]
         self._frames[link].append(wire.encode((1, welcome.clock, requests)))
         self._streams.output(link)
+        self._named.update(welcome.nodes)
         for node_id, address in welcome.nodes:
             self.greet(address)
             for report in self._links.values():
@@ -184,12 +186,17 @@ class _Asking:
             self._streams.close(link)
 
     def result(self) -> Survey:
-        """What is known now. A node that is reached at two addresses counts once."""
+        """What is known now. A node that is reached at two addresses counts once; of two that are
+        said to be at one address, one is not there.
+        """
         reports: dict[Any, NodeReport] = {}
         for report in self._links.values():
             key = report.node_id or report.address
             if key not in reports or reports[key].status is None:
                 reports[key] = report
+        for node_id, address in self._named.items():
+            elsewhere = Error(f"another node answers at {address}")
+            reports.setdefault(node_id, NodeReport(address, node_id, trouble=elsewhere))
         found = sorted(reports.values(), key=lambda each: (each.node_id or 2**63, each.address))
         if not any(each.status is not None for each in found):
             raise _nobody(found)

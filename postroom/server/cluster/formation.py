@@ -45,6 +45,7 @@ from postroom.ranges.nodes import (
     nodes_key,
 )
 from postroom.ranges.state import APPLIED_RECORD
+from postroom.server.keeper import VOTERS_MAX
 from postroom.server.node import RANGE_ID
 from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
 
@@ -254,6 +255,9 @@ def node_alone(engine: Engine) -> int | None:
 
 
 def first_members(engine: Engine) -> tuple[int, ...]:
-    """The members of the group if its log is new: the founders on the founder's disk, else none."""
+    """The members of the group if its log is new: the founders on the founder's disk, else none.
+
+    Of many founders the first ones vote; the others become learners, as if they came later.
+    """
     nodes = decode(engine.get(nodes_key(RANGE_ID)))
-    return () if nodes is None else tuple(node.node_id for node in nodes.nodes)
+    return () if nodes is None else tuple(node.node_id for node in nodes.nodes[:VOTERS_MAX])

@@ -173,18 +173,20 @@ class Place:
         Raises:
             Invalid: it has been removed from the cluster.
         """
+        while not await self._tell_address_once(nodes()):
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def _tell_address_once(self, known: Nodes | None) -> bool:
+        others = [] if known is None else [node.address for node in known.nodes]
         questions = Questions(self._security)
-        application = Application(self.store_id, self._address)
         try:
-            while True:
-                known = nodes()
-                others = [] if known is None else [node.address for node in known.nodes]
-                if await questions.admit([self._address, *others], application) is not None:
-                    _log.info("the others know that this node is at %s now", self._address)
-                    return
-                await asyncio.sleep(ASK_SECONDS)
+            application = Application(self.store_id, self._address)
+            told = await questions.admit([self._address, *others], application) is not None
         finally:
             await questions.close()
+        if told:
+            _log.info("the others know that this node is at %s now", self._address)
+        return told
 
     async def look_around(
         self,
@@ -205,13 +207,16 @@ class Place:
         """
         warned: set[str] = set()
         while True:
-            known = nodes()
+            known, sought_elsewhere = nodes(), False
             others = () if known is None else tuple(node.address for node in known.nodes)
             for address, hello in (await self._hellos({*self._first_addresses, *others})).items():
                 if self._was_removed(address, hello, warned):
                     raise self._removed()
+                sought_elsewhere = sought_elsewhere or self._is_sought_elsewhere(hello)
                 met(hello.store_id, address)
-            if settled():
+            if sought_elsewhere:
+                await self._tell_address_once(nodes())
+            elif settled():
                 return
             await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
 
@@ -233,6 +238,11 @@ class Place:
                 address, theirs.cluster_id.hex(), record.cluster_id.hex(),
             )  # fmt: skip
         return False
+
+    def _is_sought_elsewhere(self, hello: Hello) -> bool:
+        """Whether others look for this node where it is not; nothing that they send can tell it."""
+        mine = None if hello.nodes is None else hello.nodes.by_store(self.store_id)
+        return mine is not None and mine.address != self._address
 
     def _removed(self) -> Invalid:
         assert self.record is not None

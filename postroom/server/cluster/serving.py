@@ -215,12 +215,17 @@ class ServedNode:
         peers.follow(known)
         peers.on_frames = lambda: node.wake(urgent=True)
         node.on_malformed = peers.distrust
-        node.on_nodes = lambda: peers.follow(node.nodes or known)
+        sessions = self._sessions = Sessions(node)
+
+        def nodes_changed() -> None:
+            peers.follow(node.nodes or known)
+            sessions.tell_nodes()
+
+        node.on_nodes = nodes_changed
         self._driver.start()
         self._nodes_service.peers = peers
         self._nodes_service.admit = self._admit
-        self._sessions = Sessions(node)
-        service = StoreService(self._sessions, self._security.check_client)
+        service = StoreService(sessions, self._security.check_client)
         self._for_clients.service_handler = service.handler()
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
@@ -231,7 +236,7 @@ class ServedNode:
         assert self._driver is not None
         request = AdmitNode(application.store_id, application.address)
         try:
-            if self.node.replica.serves:
+            if self.node.leader() == self.node.node_id:
                 refused = await self._not_there(application)
                 if refused is not None:
                     return refused

@@ -209,9 +209,10 @@ class Session:
             )
         self.client, self.stream = hello.client, hello.stream
         if self._sessions.admit(self):
-            self._welcome()
+            self.welcome()
 
-    def _welcome(self) -> None:
+    def welcome(self) -> None:
+        """Say who leads, and who the nodes are."""
         node = self._node
         nodes = () if node.nodes is None else node.nodes.nodes
         addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
@@ -229,7 +230,7 @@ class Session:
         if not self.stream:
             raise wire.WireError("no Hello before the first request")
         if ask.looks_up:
-            self._welcome()
+            self.welcome()
         if ask.requests:
             self._on_requests(ask, frame_bytes)
         for number in ask.withdrawn:
@@ -415,6 +416,13 @@ class Sessions:
         """It has ended."""
         if self._open.get(session.client) is session:
             del self._open[session.client]
+
+    def tell_nodes(self) -> None:
+        """The nodes are others now. All clients are told: of those that one knows from before, none
+        may be left when it next loses its stream.
+        """
+        for session in self._open.values():
+            session.welcome()
 
     def end_all(self, reason: Error) -> None:
         """The node stops: each client is told, and goes elsewhere."""

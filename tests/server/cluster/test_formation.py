@@ -139,6 +139,13 @@ def test_a_founders_disk() -> None:
     assert formation.first_members(engine) == (1, 2, 3)
 
 
+def test_of_many_founders_the_first_ones_vote() -> None:
+    engine = MemoryEngine()
+    nodes = cluster(*(f"{letter}:1" for letter in "abcdefghi"))
+    engine.write(formation.found_writes(nodes), sync=True)
+    assert formation.first_members(engine) == (1, 2, 3, 4, 5, 6, 7)
+
+
 def test_the_disk_of_who_joins_has_no_members_of_its_own() -> None:
     engine, nodes = MemoryEngine(), cluster(A, B, C)
     engine.write(formation.become_writes(2, nodes), sync=True)

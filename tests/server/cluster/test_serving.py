@@ -19,11 +19,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import postroom
 import postroom.aio
+from postroom.client.remote import link
 from postroom.client.remote.removal import remove_node
+from postroom.client.remote.survey import survey
 from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed
 from postroom.kv.leveldb import LevelDBEngine
+from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.nodes_service import Application
 from postroom.server.cluster.security import Security
@@ -42,11 +45,13 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 class Serving:
     """A node in this process, and the task that runs it."""
 
-    def __init__(self, folder: Path, address: str, *first: str, listen: str = "") -> None:
+    def __init__(
+        self, folder: Path, address: str, *first: str, listen: str = "", lease_seconds: float = 9.0
+    ) -> None:
         self.address = address
         settings = Settings(
             folder, listen or address, address, first or (address,), Security(None),
-            disk_reserve_bytes=0,
+            lease_seconds, disk_reserve_bytes=0,
         )  # fmt: skip
         self.served = ServedNode(settings, SystemClock(), Random(folder.name + address))
         self.ready = asyncio.Event()
@@ -66,11 +71,9 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, address: str, *first: str, listen: str = ""
-) -> AsyncIterator[Serving]:
+async def serving(folder: Path, address: str, *first: str, **other: Any) -> AsyncIterator[Serving]:
     """A node that is ready, and is stopped at the end."""
-    node = Serving(folder, address, *first, listen=listen)
+    node = Serving(folder, address, *first, **other)
     try:
         await node.wait_ready()
         yield node
@@ -261,6 +264,96 @@ def test_a_wrong_address_is_not_admitted(tmp_path: Path, addresses: list[str]) -
             nodes = node.served.node.nodes
             assert nodes is not None
             assert [(each.node_id, each.retired) for each in nodes.nodes] == [(1, False)]
+
+    run(main())
+
+
+def test_a_wrong_address_is_not_admitted_by_an_idle_leader(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    """Its lease has lapsed; it gets it again with the very request that it must not make."""
+    first, second, third = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first, lease_seconds=0.2) as node:
+            await until(lambda: not node.served.node.replica.serves)
+            questions = Questions(Security(None))
+            assert await questions.admit([first], Application(bytes(16), third)) is None
+            await questions.close()
+            async with serving(tmp_path / "b", second, first) as other:
+                await until(lambda: other.served.node.nodes is not None)
+                await until(lambda: not node.served.node.replica.serves)
+            mistaken = Serving(tmp_path / "b", first, first, listen=second)
+            with pytest.raises(Invalid, match="another node is at"):
+                await mistaken.task
+            nodes = node.served.node.nodes
+            assert nodes is not None
+            assert [each.address for each in nodes.nodes] == [first, second]
+
+    run(main())
+
+
+def test_a_wrong_address_in_the_record_is_corrected(tmp_path: Path, addresses: list[str]) -> None:
+    """While its node was away, another one was taken for it, or it was started elsewhere."""
+    first, second, third = addresses
+    elsewhere = Loopback().address(1)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "a", first) as node,
+            serving(tmp_path / "b", second, first) as other,
+            serving(tmp_path / "c", third, first),
+        ):
+            group = node.served.node.replica.group
+            await until(lambda: len(group.members) == 3)
+            store_id, driver = other.served._place.store_id, node.served._driver
+            assert driver is not None
+            moved = await driver.send(AdmitNode(store_id, elsewhere))
+            assert [each.address for each in moved.nodes.nodes] == [first, elsewhere, third]
+
+            def is_corrected() -> bool:
+                nodes = node.served.node.nodes
+                return nodes is not None and [each.address for each in nodes.nodes] == addresses
+
+            await until(is_corrected)
+
+    run(main())
+
+
+def test_of_two_nodes_at_one_address_one_is_not_there(tmp_path: Path, addresses: list[str]) -> None:
+    """A survey showed only the one that answers."""
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first) as node:
+            async with serving(tmp_path / "b", second, first) as other:
+                await until(lambda: other.served.node.nodes is not None)
+                store_id = other.served._place.store_id
+            await node.served._driver.send(AdmitNode(store_id, first))  # type: ignore[union-attr]
+            found = await survey([first], None, None, Random(1))
+            assert [(each.node_id, each.status is None) for each in found.nodes] == [
+                (1, False),
+                (2, True),
+            ]
+            assert "another node answers" in str(found.nodes[1].trouble)
+
+    run(main())
+
+
+def test_clients_are_told_who_joins(
+    tmp_path: Path, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without asking: who is busy never looks up."""
+    monkeypatch.setattr(link, "IDLE_SECONDS", 3600.0)
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first), await connect(first) as db:
+            await db.put(b"key", b"value")
+            known = db._sender.router.addresses  # type: ignore[attr-defined]
+            assert known.known == [first]
+            async with serving(tmp_path / "b", second, first):
+                await until(lambda: second in known.known)
 
     run(main())
 
