@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages
+from postroom.client.pages import pages, stored_letters, stored_messages
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
@@ -27,10 +27,7 @@ from postroom.messaging.requests import (
     AwaitQuiet,
     DiscardDeadLetters,
     Inbox,
-    ListDeadLetters,
     ListInboxes,
-    Peek,
-    Reaped,
     ReplayDeadLetters,
 )
 from postroom.messaging.requests import DeadLetter as StoredLetter
@@ -343,11 +340,18 @@ class Database:
     # --- messages
 
     async def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
-        """The oldest messages in the inbox of ``key``, without consuming any."""
+        """The oldest messages in the inbox of ``key`` at one timestamp, without consuming any.
+
+        Args:
+            key: whose inbox.
+            limit: how many messages at most; how many bytes they have does not matter.
+            at: as of this timestamp instead of now.
+        """
         most = arguments.count(limit, "limit")
-        request = Peek(arguments.key(key), most, arguments.timestamp(at))
-        reply: Reaped = await self._sender.send(request)
-        return messages(key, reply.messages, self.codec)
+        found = await stored_messages(
+            self._sender, arguments.key(key), arguments.timestamp(at), most
+        )
+        return messages(key, found, self.codec)
 
     async def inboxes(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
@@ -371,10 +375,8 @@ class Database:
         )
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first."""
-        letters: list[StoredLetter] = await self._sender.send(
-            ListDeadLetters(arguments.count(limit, "limit"))
-        )
+        """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
+        letters = await stored_letters(self._sender, arguments.count(limit, "limit"))
         return [self._dead_letter(letter) for letter in letters]
 
     def _dead_letter(self, letter: StoredLetter) -> DeadLetter:
