@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages, stored_letters, stored_messages
+from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
@@ -39,7 +39,6 @@ from postroom.ranges.requests import (
     Delete,
     DeleteRange,
     Get,
-    GetMany,
     Increment,
     Protect,
     Put,
@@ -47,7 +46,6 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
     Value,
-    Values,
 )
 
 RETRY_SECONDS_MAX: Final = 60.0
@@ -114,7 +112,7 @@ class Database:
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
         wanted = [arguments.key(key) for key in keys]
-        reply: Values = await self._sender.send(GetMany(wanted, arguments.timestamp(at)))
+        reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
         decode = self.codec.decode
         return [None if value is None else decode(value) for value in reply.values]
 

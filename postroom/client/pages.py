@@ -1,7 +1,8 @@
 """What may be more than one answer should hold, page by page.
 
-Of a scan a page is all that is in memory, whatever its length. An inbox and the dead letters are
-told as lists: there, pages keep small what a node makes, and a frame carries, at a time.
+Of a scan a page is all that is in memory, whatever its length. The values of many keys, an inbox
+and the dead letters are told as lists: there, pages keep small what a node makes, and a frame
+carries, at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from typing import Final, NamedTuple
 
 from postroom.client.sender import Sender
 from postroom.messaging.requests import DeadLetter, ListDeadLetters, Peek, Peeked
-from postroom.ranges.requests import Pairs, Protect, ReverseScan, Scan, Unprotect
+from postroom.ranges.requests import (
+    GetMany,
+    Pairs,
+    Protect,
+    ReverseScan,
+    Scan,
+    Unprotect,
+    Values,
+)
 
 PAIRS_PER_PAGE: Final = 1000
 BYTES_PER_PAGE: Final = 1024 * 1024
@@ -53,6 +62,26 @@ async def pages(
             return
         if left is not None:
             left -= len(reply.pairs)
+
+
+async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Values:
+    """The values of ``keys``, all at ``timestamp`` (0: now, which the answer tells).
+
+    Pages after the first are read at its timestamp, which is protected from garbage collection
+    meanwhile.
+    """
+    page: Values = await sender.send(GetMany(keys, timestamp, LIST_BYTES_PER_PAGE))
+    if len(page.values) == len(keys):
+        return page
+    found = list(page.values)
+    moment = await sender.send(Protect(page.timestamp))
+    try:
+        while len(found) < len(keys):
+            page = await sender.send(GetMany(keys[len(found) :], moment, LIST_BYTES_PER_PAGE))
+            found += page.values
+    finally:
+        await sender.send(Unprotect(moment))
+    return Values(found, moment)
 
 
 async def stored_messages(

@@ -19,7 +19,7 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages
+from postroom.client.pages import pages, stored_values
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
@@ -50,7 +50,6 @@ from postroom.ranges.requests import (
     Delete,
     Get,
     GetForUpdate,
-    GetMany,
     Put,
     ReleaseLocks,
     UpdateRequest,
@@ -166,7 +165,7 @@ class Transaction:
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
         found = dict(self._writes)
         if missing:
-            reply = await self._sender.send(GetMany(missing, self._read_timestamp))
+            reply = await stored_values(self._sender, missing, self._read_timestamp)
             self._reads += missing
             self._read_timestamp = reply.timestamp
             found.update(zip(missing, reply.values, strict=True))

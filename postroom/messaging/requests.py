@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from postroom.ranges.requests import (
+    UNBOUNDED,
     Bound,
     Count,
     Key,
@@ -23,8 +24,6 @@ from postroom.ranges.requests import (
 )
 
 MESSAGE_ID_BYTES: Final = 20
-UNBOUNDED: Final = 1 << 62
-"""Where a client may leave ``bytes_max`` out: more than any answer takes."""
 
 MessageId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=MESSAGE_ID_BYTES, max_length=MESSAGE_ID_BYTES)

@@ -15,7 +15,7 @@ from postroom.errors import TransactionConflict
 from postroom.kv import keys
 from postroom.limits import TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.requests import ListDeadLetters, Peek
-from tests.client.stores import Store
+from tests.client.stores import Between, Store
 
 BIG = 2**63 - 1
 
@@ -39,28 +39,6 @@ def waiting(db: postroom.Database, key: bytes) -> list[bytes]:
 def reap(db: postroom.Database, key: bytes, *args: Any, **options: Any) -> list[bytes]:
     with db.begin() as tx:
         return [message.value for message in tx.reap_queue(key, *args, **options)]
-
-
-class Between:
-    """Something happens between the first and the second request of a kind.
-
-    Attributes:
-        times: how many requests of the kind were sent.
-    """
-
-    def __init__(self, store: Store, kind: type, action: Callable[[], object]) -> None:
-        self.times = 0
-        self._kind = kind
-        self._action = action
-        self._send = store.driver.send
-        store.driver.send = self  # type: ignore[method-assign]
-
-    def __call__(self, request: Any, timeout_seconds: float | None = None) -> Any:
-        if type(request) is self._kind:
-            self.times += 1
-            if self.times == 2:
-                self._action()
-        return self._send(request, timeout_seconds)
 
 
 # --- a message

@@ -87,7 +87,7 @@ REQUESTS = st.one_of(
     ),
     st.builds(Get, KEYS, TIMES),
     st.builds(GetForUpdate, KEYS, TIMES, IDS, SECONDS),
-    st.builds(GetMany, st.lists(KEYS), TIMES),
+    st.builds(GetMany, st.lists(KEYS), TIMES, COUNTS),
     st.builds(Scan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
     st.builds(ReverseScan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
     st.builds(ScanChanges, KEYS, BOUNDS, TIMES, st.booleans()),
@@ -139,6 +139,7 @@ def test_a_commit_is_typed_down_to_its_writes() -> None:
 WITHOUT_PAGES = [
     (["peek", b"k", 5, 0], Peek(b"k", 5)),
     (["list_dead_letters", 5], ListDeadLetters(5)),
+    (["get_many", [b"k"], 0], GetMany([b"k"])),
 ]
 
 
