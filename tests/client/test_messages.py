@@ -235,6 +235,17 @@ def test_reaping_stops_at_a_number_of_bytes_but_takes_one_message(store: Store) 
             assert (len(taken), taken.more) == (expected, expected < 5)
 
 
+def test_what_is_reaped_without_a_limit_can_be_committed(store: Store) -> None:
+    for _ in range(2):
+        send(store.db, b"k", *(bytes(VALUE_BYTES_MAX - 10) for _ in range(11)))
+    reaped, more = 0, True
+    while more:
+        with store.db.begin() as tx:
+            taken = tx.reap_queue(b"k")
+        reaped, more = reaped + len(taken), taken.more
+    assert reaped == store.counters().reaped == 22
+
+
 def test_competing_reapers_get_different_messages(store: Store) -> None:
     send(store.db, b"k", *(b"%d" % number for number in range(6)))
     reapers = [store.db.begin() for _ in range(3)]
