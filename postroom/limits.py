@@ -9,6 +9,8 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
 TRANSACTION_SECONDS_MAX: Final = 60.0
+REAPED_BYTES_DEFAULT: Final = TRANSACTION_BYTES_MAX // 2
+"""A reap that names no number of bytes takes no more: its transaction must be able to commit it."""
 
 CLOCK_OFFSET_SECONDS_MAX: Final = 0.5
 """How far the clocks of two nodes may stand apart (``max_offset``)."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages
+from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
@@ -27,10 +27,7 @@ from postroom.messaging.requests import (
     AwaitQuiet,
     DiscardDeadLetters,
     Inbox,
-    ListDeadLetters,
     ListInboxes,
-    Peek,
-    Reaped,
     ReplayDeadLetters,
 )
 from postroom.messaging.requests import DeadLetter as StoredLetter
@@ -42,7 +39,6 @@ from postroom.ranges.requests import (
     Delete,
     DeleteRange,
     Get,
-    GetMany,
     Increment,
     Protect,
     Put,
@@ -50,7 +46,6 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
     Value,
-    Values,
 )
 
 RETRY_SECONDS_MAX: Final = 60.0
@@ -117,7 +112,7 @@ class Database:
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
         wanted = [arguments.key(key) for key in keys]
-        reply: Values = await self._sender.send(GetMany(wanted, arguments.timestamp(at)))
+        reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
         decode = self.codec.decode
         return [None if value is None else decode(value) for value in reply.values]
 
@@ -343,11 +338,18 @@ class Database:
     # --- messages
 
     async def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
-        """The oldest messages in the inbox of ``key``, without consuming any."""
+        """The oldest messages in the inbox of ``key`` at one timestamp, without consuming any.
+
+        Args:
+            key: whose inbox.
+            limit: how many messages at most; how many bytes they have does not matter.
+            at: as of this timestamp instead of now.
+        """
         most = arguments.count(limit, "limit")
-        request = Peek(arguments.key(key), most, arguments.timestamp(at))
-        reply: Reaped = await self._sender.send(request)
-        return messages(key, reply.messages, self.codec)
+        found = await stored_messages(
+            self._sender, arguments.key(key), arguments.timestamp(at), most
+        )
+        return messages(key, found, self.codec)
 
     async def inboxes(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
@@ -371,10 +373,8 @@ class Database:
         )
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first."""
-        letters: list[StoredLetter] = await self._sender.send(
-            ListDeadLetters(arguments.count(limit, "limit"))
-        )
+        """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
+        letters = await stored_letters(self._sender, arguments.count(limit, "limit"))
         return [self._dead_letter(letter) for letter in letters]
 
     def _dead_letter(self, letter: StoredLetter) -> DeadLetter:

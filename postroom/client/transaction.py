@@ -19,7 +19,7 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages
+from postroom.client.pages import pages, stored_values
 from postroom.client.sender import DeadlineExceeded, Sender
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
@@ -34,7 +34,7 @@ from postroom.errors import (
     shorten,
 )
 from postroom.kv.clock import Timestamp, from_seconds
-from postroom.limits import TRANSACTION_BYTES_MAX
+from postroom.limits import REAPED_BYTES_DEFAULT, TRANSACTION_BYTES_MAX
 from postroom.messaging.requests import (
     Delivered,
     EnqueueMessage,
@@ -50,7 +50,6 @@ from postroom.ranges.requests import (
     Delete,
     Get,
     GetForUpdate,
-    GetMany,
     Put,
     ReleaseLocks,
     UpdateRequest,
@@ -166,7 +165,7 @@ class Transaction:
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
         found = dict(self._writes)
         if missing:
-            reply = await self._sender.send(GetMany(missing, self._read_timestamp))
+            reply = await stored_values(self._sender, missing, self._read_timestamp)
             self._reads += missing
             self._read_timestamp = reply.timestamp
             found.update(zip(missing, reply.values, strict=True))
@@ -380,12 +379,15 @@ class Transaction:
         Args:
             key: whose inbox.
             max_results: how many at most.
-            max_bytes: how many bytes of them at most (but one message at least).
+            max_bytes: how many bytes of them at most (but one message at least); 8 MiB if not told,
+                since what is reaped counts towards the 16 MiB of the transaction.
             wait: seconds to wait for the first one to arrive.
         """
         self._check_alive()
         most = arguments.count(max_results, "max_results")
-        size = 1 << 62 if max_bytes is None else arguments.count(max_bytes, "max_bytes")
+        size = (
+            REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
+        )
         left = self._remaining()
         key = arguments.key(key)
         request = ReapQueue(key, most, size, self._id, left, wait=bool(wait))

@@ -11,6 +11,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     DeadLetter,
     DeadLetterRecord,
@@ -47,12 +48,14 @@ class DeadLetters:
 
     def list_dead_letters(self, view: View, request: ListDeadLetters) -> list[DeadLetter]:
         """``ListDeadLetters``."""
-        letters: list[DeadLetter] = []
-        for key, stored in view.iterate(self._prefix, self._end):
-            if len(letters) == request.letters_max:
-                break
-            letters.append(DeadLetter(key[len(self._prefix) :], _records.decode(stored)))
-        return letters
+        stored = view.iterate(self._prefix + request.after + b"\x00", self._end)
+        entries = ((key[len(self._prefix) :], record) for key, record in stored)
+        found, more = fill(entries, request.letters_max, request.bytes_max)
+        last = len(found) - 1
+        return [
+            DeadLetter(id_, _records.decode(record), more=more and index == last)
+            for index, (id_, record) in enumerate(found)
+        ]
 
     def replay(self, ctx: Evaluation, request: ReplayDeadLetters) -> int:
         """``ReplayDeadLetters``."""

@@ -14,9 +14,7 @@ leaves one record of what it took, beside the inbox.
 from __future__ import annotations
 
 import heapq
-import sys
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -27,6 +25,7 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.claims import Claims
+from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
@@ -34,6 +33,7 @@ from postroom.messaging.requests import (
     ListInboxes,
     Mail,
     Peek,
+    Peeked,
     Reaped,
     ReapMessages,
     ReapQueue,
@@ -123,7 +123,7 @@ class Inboxes:
             prefix = keys.inbox_prefix(request.key)
             entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
             unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
-            taken, more = _fill(unclaimed, request.messages_max, request.bytes_max)
+            taken, more = fill(unclaimed, request.messages_max, request.bytes_max)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key), self._claims.first_expiry())
         if taken:
@@ -179,23 +179,15 @@ class Inboxes:
 
     # --- reading
 
-    def peek(self, view: View, request: Peek) -> Reaped:
+    def peek(self, view: View, request: Peek) -> Peeked:
         """``Peek``: as of now, or as of a timestamp, with what has been reaped since."""
-        prefix = keys.inbox_prefix(request.key)
-        upper = prefix + b"\xff" * MESSAGE_ID_BYTES
-        if not request.timestamp:
-            mail = _read_mail(view, request.key)
-            if mail is None:
-                return Reaped([], more=False)
-            entries = view.iterate(prefix + mail.oldest, upper)
-            waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
-            return Reaped(*_fill(waiting, request.messages_max, 1 << 62))
-        self._check_age(view, request.timestamp)
-        at = request.timestamp
-        waiting = ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in view.iterate(prefix, upper))
-        merged = heapq.merge(waiting, sorted(_reaped_since(view, request.key, at)))
-        then = (pair for pair in merged if _delivered.decode(pair[1]).delivered_at <= at)
-        return Reaped(*_fill(then, request.messages_max, 1 << 62))
+        if request.timestamp:
+            self._check_age(view, request.timestamp)
+            messages = _waiting_then(view, request)
+        else:
+            messages = _waiting_now(view, request)
+        found, more = fill(messages, request.messages_max, request.bytes_max)
+        return Peeked(found, more, request.timestamp or view.now)
 
     def list_inboxes(self, view: View, request: ListInboxes) -> list[Inbox]:
         """``ListInboxes``."""
@@ -216,28 +208,36 @@ def _read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
     return None if stored is None else _mail.decode(stored)
 
 
+def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
+    mail = _read_mail(view, request.key)
+    if mail is None:
+        return iter(())
+    return _entries(view, request.key, max(mail.oldest, _first_after(request)))
+
+
+def _waiting_then(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
+    key, at, first = request.key, request.timestamp, _first_after(request)
+    reaped = (pair for pair in _reaped_since(view, key, at) if pair[0] >= first)
+    merged = heapq.merge(_entries(view, key, first), sorted(reaped))
+    return (pair for pair in merged if _delivered.decode(pair[1]).delivered_at <= at)
+
+
+def _first_after(request: Peek) -> bytes:
+    """The least id that the page may begin with."""
+    return b"" if request.after is None else request.after + b"\x00"
+
+
+def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What is in the inbox of ``key`` from the id ``first`` on."""
+    prefix = keys.inbox_prefix(key)
+    entries = view.iterate(prefix + first, prefix + b"\xff" * MESSAGE_ID_BYTES)
+    return ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
+
+
 def _reaped_since(view: View, key: bytes, at: int) -> list[tuple[bytes, bytes]]:
     lower, _ = keys.suffix_span(key, keys.REAPED)
     records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
     return [message for _, packed in records for message in _taken.decode(packed)]
-
-
-def _fill(
-    messages: Iterable[tuple[bytes, bytes]], messages_max: int, bytes_max: int
-) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The first messages up to a number and a size (but one at least), and whether there is
-    more.
-    """
-    found = list(islice(messages, min(messages_max, sys.maxsize - 1) + 1))
-    more = len(found) > messages_max
-    if more:
-        found.pop()
-    size = 0
-    for index, (_, stored) in enumerate(found):
-        size += len(stored)
-        if size > bytes_max and index:
-            return found[:index], True
-    return found, more
 
 
 def _reaped_by_another(key: bytes) -> TransactionConflict:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from postroom.ranges.requests import (
+    UNBOUNDED,
     Bound,
     Count,
     Key,
@@ -73,11 +74,15 @@ class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=Fals
 
 
 class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
-    """The oldest messages of an inbox as of ``timestamp`` (0: now); nothing is consumed."""
+    """A page of the oldest messages of an inbox as of ``timestamp`` (0: now), those whose ids come
+    after ``after``; nothing is consumed.
+    """
 
     key: Key
     messages_max: Count
     timestamp: Moment = 0
+    bytes_max: Count = UNBOUNDED
+    after: MessageId | None = None
 
 
 class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
@@ -89,9 +94,13 @@ class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=
 
 
 class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
-    """What could not be executed or delivered, oldest first."""
+    """A page of what could not be executed or delivered, oldest first: those whose ids come after
+    ``after``.
+    """
 
     letters_max: Count
+    bytes_max: Count = UNBOUNDED
+    after: bytes = b""
 
 
 class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
@@ -177,10 +186,20 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reaped(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ReapQueue`` and ``Peek``: (id, stored ``Delivered``), and whether there is more."""
+    """Answers ``ReapQueue``: (id, stored ``Delivered``), and whether there is more."""
 
     messages: list[tuple[bytes, bytes]]
     more: bool
+
+
+class Peeked(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``Peek``: the same, and the timestamp at which the inbox was read: a page that goes
+    on after the last of these, at it, is of the same view. (0: the node is too old to tell.)
+    """
+
+    messages: list[tuple[bytes, bytes]]
+    more: bool
+    timestamp: int = 0
 
 
 class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -192,10 +211,13 @@ class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ListDeadLetters``, one each."""
+    """Answers ``ListDeadLetters``, one each; ``more``: it is the last of its page, and others
+    follow.
+    """
 
     id: bytes
     record: DeadLetterRecord
+    more: bool = False
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -244,7 +244,15 @@ class Reads:
         """``GetMany``."""
         at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
-        return Values([versions.read_at(view, key, stamp) for key in request.keys], at)
+        values: list[bytes | None] = []
+        size = 0
+        for key in request.keys:
+            value = versions.read_at(view, key, stamp)
+            size += len(value or b"")
+            if size > request.bytes_max and values:
+                break
+            values.append(value)
+        return Values(values, at)
 
     def scan(self, view: View, request: Scan) -> Pairs:
         """``Scan``."""

@@ -4,6 +4,9 @@ Committed changes can always be read from the versions themselves, by scanning t
 as much as the span is long, so while somebody watches, the leaseholder also keeps the last
 ``CHANGES_MAX`` changes in memory, in order of commit. A reader that is further behind scans once
 and goes on from there.
+
+An answer ends with the commit that makes it large, and says how far it is complete: who asks on
+from there misses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Change, Changes, ScanChanges
 
 CHANGES_MAX: Final = 10_000
+CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""No more commits join an answer that has grown past this. With the largest one it fits a frame."""
 SKIPPED_MAX: Final = 100
+_OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
 
 
@@ -52,7 +58,7 @@ class ChangeFeed:
             changes = self._from_versions(view, request, until)
         if request.wait and not changes and not self._is_behind(request):
             raise MustWait(TOKEN)
-        return Changes(changes, until)
+        return _bounded(changes, until)
 
     def _is_behind(self, request: ScanChanges) -> bool:
         """Whether much was changed elsewhere: the watcher goes on from here, or it would fall back
@@ -103,6 +109,17 @@ class ChangeFeed:
     def _forget(self, _: Reader) -> None:
         self._recent = []
         self._floor = None
+
+
+def _bounded(changes: list[Change], until: int) -> Changes:
+    """The first of ``changes``, which are complete up to ``until``, as far as one answer goes."""
+    size = last = 0
+    for index, change in enumerate(changes):
+        if size > CHANGES_BYTES_MAX and change.timestamp > last:
+            return Changes(changes[:index], last)
+        size += len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
+        last = change.timestamp
+    return Changes(changes, until)
 
 
 def _changes(staged: WriteSet, before: int) -> list[Change]:

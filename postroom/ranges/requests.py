@@ -25,6 +25,8 @@ import msgspec
 from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 TRANSACTION_ID_BYTES: Final = 16
+UNBOUNDED: Final = 1 << 62
+"""Where a client may leave ``bytes_max`` out: more than any answer takes."""
 
 Key: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
 Bound: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX + 1)]
@@ -70,10 +72,13 @@ class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", 
 
 
 class GetMany(Request, frozen=True, array_like=True, tag="get_many"):
-    """The values of several keys at one timestamp."""
+    """The values of several keys at one timestamp; only the first of them, but one at least, if
+    all are more than ``bytes_max``.
+    """
 
     keys: list[Key]
     timestamp: Moment = 0
+    bytes_max: Count = UNBOUNDED
 
 
 class Scan(Request, frozen=True, array_like=True, tag="scan", gc=False):
@@ -231,7 +236,9 @@ class Value(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``GetMany``, in the order asked."""
+    """Answers ``GetMany``, in the order asked. They may be fewer: the rest is asked for at the
+    timestamp.
+    """
 
     values: list[bytes | None]
     timestamp: int

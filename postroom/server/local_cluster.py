@@ -7,7 +7,9 @@
     folder/node-1.log     what it wrote to standard error
 
 Nodes that die stay dead until somebody asks for them: seeing what the others do then is what it is
-for.
+for. But none outlives the process that started it, however that ends. The nodes read from a pipe,
+the *lifeline*, whose other end only that process holds; nothing is ever written to it, and when
+nobody holds it any more, the system lets them read its end, and they stop.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """See the module. Its nodes run until :meth:`stop`, at most as long as the thread that made it.
+    """See the module. Its nodes run until :meth:`stop`, at most as long as this process.
 
     Args:
         folder: for everything.
@@ -105,6 +107,8 @@ class LocalCluster:
         self.addresses = tuple(f"{HOST}:{port}" for port in ports)
         self.nodes: list[LocalNode] = []
         self._folder = folder
+        nodes_end, own_end = os.pipe()  # neither is inherited (PEP 446): no node holds the other
+        self._nodes_end, self._lifeline = os.fdopen(nodes_end, "rb"), os.fdopen(own_end, "wb")
         try:
             for number, address in enumerate(self.addresses, 1):
                 log = folder / f"node-{number}.log"
@@ -117,14 +121,14 @@ class LocalCluster:
 
     def _start(self, number: int, address: str, log: Path) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "postroom.server.local_node", "serve", "--insecure",
+            sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
             "--data", str(self._folder / f"node-{number}"), "--listen", address,
-            "--join", ",".join(self.addresses),
+            "--join", ",".join(self.addresses), "--stop-at-end-of-input",
         ]  # fmt: skip
         with log.open("ab") as writes:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=self._nodes_end,
                 stdout=subprocess.DEVNULL,
                 stderr=writes,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -162,6 +166,8 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 node.process.kill()
                 node.process.wait()
+        self._lifeline.close()
+        self._nodes_end.close()
 
 
 def check_installed() -> None:

@@ -506,3 +506,25 @@ class Store:
         action()
         self.driver.settle()
         return self.engine.writes - before
+
+
+class Between:
+    """Something happens between the first and the second request of a kind.
+
+    Attributes:
+        times: how many requests of the kind were sent.
+    """
+
+    def __init__(self, store: Store, kind: type, action: Callable[[], object]) -> None:
+        self.times = 0
+        self._kind = kind
+        self._action = action
+        self._send = store.driver.send
+        store.driver.send = self  # type: ignore[method-assign]
+
+    def __call__(self, request: Any, timeout_seconds: float | None = None) -> Any:
+        if type(request) is self._kind:
+            self.times += 1
+            if self.times == 2:
+                self._action()
+        return self._send(request, timeout_seconds)

@@ -11,8 +11,12 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.client import pages
 from postroom.client.pages import PAIRS_PER_PAGE
-from tests.client.stores import Store
+from postroom.client.remote.wire import FRAME_BYTES_MAX
+from postroom.limits import VALUE_BYTES_MAX
+from postroom.ranges.requests import GetMany
+from tests.client.stores import Between, Store
 
 PAGES = 2 * PAIRS_PER_PAGE + 500
 
@@ -72,6 +76,34 @@ def test_get_many_answers_in_the_order_asked(db: postroom.Database) -> None:
     assert db.get_many([b"b", b"x", b"a", b"b"]) == [b"2", None, b"1", b"2"]
     assert db.get_many(name for name in [b"a"]) == [b"1"]
     assert db.get_many([]) == []
+
+
+def test_get_many_tells_more_than_an_answer_can_hold(store: Store) -> None:
+    names = [bytes([number]) for number in range(FRAME_BYTES_MAX // VALUE_BYTES_MAX + 1)]
+    for name in names:
+        store.db.put(name, name * VALUE_BYTES_MAX)
+    wanted = [b"absent", *names]
+    with store.db.begin() as tx:
+        for values in (store.db.get_many(wanted), tx.get_many(wanted)):
+            assert [value and value[:1] for value in values] == [None, *names]
+
+
+def test_get_many_reads_at_one_timestamp_however_many_pages_it_takes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LIST_BYTES_PER_PAGE", 25)
+    names = [b"%d" % number for number in range(10)]
+    for name in names:
+        store.db.put(name, name * 10)
+
+    def meanwhile() -> None:
+        store.db.delete_range(b"", None)
+        store.advance(200)  # what was deleted is collected by then, unless it is protected
+
+    between = Between(store, GetMany, meanwhile)
+    assert store.db.get_many(names) == [name * 10 for name in names]
+    assert between.times == 5
+    assert store.db.get_many(names) == [None] * 10
 
 
 # --- integers, conditions

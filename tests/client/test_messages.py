@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.client import pages
+from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.errors import TransactionConflict
 from postroom.kv import keys
-from tests.client.stores import Store
+from postroom.limits import TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.messaging.requests import ListDeadLetters, Peek
+from tests.client.stores import Between, Store
 
 BIG = 2**63 - 1
 
@@ -231,6 +235,17 @@ def test_reaping_stops_at_a_number_of_bytes_but_takes_one_message(store: Store) 
             assert (len(taken), taken.more) == (expected, expected < 5)
 
 
+def test_what_is_reaped_without_a_limit_can_be_committed(store: Store) -> None:
+    for _ in range(2):
+        send(store.db, b"k", *(bytes(VALUE_BYTES_MAX - 10) for _ in range(11)))
+    reaped, more = 0, True
+    while more:
+        with store.db.begin() as tx:
+            taken = tx.reap_queue(b"k")
+        reaped, more = reaped + len(taken), taken.more
+    assert reaped == store.counters().reaped == 22
+
+
 def test_competing_reapers_get_different_messages(store: Store) -> None:
     send(store.db, b"k", *(b"%d" % number for number in range(6)))
     reapers = [store.db.begin() for _ in range(3)]
@@ -368,6 +383,39 @@ def test_peek_at_a_past_timestamp_does_not_see_what_was_still_to_come(store: Sto
     store.advance(6)
     assert [message.value for message in store.db.peek(b"k", at=before)] == [b"1"]
     assert waiting(store.db, b"k") == [b"delayed", b"1"]
+
+
+def test_peek_tells_more_than_an_answer_can_hold(store: Store) -> None:
+    sent = 0
+    while sent * VALUE_BYTES_MAX <= FRAME_BYTES_MAX:
+        send(store.db, b"k", *(bytes(VALUE_BYTES_MAX - 10) for _ in range(11)))
+        sent += 11
+    before = store.db.now()
+    assert len(store.db.peek(b"k")) == len(store.db.peek(b"k", at=before)) == sent
+
+
+@pytest.mark.parametrize("past", [False, True])
+def test_peek_is_of_one_view_however_many_pages_it_takes(
+    store: Store, monkeypatch: pytest.MonkeyPatch, past: bool
+) -> None:
+    monkeypatch.setattr(pages, "LIST_BYTES_PER_PAGE", 50)
+    values = [b"%d" % number for number in range(10)]
+    send(store.db, b"k", b"delayed", deliver_at=100)
+    send(store.db, b"k", *values)
+    at = store.db.now() if past else None
+
+    def meanwhile() -> None:
+        assert reap(store.db, b"k", 7) == values[:7]
+        send(store.db, b"k", b"new")
+        store.advance(200)  # what was reaped is collected by then, unless it is protected
+
+    for limit in (9, 10, 100):
+        between = Between(store, Peek, lambda: None)
+        assert [message.value for message in store.db.peek(b"k", limit, at=at)] == values[:limit]
+        assert between.times > 2
+    Between(store, Peek, meanwhile)
+    assert [message.value for message in store.db.peek(b"k", at=at)] == values
+    assert waiting(store.db, b"k") == [b"delayed", b"7", b"8", b"9", b"new"]
 
 
 def test_inboxes_tells_who_has_mail_the_oldest_first(db: postroom.Database) -> None:
@@ -556,6 +604,36 @@ def test_a_dead_letter_survives_a_restart(store: Store) -> None:
     letters = store.db.dead_letters()
     store.kill()
     assert store.db.dead_letters() == letters
+
+
+def test_dead_letters_tell_more_than_an_answer_can_hold(store: Store) -> None:
+    update(store.db, postroom.Accounting(b"k", {"m": BIG}))
+    name = "n" * (TRANSACTION_BYTES_MAX // 3)
+    for _ in range(FRAME_BYTES_MAX // len(name) + 1):
+        update(store.db, postroom.Accounting(b"k", {"m": 1, name: 1}))
+    letters = store.db.dead_letters()
+    assert sum(len(name) for letter in letters for name in letter.request.deltas) > FRAME_BYTES_MAX
+
+
+def test_dead_letters_that_come_and_go_between_pages_hide_no_other_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LIST_BYTES_PER_PAGE", 150)
+    store.db.put(b"n", b"text")
+    update(store.db, *(postroom.Increment(b"n", by) for by in range(10)))
+    letters = store.db.dead_letters()
+    assert [letter.request.by for letter in letters] == list(range(10))
+    assert store.db.dead_letters(limit=7) == letters[:7]
+
+    def meanwhile() -> None:
+        store.db.discard([letters[0].id, letters[9].id])
+        store.db.replay([letters[1].id])
+        update(store.db, postroom.Increment(b"n", 10))
+
+    between = Between(store, ListDeadLetters, meanwhile)
+    assert [letter.request.by for letter in store.db.dead_letters()][:9] == list(range(9))
+    assert between.times > 2
+    assert [letter.request.by for letter in store.db.dead_letters()] == [*range(1, 9), 10]
 
 
 # --- conservation

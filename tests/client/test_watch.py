@@ -8,9 +8,12 @@ from itertools import islice
 import pytest
 
 import postroom
+from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.client.values import Change
 from postroom.errors import SnapshotTooOld
+from postroom.limits import VALUE_BYTES_MAX
 from postroom.ranges import feed
+from postroom.ranges.requests import Changes, ScanChanges
 from tests.client.stores import Running, Store
 
 
@@ -122,6 +125,46 @@ def test_no_change_is_missed_or_doubled_however_many_there_are(store: Store) -> 
 
     values = [first.result().value, *store.driver.run(follow())]
     assert values == [b"%d" % value for value in range(number)]
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_watcher_that_is_far_behind_catches_up(store: Store, remembered: bool) -> None:
+    start = store.db.now()
+    if remembered:
+        following(store, store.core.watch(b"a"))
+    number = FRAME_BYTES_MAX // VALUE_BYTES_MAX + 1
+    for value in range(number):
+        store.db.put(b"k%d" % (value % 7), bytes([value]) * VALUE_BYTES_MAX)
+    changes = store.db.watch(b"", b"z", after=start)
+    found = [(change.value or b"")[0] for change in islice(changes, number)]
+    assert found == list(range(number))
+    changes.close()
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_an_answer_is_limited_but_divides_no_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, remembered: bool
+) -> None:
+    monkeypatch.setattr(feed, "CHANGES_BYTES_MAX", 100)
+    after = int(store.db.now())
+    if remembered:
+        following(store, store.core.watch(b"b"))
+    for _ in range(4):
+        with store.db.begin() as tx:
+            for number in range(10):
+                tx.put(b"a%d" % number, b"v")
+
+    async def ask() -> Changes:
+        changes: Changes = await store.driver.send(ScanChanges(b"a", b"b", after, wait=False))
+        return changes
+
+    for _ in range(4):
+        page = store.driver.run(ask())
+        assert [change.key for change in page.changes] == [b"a%d" % n for n in range(10)]
+        (timestamp,) = {change.timestamp for change in page.changes}
+        assert after < timestamp <= page.until
+        after = page.until
+    assert store.driver.run(ask()).changes == []
 
 
 @pytest.mark.parametrize("others", [10, 2 * feed.SKIPPED_MAX, 2 * feed.CHANGES_MAX])

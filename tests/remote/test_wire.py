@@ -24,6 +24,7 @@ from postroom.messaging.requests import (
     ListDeadLetters,
     ListInboxes,
     Peek,
+    Peeked,
     ReadCounters,
     ReapMessages,
     ReapQueue,
@@ -57,6 +58,7 @@ BOUNDS = st.none() | KEYS
 TIMES = st.integers(0, 2**64 - 1)
 COUNTS = st.integers(0, 2**40)
 IDS = st.binary(min_size=16, max_size=16)
+MESSAGE_IDS = st.binary(min_size=20, max_size=20)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 HEADERS = st.none() | st.dictionaries(
     st.text(max_size=5), st.none() | st.booleans() | INTEGERS | st.text() | st.binary()
@@ -73,7 +75,7 @@ WRITES = st.one_of(
     st.builds(ConditionalPut, KEYS, KEYS, st.none() | KEYS),
     st.builds(EnqueueMessage, KEYS, KEYS, HEADERS, TIMES),
     st.builds(EnqueueUpdate, UPDATES, TIMES),
-    st.builds(ReapMessages, KEYS, st.lists(st.binary(min_size=20, max_size=20))),
+    st.builds(ReapMessages, KEYS, st.lists(MESSAGE_IDS)),
     st.builds(ReplayDeadLetters, st.lists(KEYS)),
     st.builds(DiscardDeadLetters, st.lists(KEYS)),
 )
@@ -85,7 +87,7 @@ REQUESTS = st.one_of(
     ),
     st.builds(Get, KEYS, TIMES),
     st.builds(GetForUpdate, KEYS, TIMES, IDS, SECONDS),
-    st.builds(GetMany, st.lists(KEYS), TIMES),
+    st.builds(GetMany, st.lists(KEYS), TIMES, COUNTS),
     st.builds(Scan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
     st.builds(ReverseScan, KEYS, BOUNDS, TIMES, COUNTS, COUNTS),
     st.builds(ScanChanges, KEYS, BOUNDS, TIMES, st.booleans()),
@@ -95,9 +97,9 @@ REQUESTS = st.one_of(
     st.builds(Unprotect, TIMES),
     st.builds(ReleaseLocks, IDS),
     st.builds(ReapQueue, KEYS, COUNTS, COUNTS, IDS, SECONDS, st.booleans()),
-    st.builds(Peek, KEYS, COUNTS, TIMES),
+    st.builds(Peek, KEYS, COUNTS, TIMES, COUNTS, st.none() | MESSAGE_IDS),
     st.builds(ListInboxes, KEYS, BOUNDS, COUNTS),
-    st.builds(ListDeadLetters, COUNTS),
+    st.builds(ListDeadLetters, COUNTS, COUNTS, KEYS),
     st.builds(ReadCounters),
     st.builds(AwaitQuiet),
     st.builds(nodes.ReadNodes),
@@ -132,6 +134,29 @@ def test_a_commit_is_typed_down_to_its_writes() -> None:
     assert isinstance(message, wire.Ask)
     assert type(message.requests[0][1]) is CommitTransaction
     assert message.requests[0][1].writes == [EnqueueUpdate(Put(b"a", b"b"))]
+
+
+WITHOUT_PAGES = [
+    (["peek", b"k", 5, 0], Peek(b"k", 5)),
+    (["list_dead_letters", 5], ListDeadLetters(5)),
+    (["get_many", [b"k"], 0], GetMany([b"k"])),
+]
+
+
+@pytest.mark.parametrize(("sent", "means"), WITHOUT_PAGES, ids=lambda each: type(each).__name__)
+def test_a_client_that_knows_no_pages_asks_for_all(sent: list[Any], means: Any) -> None:
+    message = wire.from_client(ask(sent))
+    assert isinstance(message, wire.Ask)
+    assert message.requests[0][1] == means
+    assert means.bytes_max > wire.FRAME_BYTES_MAX
+
+
+def test_a_node_that_knows_no_pages_tells_all() -> None:
+    peeked = msgspec.Raw(wire.encode([[(b"id", b"stored")], False]))
+    assert wire.decode_result(Peek, peeked) == Peeked([(b"id", b"stored")], more=False)
+    letters = msgspec.Raw(wire.encode([(b"id", ("reason", None, None))]))
+    (letter,) = wire.decode_result(ListDeadLetters, letters)
+    assert not letter.more
 
 
 UPKEEP = [

@@ -188,21 +188,31 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "postroom.server.command_line", "cluster", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
+    children: set[psutil.Process] = set()
     try:
         ready = process.stdout.readline()
+        children |= children_of(process)
         assert ready.startswith("ready: connect to "), ready
         yield process, ready.split()[3]
     finally:
-        children = (
-            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        )
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
-        gone, alive = psutil.wait_procs(children, timeout=5)
-        for each in alive:
-            each.kill()
+        children |= children_of(process)
+        try:
+            process.terminate()
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            gone, alive = psutil.wait_procs(children, timeout=10)
+            for each in alive:
+                each.kill()
         assert not alive, gone
+
+
+def children_of(process: subprocess.Popen[str]) -> set[psutil.Process]:
+    if process.poll() is not None:
+        return set()
+    return set(psutil.Process(process.pid).children(recursive=True))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -217,6 +227,35 @@ def test_a_local_cluster_leaves_nothing_behind(
         assert len(list(tmp_path.iterdir())) == 1
         process.send_signal(number)
         assert process.wait(30) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_local_cluster_that_is_killed_leaves_no_node_behind(tmp_path: Path) -> None:
+    there = ("--path", str(tmp_path / "c"))
+    with running(*there, "--nodes", "2") as (process, addresses):
+        nodes = children_of(process)
+        assert len(nodes) == 2
+        lines("put", "k", "v", "--connect", addresses, "--insecure")
+        process.kill()
+        _, alive = psutil.wait_procs(nodes, timeout=30)
+        assert not alive
+    for log in (tmp_path / "c").glob("node-*.log"):
+        assert "standard input has ended: the node stops" in log.read_text(), "in good order"
+    with running(*there) as (_, same):
+        assert lines("get", "k", "--connect", same, "--insecure") == ["v"]
+
+
+def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
+        "--data", str(tmp_path / "d"), "--listen", NOBODY, "--join", NOBODY,
+        "--stop-at-end-of-input",
+    ]  # fmt: skip
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 2
+    assert "needs a pipe" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -124,7 +124,8 @@ class History:
             case Get() | GetForUpdate():
                 self._read(result.timestamp, request.key, result.value)
             case GetMany():
-                for key, value in zip(request.keys, result.values, strict=True):
+                # There may be fewer values than keys: the others are asked for again.
+                for key, value in zip(request.keys, result.values, strict=False):
                     self._read(result.timestamp, key, value)
             case Scan() | ReverseScan():
                 self._scanned(request, result)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random  # noqa: TID251 - here an instance is made, to be passed in
 import signal
+import stat
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from postroom.server.cluster.serving import ServedNode, Settings
 
 PORT_MAX = 65535
+STANDARD_INPUT = 0
+INPUT_BYTES = 4096
+
+_log = logging.getLogger(__name__)
 
 Data = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="The node's data folder; created if missing.")
@@ -64,6 +70,13 @@ TokenFile = Annotated[
         "--token-file", metavar="FILE", help="Clients must show a token in it, one a line."
     ),
 ]
+StopAtEndOfInput = Annotated[
+    bool,
+    typer.Option(
+        "--stop-at-end-of-input",
+        help="Stop, as on SIGTERM, when the pipe at standard input ends: with who holds it.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
 
 
@@ -77,6 +90,7 @@ def serve(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
+    stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
     """Serve as a node of a cluster until SIGTERM or Ctrl-C.
@@ -90,6 +104,8 @@ def serve(
     from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - needs gRPC
 
     _log_to_standard_error(verbose=verbose)
+    if stop_at_end_of_input and not _input_is_a_pipe():
+        raise typer.BadParameter("--stop-at-end-of-input needs a pipe as standard input")
     security = _security(insecure, tls_ca, tls_certificate, tls_key, token_file)
     address = _address(advertise or listen, "--advertise" if advertise else "--listen")
     settings = Settings(
@@ -99,10 +115,20 @@ def serve(
         first_addresses=tuple(_address(each, "--join") for each in join.split(",") if each.strip()),
         security=security,
     )
-    asyncio.run(_run(settings))
+    asyncio.run(_run(settings, stop_at_end_of_input=stop_at_end_of_input))
 
 
-async def _run(settings: Settings) -> None:
+def _input_is_a_pipe() -> bool:
+    """Of other files (/dev/null, as service managers give it) the end says nothing, or cannot be
+    waited for.
+    """
+    try:
+        return stat.S_ISFIFO(os.fstat(STANDARD_INPUT).st_mode)
+    except OSError:  # it is closed
+        return False
+
+
+async def _run(settings: Settings, *, stop_at_end_of_input: bool) -> None:
     from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - needs gRPC
 
     address = settings.address
@@ -111,6 +137,8 @@ async def _run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, node)
+    if stop_at_end_of_input:
+        loop.add_reader(STANDARD_INPUT, _on_input, loop, node)
     await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
 
 
@@ -119,6 +147,14 @@ def _stop(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     node.stop()
+
+
+def _on_input(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
+    """What comes in means nothing, that no more will is like a signal."""
+    if not os.read(STANDARD_INPUT, INPUT_BYTES):
+        loop.remove_reader(STANDARD_INPUT)
+        _log.info("standard input has ended: the node stops")
+        _stop(loop, node)
 
 
 def _security(
