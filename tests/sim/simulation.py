@@ -27,6 +27,7 @@ from postroom.server.node import NodeOptions
 from tests.sim import checkers
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
+from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.ledger import Ledger
@@ -125,6 +126,11 @@ class Simulation:
         Raises:
             AssertionError: something is not as it must be.
         """
+        with drawn_page_sizes(Random(f"pages {self.seed}")):
+            self._run()
+        return self._report()
+
+    def _run(self) -> None:
         world = self.world
         assert world.host.open()
         for workload in self.workloads:
@@ -135,7 +141,6 @@ class Simulation:
             world.step()
         self._calm()
         self._reckon()
-        return self._report()
 
     def _report(self) -> Report:
         outcomes = (each.outcome for each in self.history.attempts.values())

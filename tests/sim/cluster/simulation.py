@@ -24,6 +24,7 @@ from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.history import History
+from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
 from tests.sim.simulation import WORKLOADS
 from tests.sim.workloads.appends import Appends
@@ -136,7 +137,10 @@ class ClusterSimulation:
         Raises:
             AssertionError: something is not as it must be.
         """
-        with transfers.drawn_sizes(Random(f"transfers {self.seed}")):
+        with (
+            transfers.drawn_sizes(Random(f"transfers {self.seed}")),
+            drawn_page_sizes(Random(f"pages {self.seed}")),
+        ):
             try:
                 self._run()
             finally:
