@@ -90,6 +90,7 @@ def test_status_of_all_nodes(three: ClusterProcesses) -> None:
     assert any("delivered" in line for line in shown)
 
 
+SERVE = ("serve", "--data", "unused", "--listen", NOBODY, "--insecure")
 USAGE = [
     (("get", "k"), "give --path DIR or --connect"),
     (("get", "k", "--path", "x", "--connect", NOBODY), "not both"),
@@ -101,6 +102,8 @@ USAGE = [
     (("remove-node", "1", "--path", "x"), "give --connect"),
     (("remove-node", "0", "--connect", NOBODY, "--insecure"), "equal to 1"),
     (("cluster", "--nodes", "0"), "equal to 1"),
+    ((*SERVE, "--join", ""), "give at least one HOST:PORT"),
+    ((*SERVE, "--join", ", "), "give at least one HOST:PORT"),
 ]
 
 
