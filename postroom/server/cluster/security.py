@@ -13,6 +13,7 @@ none (a common name or an e-mail address is fine): with one that does, it could 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import logging
@@ -25,6 +26,7 @@ import grpc
 from grpc import aio
 
 from postroom.errors import AccessDenied
+from postroom.server.cluster.spells import Spells
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "Bearer "
@@ -114,6 +116,7 @@ class Security:
     def __init__(self, certificates: Certificates | None, tokens: Tokens | None = None) -> None:
         self._certificates = certificates
         self._tokens = tokens
+        self._refusals = Spells()
         self._pem = None if certificates is None else certificates.read()
 
     @property
@@ -149,7 +152,9 @@ class Security:
         host = address.rpartition(":")[0].strip("[]")
         names = _hosts(context)
         if not any(_matches(host, name) for name in names):
-            _log.warning(
+            is_news = self._refusals.begins((host, *names), asyncio.get_running_loop().time())
+            _log.log(
+                logging.WARNING if is_news else logging.DEBUG,
                 "%s is refused as node at %s: its certificate names %s",
                 context.peer(), address, ", ".join(names) or "no host",
             )  # fmt: skip
