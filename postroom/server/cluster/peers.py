@@ -32,6 +32,7 @@ from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.eager import Eager
+from postroom.server.cluster.troubles import trouble
 
 PROTOCOL_VERSION: Final = 1
 SERVICE: Final = "postroom.v1.Nodes"
@@ -102,6 +103,7 @@ class _Link:
         self._call: Any = None
         self._writing = False
         self._dropping = False
+        self.trouble = ""
         self._refusal = ""
         self._broken = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -164,7 +166,8 @@ class _Link:
             if ACCEPTED not in dict(await call.initial_metadata()):
                 await call  # raises what the other node says
             _log.info("connected to node %d at %s", self._node_id, self.address)
-            self._call, self.connected, self._refusal = call, True, ""
+            self._call, self.connected = call, True
+            self.trouble = self._refusal = ""
             answer = asyncio.ensure_future(call)
             broken = asyncio.ensure_future(self._broken.wait())
             try:
@@ -179,6 +182,8 @@ class _Link:
                     answer.exception()
 
     def _report(self, error: Exception) -> None:
+        if isinstance(error, aio.AioRpcError):
+            self.trouble = trouble(error)
         if isinstance(error, aio.AioRpcError) and error.code() not in _QUIET:
             self._report_refusal(error)
         elif self.connected:
@@ -302,6 +307,11 @@ class Peers:
         """Whether there is a stream to ``node``. A hint."""
         link = self._links.get(node)
         return link is not None and link.connected
+
+    def trouble(self, node: NodeId) -> str:
+        """Why there is no stream to ``node``, in words; empty: there is one, or nobody knows."""
+        link = self._links.get(node)
+        return "" if link is None else link.trouble
 
     # --- what comes in
 
