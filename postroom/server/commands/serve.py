@@ -162,6 +162,11 @@ def _address(text: str, option: str, *, wildcard: bool = False) -> str:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise typer.BadParameter(
+            f"{text!r} is no HOST:PORT: write an IPv6 address in brackets, [{host}]:{port}",
+            param_hint=option,
+        )
     if not wildcard and host in {"0.0.0.0", "[::]"}:
         raise typer.BadParameter(
             f"nobody can reach a node at {host}: add --advertise with its own address",
