@@ -14,6 +14,13 @@ INSTRUCTION = 'The command line needs two more libraries: pip install "postroom[
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before the commands are there, which deal with it themselves
+        sys.exit(130)
+
+
+def _run() -> None:
     if find_spec("typer") is None or find_spec("rich") is None:
         sys.stderr.write(INSTRUCTION)
         sys.exit(2)

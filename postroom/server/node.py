@@ -58,6 +58,7 @@ from postroom.ranges.transactions import Committer
 from postroom.server.describe import describe
 from postroom.server.keeper import Keeper
 from postroom.server.peer_clocks import PeerClocks
+from postroom.server.room import Room
 from postroom.server.services import Services
 from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
 from postroom.server.tasks import Pending, Signal, Tasks
@@ -158,6 +159,7 @@ class Node:
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
         self._failing: Error | None = None
+        self._room = Room(options.disk_reserve_bytes)
         self._look_for_room_at = clock.monotonic()
         self._handing_over: Pending | None = None
         self._wall_milliseconds = clock.wall_milliseconds
@@ -438,13 +440,12 @@ class Node:
         if now < self._look_for_room_at:
             return
         self._look_for_room_at = now + ROOM_CHECK_SECONDS
-        free, reserve = self.engine.free_bytes(), self.options.disk_reserve_bytes
-        self.replica.refuse(None if free >= reserve else Unavailable(
-            f"only {free} bytes are free where the store lies, {reserve} are kept in reserve; "
-            "nothing was changed: free some space, then try again",
-            retry_after=1.0,
-        ))  # fmt: skip
-        if free < reserve and len(self.replica.group.members) > 1:
+        free = self.engine.free_bytes()
+        refusal = self._room.refusal(free)
+        self.replica.refuse(refusal)
+        if self.nodes is not None:  # of an embedded store, the callers are told
+            self._room.tell(free, now)
+        if refusal is not None and len(self.replica.group.members) > 1:
             self.hand_over()
 
     # --- the clock's ceiling, and syncing at intervals

@@ -15,6 +15,7 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.client.remote.connect import parsed
 from postroom.errors import AccessDenied, Invalid, TransactionConflict, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.server.cluster.admission import Limits
@@ -35,6 +36,14 @@ def db(server: Server) -> Iterator[postroom.Database]:
         yield db
 
 
+LOCKED = b"""-----BEGIN EC PRIVATE KEY-----
+Proc-Type: 4,ENCRYPTED
+DEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF
+
+AAECAwQFBgcICQoLDA0ODw==
+-----END EC PRIVATE KEY-----
+"""
+
 # --- the front door
 
 
@@ -50,6 +59,7 @@ def test_without_tls_only_when_asked_for() -> None:
         ("localhost", ValueError),
         ("a:1,b", ValueError),
         ("a:70000", ValueError),
+        ("::1:7400", ValueError),
         ([], ValueError),
         ([1], TypeError),
     ],
@@ -130,6 +140,45 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
         postroom.connect("127.0.0.1:1", tls=postroom.TLS(tmp_path / "nothing.pem"))
     with pytest.raises(Invalid, match="together"):
         postroom.connect("127.0.0.1:1", tls=postroom.TLS("ca", certificate="x"))
+
+
+def test_an_ipv6_address_wants_brackets() -> None:
+    with pytest.raises(ValueError, match=r"\[::1\]:7400"):
+        postroom.connect("::1:7400", insecure=True)
+    assert parsed("[::1]:7400") == ["[::1]:7400"]
+
+
+def test_files_that_are_of_no_use_are_named_at_once(tmp_path: Path) -> None:
+    ca, certificate, key = Authority(tmp_path / "ca").client()
+    assert certificate is not None
+    assert key is not None
+    other = Authority(tmp_path / "other").client().key
+    (tmp_path / "text").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "locked").write_bytes(LOCKED)
+    for tls, words in (
+        (postroom.TLS(tmp_path / "text"), r"text .* no certificate"),
+        (postroom.TLS(ca, tmp_path / "text", key), r"text .* no certificate"),
+        (postroom.TLS(ca, certificate, tmp_path / "text"), r"text .* no key"),
+        (postroom.TLS(ca, certificate, tmp_path / "locked"), r"locked .* without a password"),
+        (postroom.TLS(ca, certificate, other), r"a-client\.key does not belong to .*a-client\.pem"),
+    ):
+        with pytest.raises(Invalid, match=words):
+            postroom.connect("127.0.0.1:1", tls=tls)
+
+
+def test_a_node_whose_certificate_is_for_another_host_is_refused_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    with Server(credentials=authority.server()) as server:
+        elsewhere = server.address.replace("127.0.0.1", "localhost")
+        with pytest.raises(AccessDenied, match="names this address"):
+            postroom.connect(elsewhere, tls=authority.client(), timeout=10.0)
+
+
+@pytest.mark.parametrize("token", ["t\xe4ken", "two\nlines"])
+def test_a_token_that_no_node_can_accept(token: str) -> None:
+    with pytest.raises(Invalid, match="printable ASCII") as refused:
+        postroom.connect("127.0.0.1:1", insecure=True, token=token)
+    assert token not in str(refused.value)
 
 
 async def _wants_token(context: Any) -> None:

@@ -267,3 +267,13 @@ def test_without_its_libraries_it_says_what_to_install(
         command_line.main()
     assert stop.value.code == 2
     assert capsys.readouterr().err.count('pip install "postroom[cli]"\n') == 1
+
+
+def test_an_interrupt_while_it_loads_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "find_spec", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        command_line.main()
+    assert stop.value.code == 130

@@ -90,6 +90,7 @@ def test_status_of_all_nodes(three: ClusterProcesses) -> None:
     assert any("delivered" in line for line in shown)
 
 
+SERVE = ("serve", "--data", "unused", "--listen", NOBODY, "--insecure")
 USAGE = [
     (("get", "k"), "give --path DIR or --connect"),
     (("get", "k", "--path", "x", "--connect", NOBODY), "not both"),
@@ -98,9 +99,13 @@ USAGE = [
     (("get", "k", "--connect", "nowhere", "--insecure"), "host:port"),
     (("get", "k", "--connect", NOBODY, "--insecure", "--tls-ca", "x"), "no --tls"),
     (("get", "k", "--connect", NOBODY, "--tls-ca", "x", "--tls-key", "x"), "go together"),
+    (("get", "k", "--connect", "::1:7400", "--insecure"), "[::1]:7400"),
     (("remove-node", "1", "--path", "x"), "give --connect"),
     (("remove-node", "0", "--connect", NOBODY, "--insecure"), "equal to 1"),
     (("cluster", "--nodes", "0"), "equal to 1"),
+    ((*SERVE, "--join", ""), "give at least one HOST:PORT"),
+    ((*SERVE, "--join", "::1:7400"), "[::1]:7400"),
+    ((*SERVE, "--join", ", "), "give at least one HOST:PORT"),
 ]
 
 
@@ -148,12 +153,15 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
         assert invoke("put", "k", "v", *known, token="secret").exit_code == 0
         assert invoke("get", "k", *known, "--token", "secret").stdout == "v\n"
         for command in (("get", "k"), ("status",)):
-            assert failed_with(invoke(*command, *known), 1, "asks for a token")
+            assert failed_with(invoke(*command, *known), 1, "asks for a token", "--token")
             assert failed_with(invoke(*command, *known, token="wrong"), 1, "not known here")
             without = ("--connect", processes.addresses, "--insecure", "--timeout", "1")
             assert failed_with(invoke(*command, *without), 1, processes.addresses)
+        assert failed_with(invoke("get", "k", *without), 1, "give --tls-ca", "or --insecure")
+        for command in (("get", "k"), ("status",)):
             other = ("--connect", processes.addresses, "--tls-ca", str(there.pem), "--timeout", "1")
-            assert failed_with(invoke(*command, *other), 1, processes.addresses)
+            said = invoke(*command, *other)
+            assert failed_with(said, 1, processes.addresses, "that --tls-ca has signed")
 
 
 def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:

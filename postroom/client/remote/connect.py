@@ -125,6 +125,11 @@ def _address(given: object) -> str:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
         raise ValueError(f'{given!r} is no address: give "host:port"')
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(
+            f'{given!r} is no address: give "host:port", with an IPv6 address in brackets: '
+            f'"[{host}]:{port}"'
+        )
     return address
 
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom.client.remote import grpc_environment
+from postroom.client.remote import grpc_environment, tls_files
 from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.wire import ACCEPTED, FRAME_BYTES_MAX
 from postroom.errors import AccessDenied, Invalid, Unavailable
@@ -31,6 +31,8 @@ CHANNEL_OPTIONS: Final = (
 )
 _WORDY: Final = "Failed to connect to remote host: "
 """What gRPC says before it comes to the reason, with the address that is told anyway."""
+_OF_TLS: Final = ("handshake", "certificate", "hostname verification")
+"""What gRPC speaks of, in small letters, if the two sides cannot agree on TLS."""
 LINGER_SECONDS: Final = 0.02
 """gRPC tells of the end of what was cancelled a moment later; to a closed loop, with complaints."""
 
@@ -90,24 +92,31 @@ def channel_credentials(tls: TLS) -> Any:
     """For gRPC.
 
     Raises:
-        Invalid: a file cannot be read, or one of the pair is missing.
+        Invalid: a file cannot be used, or one of the pair is missing.
     """
     if (tls.certificate is None) != (tls.key is None):
         raise Invalid("TLS takes certificate and key together, or neither")
+    fault = tls_files.fault(tls.ca, tls.certificate, tls.key)
+    if fault is not None:
+        raise Invalid(f"{fault}; nothing was sent: give the right PEM files for TLS")
     return import_grpc().ssl_channel_credentials(
-        _content(tls.ca, "ca"), _content(tls.key, "key"), _content(tls.certificate, "certificate")
+        _content(tls.ca), _content(tls.key), _content(tls.certificate)
     )
 
 
-def _content(path: str | Path | None, what: str) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
+def _content(path: str | Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _authorization(token: str | None) -> tuple[tuple[str, str], ...]:
+    if token is None:
+        return ()
+    if not (token.isascii() and token.isprintable()):
         raise Invalid(
-            f"the {what} for TLS cannot be read: {error}; give the path of a PEM file"
-        ) from error
+            "the token has characters that are not printable ASCII, and no node can accept it; "
+            "nothing was sent: give it as it stands in the nodes' file of tokens"
+        )
+    return (("authorization", f"Bearer {token}"),)
 
 
 class Streams:
@@ -123,7 +132,7 @@ class Streams:
     def __init__(self, tls: TLS | None, token: str | None) -> None:
         self._grpc = import_grpc()
         self._credentials = None if tls is None else channel_credentials(tls)
-        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        self._metadata = _authorization(token)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._wanted: dict[int, asyncio.Event] = {}
@@ -220,11 +229,14 @@ class Streams:
         code, said = error.code(), error.details() or "no reason given"
         denials = (self._grpc.StatusCode.UNAUTHENTICATED, self._grpc.StatusCode.PERMISSION_DENIED)
         if code in denials:
-            return AccessDenied(f"{said}: connect with a token or a certificate that it accepts")
-        if "handshake" in said.lower() or "certificate" in said.lower():
             return AccessDenied(
-                f"no TLS connection ({said}): check that ca= has signed the node's certificate, "
-                "that it names this address, and that certificate= is one that the node accepts"
+                f"{said}: give what it accepts, connect(token=...) or TLS(certificate=...)"
+            )
+        if any(word in said.lower() for word in _OF_TLS):
+            return AccessDenied(
+                f"no TLS connection ({said}): check that TLS(ca=...) has signed the node's "
+                "certificate, that it names this address, and that TLS(certificate=...) is one "
+                "that the node accepts"
             )
         if "connect" in said and "closed" in said:
             return HungUp(said)

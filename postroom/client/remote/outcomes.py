@@ -77,9 +77,9 @@ class Outcomes:
             return client_closed()
         if self._addresses.hung_up():
             return AccessDenied(
-                "every node hangs up before anything is said; nothing was changed: connect with "
-                "tls= and a certificate that they accept, or with insecure=True if they have none "
-                f"({self._addresses.trouble()})"
+                "every node hangs up before anything is said; nothing was changed: give "
+                "connect(tls=...) with a certificate that they accept, or connect(insecure=True) "
+                f"if they have none ({self._addresses.trouble()})"
             )
         return Unavailable(
             f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "

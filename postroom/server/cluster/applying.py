@@ -25,6 +25,7 @@ from postroom.server.cluster.nodes_service import (
 )
 from postroom.server.cluster.peers import CHANNEL_OPTIONS
 from postroom.server.cluster.security import Security
+from postroom.server.cluster.troubles import trouble
 
 ANSWER_SECONDS: Final = 2.0
 
@@ -32,9 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class Questions:
-    """Asks other nodes. Close it when everything is known."""
+    """Asks other nodes. Close it when everything is known.
+
+    Attributes:
+        troubles: why those did not answer that were asked last and did not.
+    """
 
     def __init__(self, security: Security) -> None:
+        self.troubles: dict[str, str] = {}
         self._security = security
         self._channels: dict[str, aio.Channel] = {}
 
@@ -94,7 +100,9 @@ class Questions:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                 raise AccessDenied(f"{address} refuses: {error.details()}") from error
             _log.debug("%s does not answer: %s", address, error.details())
+            self.troubles[address] = trouble(error)
             return None
+        self.troubles.pop(address, None)
         return answer
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ Plain synchronous code: who sends the questions is :mod:`.serving`, or a simulat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
@@ -121,6 +121,7 @@ def decide(
     first_addresses: Sequence[str],
     heard: Mapping[str, Hello],
     cluster_id: bytes,
+    troubles: Mapping[str, str] | None = None,
 ) -> Decision:
     """What a fresh disk does next.
 
@@ -130,12 +131,15 @@ def decide(
         first_addresses: the list that it was started with.
         heard: what the nodes at other addresses have just said.
         cluster_id: the name of a new cluster, if this node founds one; 16 random bytes.
+        troubles: why others have said nothing, for people.
     """
     clusters = [hello.nodes for hello in heard.values() if hello.nodes is not None]
     if clusters:
         return _existing(address, store_id, clusters)
     expected = tuple(sorted(set(first_addresses)))
-    reason = _why_not_found(address, expected, heard)
+    if address not in expected:
+        return Wait(_why_not_joined(address, store_id, expected, heard, troubles or {}))
+    reason = _why_not_found(address, expected, heard, troubles or {})
     if reason:
         return Wait(reason)
     others = [each for each in expected if each != address]
@@ -148,16 +152,43 @@ def decide(
     return Found(Nodes(cluster_id, len(founders) + 1, tuple(founders)))
 
 
+def _why_not_joined(
+    address: str,
+    store_id: bytes,
+    expected: tuple[str, ...],
+    heard: Mapping[str, Hello],
+    troubles: Mapping[str, str],
+) -> str:
+    """What keeps this node, which is not to found one, from finding a cluster at ``expected``."""
+    for each in expected:
+        if each in heard and heard[each].store_id == store_id:
+            return (
+                f"{each} leads to this node itself, whose address {address} is not in its --join "
+                f"list: start it with --advertise {each}"
+            )
+    fresh = dict.fromkeys(heard, "in no cluster yet")
+    return (
+        f"no cluster found at {_with_words(expected, {**troubles, **fresh})}; this node's address "
+        f"{address} is not in its --join list: if it is one of them, say so with --advertise"
+    )
+
+
+def _with_words(addresses: Iterable[str], words: Mapping[str, str]) -> str:
+    return ", ".join(f"{a} ({words[a]})" if a in words else a for a in addresses)
+
+
 def _why_not_found(
-    address: str, expected: tuple[str, ...], heard: Mapping[str, Hello]
+    address: str,
+    expected: tuple[str, ...],
+    heard: Mapping[str, Hello],
+    troubles: Mapping[str, str],
 ) -> str | None:
     """What keeps this node from founding a cluster with those at ``expected``."""
     others = [each for each in expected if each != address]
-    if address not in expected:
-        return f"none of {', '.join(others)} is in a cluster yet"
     silent = [each for each in others if each not in heard]
     if silent:
-        return f"waiting for {', '.join(silent)} to be started with the same --join list"
+        waited_for = _with_words(silent, troubles)
+        return f"waiting for {waited_for} to be started with the same --join list"
     for each in others:
         theirs = heard[each].first_addresses
         if theirs != expected:

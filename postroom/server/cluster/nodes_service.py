@@ -22,8 +22,9 @@ from grpc import aio
 
 from postroom.ranges.nodes import Address, Admission, StoreId
 from postroom.server.cluster.formation import Hello
-from postroom.server.cluster.peers import ACCEPTED, MESSAGE_BYTES_MAX, SERVICE, Peers, Refused
+from postroom.server.cluster.peers import ACCEPTED, SERVICE, Peers, Refused
 from postroom.server.cluster.security import Security
+from postroom.server.cluster.spells import Spells
 
 CLOSE_SECONDS: Final = 1.0
 
@@ -74,6 +75,7 @@ class NodesService:
         self._security = security
         self._hello = hello
         self._streams: set[asyncio.Task[Any]] = set()
+        self._refusals = Spells()
 
     @property
     def hears_others(self) -> bool:
@@ -144,11 +146,15 @@ class NodesService:
             await context.send_initial_metadata(((ACCEPTED, "1"),))
             while (message := await context.read()) is not aio.EOF:
                 await peers.take(said.sender, message)
-            # gRPC does not say which of the two it was.
-            _log.info(
-                "the stream of %s has ended: it has stopped, or sent more than %d bytes at once",
-                sender, MESSAGE_BYTES_MAX,
-            )  # fmt: skip
+            # Whoever has sent more at once than is allowed learns it from gRPC; this side does not.
+            _log.info("lost the connection from %s", sender)
         except Refused as refused:
-            _log.warning("the stream of %s is closed: %s", sender, refused)
+            self._log_refusal(sender, context.peer(), refused)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+
+    def _log_refusal(self, sender: str, peer: str, refused: Refused) -> None:
+        """Once: whoever is refused comes again."""
+        host, now = peer.rpartition(":")[0], asyncio.get_running_loop().time()
+        is_news = self._refusals.begins((host, str(refused)), now)
+        level = logging.WARNING if is_news else logging.DEBUG
+        _log.log(level, "the stream of %s is closed: %s", sender, refused)

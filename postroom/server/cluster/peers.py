@@ -32,6 +32,7 @@ from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.eager import Eager
+from postroom.server.cluster.troubles import trouble
 
 PROTOCOL_VERSION: Final = 1
 SERVICE: Final = "postroom.v1.Nodes"
@@ -48,6 +49,8 @@ UNREAD_BYTES_MAX: Final = 128 * 1024 * 1024
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 1.0
+REFUSED_PAUSE_SECONDS_MAX: Final = 5.0
+"""Who is refused will most likely be refused again."""
 PING_MILLISECONDS: Final = 2000
 
 CHANNEL_OPTIONS: Final = [
@@ -100,6 +103,8 @@ class _Link:
         self._call: Any = None
         self._writing = False
         self._dropping = False
+        self.trouble = ""
+        self._refusal = ""
         self._broken = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -146,10 +151,11 @@ class _Link:
                 self._queue.clear()
                 self._bytes = 0
             # Else a node that is restarted soon would be waited for as long as one that is gone.
-            if self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
+            if not self._refusal and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_MIN
             await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            longest = REFUSED_PAUSE_SECONDS_MAX if self._refusal else PAUSE_SECONDS_MAX
+            pause = min(2 * pause, longest)
 
     async def _talk(self) -> None:
         """One stream, from its beginning to its end."""
@@ -161,6 +167,7 @@ class _Link:
                 await call  # raises what the other node says
             _log.info("connected to node %d at %s", self._node_id, self.address)
             self._call, self.connected = call, True
+            self.trouble = self._refusal = ""
             answer = asyncio.ensure_future(call)
             broken = asyncio.ensure_future(self._broken.wait())
             try:
@@ -175,13 +182,23 @@ class _Link:
                     answer.exception()
 
     def _report(self, error: Exception) -> None:
-        if not self.connected and isinstance(error, aio.AioRpcError):
-            level = logging.DEBUG if error.code() in _QUIET else logging.WARNING
-            _log.log(level, "node %d at %s: %s", self._node_id, self.address, error.details())
-        elif isinstance(error, aio.AioRpcError) and error.code() in REFUSALS:
-            _log.warning("node %d at %s refuses: %s", self._node_id, self.address, error.details())
-        else:
+        if isinstance(error, aio.AioRpcError):
+            self.trouble = trouble(error)
+        if isinstance(error, aio.AioRpcError) and error.code() not in _QUIET:
+            self._report_refusal(error)
+        elif self.connected:
             _log.info("lost the connection to node %d at %s", self._node_id, self.address)
+        else:
+            _log.debug("no connection to node %d at %s: %s", self._node_id, self.address, error)
+
+    def _report_refusal(self, error: aio.AioRpcError) -> None:
+        """Once, until it is accepted."""
+        said = str(error.details())
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            said += f" (at most {MESSAGE_BYTES_MAX} bytes are taken at once)"
+        level = logging.DEBUG if said == self._refusal else logging.WARNING
+        _log.log(level, "node %d at %s refuses: %s", self._node_id, self.address, said)
+        self._refusal = said
 
     def close(self) -> None:
         """For good."""
@@ -192,12 +209,6 @@ _QUIET: Final = frozenset({
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.INTERNAL,  # it ended while something was being written; the next one tells why
-})  # fmt: skip
-REFUSALS: Final = frozenset({
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.FAILED_PRECONDITION,
 })  # fmt: skip
 
 
@@ -242,7 +253,9 @@ class Peers:
         known = () if nodes is None else nodes.nodes
         recorded = {(node.node_id, node.address) for node in known}
         self._moved = {n: pair for n, pair in self._moved.items() if (n, pair[0]) in recorded}
-        wanted = {node.node_id: self._where(node) for node in known}
+        # At its own address there is nobody else: who is said to be there has lost its disk.
+        places = {node.node_id: self._where(node) for node in known}
+        wanted = {n: address for n, address in places.items() if address != self._me.address}
         wanted.pop(self._me.sender, None)
         for node_id, link in list(self._links.items()):
             if wanted.get(int(node_id)) != link.address:
@@ -294,6 +307,11 @@ class Peers:
         """Whether there is a stream to ``node``. A hint."""
         link = self._links.get(node)
         return link is not None and link.connected
+
+    def trouble(self, node: NodeId) -> str:
+        """Why there is no stream to ``node``, in words; empty: there is one, or nobody knows."""
+        link = self._links.get(node)
+        return "" if link is None else link.trouble
 
     # --- what comes in
 

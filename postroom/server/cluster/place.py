@@ -24,6 +24,9 @@ from postroom.server.store import StoreRecord, check_empty, read_store, stopped_
 
 ASK_SECONDS: Final = 0.2
 ASK_AGAIN_SECONDS: Final = 2.0
+SAY_SECONDS_MIN: Final = 0.25
+SAY_SECONDS_MAX: Final = 30.0
+"""How soon a line may follow that says otherwise."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,12 +111,11 @@ class Place:
         Raises:
             Error: it cannot become one.
         """
-        questions, said = Questions(self._security), ""
+        questions, said = Questions(self._security), Said(asyncio.get_running_loop().time)
         try:
             while self.record is None:
                 reason = await self._step(questions)
-                if reason != said:
-                    said = reason
+                if said.is_news(reason) or self.record is not None:
                     _log.info("%s", reason)
                 if self.record is None:
                     await asyncio.sleep(ASK_SECONDS * self._random.uniform(0.5, 1.0))
@@ -131,7 +133,9 @@ class Place:
                 "--advertise, which is where others reach this node"
             )
         cluster_id = self._random.randbytes(STORE_ID_BYTES)
-        decision = formation.decide(address, self.store_id, first, heard, cluster_id)
+        decision = formation.decide(
+            address, self.store_id, first, heard, cluster_id, questions.troubles
+        )
         match decision:
             case Wait():
                 return decision.reason
@@ -257,6 +261,30 @@ class Place:
             return await questions.hello(set(addresses) - {self._address})
         finally:
             await questions.close()
+
+
+class Said:
+    """What was logged last, so that it is said once, and again when it changes.
+
+    What goes on changing, as the reasons of one that has two addresses by name, is said less and
+    less often.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = ""
+        self._pause = SAY_SECONDS_MIN
+        self._quiet_until = monotonic()
+
+    def is_news(self, line: str) -> bool:
+        """Whether to say ``line``."""
+        now = self._monotonic()
+        if line == self._last or now < self._quiet_until:
+            return False
+        self._last = line
+        self._quiet_until = now + self._pause
+        self._pause = min(2 * self._pause, SAY_SECONDS_MAX)
+        return True
 
 
 async def store_at(security: Security, address: str) -> bytes | None:

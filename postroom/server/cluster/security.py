@@ -13,6 +13,7 @@ none (a common name or an e-mail address is fine): with one that does, it could 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import logging
@@ -24,7 +25,9 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
+from postroom.client.remote import tls_files
 from postroom.errors import AccessDenied
+from postroom.server.cluster.spells import Spells
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "Bearer "
@@ -44,19 +47,15 @@ class Certificates:
         """Their contents.
 
         Raises:
-            AccessDenied: one cannot be read, or is no PEM.
+            AccessDenied: one cannot be used.
         """
-        return _read_pem(self.ca), _read_pem(self.certificate), _read_pem(self.key)
-
-
-def _read_pem(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise AccessDenied(f"cannot read {path}: {error.strerror}") from error
-    if b"-----BEGIN " not in content:
-        raise AccessDenied(f"{path} is not in PEM format: it has no line -----BEGIN ...-----")
-    return content
+        fault = tls_files.fault(self.ca, self.certificate, self.key)
+        if fault is not None:
+            raise AccessDenied(
+                f"the certificates cannot be used: {fault}; nothing was changed: give the right "
+                "files"
+            )
+        return self.ca.read_bytes(), self.certificate.read_bytes(), self.key.read_bytes()
 
 
 class Tokens:
@@ -114,6 +113,7 @@ class Security:
     def __init__(self, certificates: Certificates | None, tokens: Tokens | None = None) -> None:
         self._certificates = certificates
         self._tokens = tokens
+        self._refusals = Spells()
         self._pem = None if certificates is None else certificates.read()
 
     @property
@@ -122,17 +122,18 @@ class Security:
         return self._pem is None
 
     def add_port(self, server: aio.Server, address: str) -> int:
-        """Have ``server`` listen at ``address``; the port, 0 if that cannot be."""
+        """Have ``server`` listen at ``address``; the port.
+
+        Raises:
+            RuntimeError: that cannot be.
+        """
         if self._pem is None:
             return int(server.add_insecure_port(address))
         ca, certificate, key = self._pem
-        try:
-            credentials = grpc.ssl_server_credentials(
-                [(key, certificate)], root_certificates=ca, require_client_auth=True
-            )
-            return int(server.add_secure_port(address, credentials))
-        except (RuntimeError, ValueError) as error:
-            raise AccessDenied(f"the certificates cannot be used ({error})") from error
+        credentials = grpc.ssl_server_credentials(
+            [(key, certificate)], root_certificates=ca, require_client_auth=True
+        )
+        return int(server.add_secure_port(address, credentials))
 
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]]) -> aio.Channel:
         """A channel to the node at ``address``."""
@@ -149,7 +150,9 @@ class Security:
         host = address.rpartition(":")[0].strip("[]")
         names = _hosts(context)
         if not any(_matches(host, name) for name in names):
-            _log.warning(
+            is_news = self._refusals.begins((host, *names), asyncio.get_running_loop().time())
+            _log.log(
+                logging.WARNING if is_news else logging.DEBUG,
                 "%s is refused as node at %s: its certificate names %s",
                 context.peer(), address, ", ".join(names) or "no host",
             )  # fmt: skip
@@ -167,7 +170,7 @@ class Security:
         if not shown:
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "this node asks for a token; nothing was done: give connect() a token=",
+                "this node asks for a token; nothing was done",
             )
         if not str(shown[0]).startswith(BEARER) or not self._tokens.allow(shown[0][len(BEARER) :]):
             await context.abort(

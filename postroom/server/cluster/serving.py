@@ -32,6 +32,7 @@ from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.leaderless import Leaderless
 from postroom.server.cluster.nodes_service import Application, NodesService, Verdict
 from postroom.server.cluster.peers import (
     CHANNEL_OPTIONS,
@@ -282,7 +283,8 @@ class ServedNode:
 
     async def _watch(self, on_ready: Callable[[], None]) -> None:
         """Tells whoever asks for the node's health, and notices when it cannot go on."""
-        serving = False
+        assert self._peers is not None
+        serving, leaderless = False, Leaderless(self._known_nodes, self._peers.trouble)
         while True:
             if self.node.failed is not None:
                 self._fail(self.node.failed)
@@ -291,6 +293,7 @@ class ServedNode:
                 _log.warning("node %d has been removed from the cluster", self.node.node_id)
                 self.stop()
                 return
+            leaderless.look(self.node)
             can_serve = self.node.leader() is not None and self.node.nodes is not None
             if can_serve != serving:
                 serving = can_serve

@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 
 from postroom.errors import Error
 from postroom.server.commands import cluster, mail, measure, serve, state, tour, values
+from postroom.server.commands.options import in_options
 
 
 class Commands(TyperGroup):
@@ -46,7 +47,7 @@ class Commands(TyperGroup):
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(in_options(str(error)).split()) or type(error).__name__
 
 
 def _forget_standard_output() -> None:

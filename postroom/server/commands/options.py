@@ -84,6 +84,22 @@ class Store:
         )  # fmt: skip
 
 
+_OPTIONS_OF: Final = {
+    "connect(token=...)": "--token",
+    "connect(tls=...)": "--tls-ca, --tls-certificate and --tls-key",
+    "connect(insecure=True)": "--insecure",
+    "TLS(ca=...)": "--tls-ca",
+    "TLS(certificate=...)": "--tls-certificate",
+}
+
+
+def in_options(message: str) -> str:
+    """An error's message with the options of the command line instead of Python's arguments."""
+    for argument, option in _OPTIONS_OF.items():
+        message = message.replace(argument, option)
+    return message
+
+
 def quiet_grpc() -> None:
     """What gRPC has to say about a connection is in the error; it need not print it as well."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -18,6 +18,7 @@ import typer
 from postroom.client.remote import grpc_environment
 from postroom.errors import Error
 from postroom.kv.clock import SystemClock
+from postroom.server.commands.options import quiet_grpc
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
@@ -101,6 +102,8 @@ def serve(
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
         raise Error('serving needs gRPC: pip install "postroom[server]"')
     grpc_environment.prepare()
+    if not verbose:
+        quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here
     from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - needs gRPC
 
     _log_to_standard_error(verbose=verbose)
@@ -112,7 +115,7 @@ def serve(
         folder=data,
         listen=_address(listen, "--listen", wildcard=True),
         address=address,
-        first_addresses=tuple(_address(each, "--join") for each in join.split(",") if each.strip()),
+        first_addresses=_first_addresses(join),
         security=security,
     )
     asyncio.run(_run(settings, stop_at_end_of_input=stop_at_end_of_input))
@@ -182,10 +185,24 @@ def _security(
     return Security(Certificates(ca, certificate, key), tokens)
 
 
+def _first_addresses(join: str) -> tuple[str, ...]:
+    found = tuple(_address(each, "--join") for each in join.split(",") if each.strip())
+    if not found:
+        raise typer.BadParameter(
+            "give at least one HOST:PORT; a cluster of one names its own", param_hint="--join"
+        )
+    return found
+
+
 def _address(text: str, option: str, *, wildcard: bool = False) -> str:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise typer.BadParameter(
+            f"{text!r} is no HOST:PORT: write an IPv6 address in brackets, [{host}]:{port}",
+            param_hint=option,
+        )
     if not wildcard and host in {"0.0.0.0", "[::]"}:
         raise typer.BadParameter(
             f"nobody can reach a node at {host}: add --advertise with its own address",

@@ -17,7 +17,7 @@ import postroom
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.errors import Error
-from postroom.server.commands.options import AsJson, Store, on_a_store, quiet_grpc
+from postroom.server.commands.options import AsJson, Store, in_options, on_a_store, quiet_grpc
 from postroom.server.commands.output import print_json, print_line
 
 MEGABYTE = 1_000_000
@@ -114,7 +114,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "node_id": report.node_id or None,
         "address": report.address,
         "answers": status is not None,
-        "trouble": None if report.trouble is None else str(report.trouble),
+        "trouble": None if report.trouble is None else in_options(str(report.trouble)),
         "role": status and status.role,
         "term": status and status.term,
         "applied_index": status and status.applied_index,

@@ -72,7 +72,21 @@ def test_one_node_founds_alone() -> None:
 
 
 def test_who_is_not_on_the_list_founds_nothing() -> None:
-    assert waits(decided(D, {each: fresh(each) for each in FIRST}), "in a cluster yet")
+    decision = decided(D, {each: fresh(each) for each in FIRST})
+    assert waits(decision, f"{A} (in no cluster yet)", D, "not in its --join list", "--advertise")
+
+
+def test_who_is_on_the_list_by_another_name_is_told_which() -> None:
+    first = ("localhost:1", "localhost:2")
+    heard = {"localhost:1": Hello(store(A), first, None)}
+    assert waits(decided(A, heard, first), "localhost:1 leads to this node", "--advertise")
+
+
+@pytest.mark.parametrize("address", [A, D])
+def test_why_others_do_not_answer_is_said(address: str) -> None:
+    troubles = {B: "nobody listens there"}
+    decision = decide(address, store(address), FIRST, {}, NEW, troubles)
+    assert waits(decision, f"{B} (nobody listens there), {C}")
 
 
 def test_different_lists_found_nothing() -> None:

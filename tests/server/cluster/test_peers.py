@@ -252,6 +252,83 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
     assert reason in caplog.text
 
 
+def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", module.PAUSE_SECONDS_MIN)
+    wrong = "it means node 3, this is node 2"
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            three = msgspec.structs.replace(two.descriptor, node_id=3, store_id=store(3))
+            one.peers.follow(msgspec.structs.replace(cluster(one, two), nodes=(
+                one.descriptor, two.descriptor, three
+            )))  # fmt: skip
+            await asyncio.sleep(2.0)
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
+    said = [each for each in caplog.records if wrong in each.getMessage()]
+    warned = [each.name.rpartition(".")[2] for each in said if each.levelno == logging.WARNING]
+    assert sorted(warned) == ["nodes_service", "peers"]
+    assert 4 <= len(said) <= 24, "with pauses that do not grow there would be a hundred"
+
+
+def test_who_is_refused_again_after_it_was_accepted_is_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            for _ in range(2):
+                two.peers.distrust(1)
+                one.peers.send(2, b"closes the stream")
+                await until(lambda: not one.peers.connected(2))
+                await until(lambda: one.peers.connected(2))
+
+    run(main())
+    refused = [each for each in caplog.messages if "refuses: a frame of it" in each]
+    assert len(refused) == 2
+
+
+def test_nobody_else_is_looked_for_at_the_own_address() -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            lost = msgspec.structs.replace(one.descriptor, node_id=3, store_id=store(3))
+            one.peers.follow(msgspec.structs.replace(cluster(one, two), nodes=(
+                one.descriptor, two.descriptor, lost
+            )))  # fmt: skip
+            assert list(one.peers._links) == [2]
+
+    run(main())
+
+
+def test_who_stops_is_not_suspected_of_anything(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            await two.close()
+            await until(lambda: not one.peers.connected(2))
+            await until(lambda: "lost the connection from node 2" in caplog.text)
+            await two.listen()
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "bytes" not in caplog.text
+
+
+def test_a_frame_that_is_too_large_is_told_where_it_came_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            one.peers.send(2, bytes(MESSAGE_BYTES_MAX))
+            await until(lambda: f"at most {MESSAGE_BYTES_MAX} bytes" in caplog.text)
+            await until(lambda: one.peers.connected(2))
+            assert two.frames == []
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+
+
 def test_one_that_was_admitted_lately_is_let_in() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
@@ -302,7 +379,7 @@ def test_a_message_that_is_too_large_is_not_read(caplog: pytest.LogCaptureFixtur
                 introduction(one, two), encode([bytes(MESSAGE_BYTES_MAX)]), encode([b"after it"])
             )
             assert code in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL}
-            await until(lambda: "the stream of node 2" in caplog.text)
+            await until(lambda: "lost the connection from node 2" in caplog.text)
             assert one.frames == []
 
     with caplog.at_level(logging.INFO):

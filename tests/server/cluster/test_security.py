@@ -302,3 +302,18 @@ def test_files_that_cannot_be_used(tmp_path: Path, node: Certificates) -> None:
         Security(Certificates(tmp_path / "missing", node.certificate, node.key))
     with pytest.raises(AccessDenied, match="PEM"):
         Security(Certificates(empty, node.certificate, node.key))
+
+
+def test_a_key_of_another_certificate(authority: Authority, node: Certificates) -> None:
+    wrong = Certificates(node.ca, node.certificate, authority.client().key)
+    with pytest.raises(AccessDenied, match="does not belong to the certificate"):
+        Security(wrong)
+
+
+def test_a_port_in_use_is_no_matter_of_certificates(node: Certificates) -> None:
+    async def main() -> None:
+        async with serving(Security(node), everybody) as address:
+            with pytest.raises(RuntimeError):
+                Security(node).add_port(aio.server(options=(("grpc.so_reuseport", 0),)), address)
+
+    run(main())

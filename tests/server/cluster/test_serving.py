@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed
 from postroom.kv.leveldb import LevelDBEngine
 from postroom.ranges.nodes import AdmitNode
+from postroom.server.cluster import leaderless
 from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.nodes_service import Application
 from postroom.server.cluster.security import Security
@@ -376,6 +378,38 @@ def test_who_was_removed_meanwhile_is_told(tmp_path: Path, addresses: list[str])
                 await back.task
 
     run(main())
+
+
+def test_without_a_majority_it_says_once_who_is_not_heard(
+    tmp_path: Path, addresses: list[str], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(leaderless, "PATIENCE_SECONDS", 0.5)
+    first, second, _ = addresses
+    line = f"nobody has led for 0.5 s: .* not heard: node 2 at {second} (.nobody listens there.)"
+
+    def told() -> int:
+        return len([each for each in caplog.messages if re.search(line, each)])
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "a", first),
+            serving(tmp_path / "b", second, first) as joined,
+        ):
+            group = joined.served.node.replica.group
+            await until(lambda: len(group.members) == 2)
+        caplog.clear()
+        again = Serving(tmp_path / "a", first)
+        await until(told)
+        await asyncio.sleep(1.0)
+        assert told() == 1
+        async with serving(tmp_path / "b", second, first):
+            await until(lambda: "leads now" in caplog.text)
+            await again.wait_ready()
+        await again.stop()
+
+    with caplog.at_level(logging.INFO):
+        run(main())
 
 
 # --- folders and ports ----------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""The PEM files that TLS is given, of clients and nodes, checked before gRPC sees them.
+
+gRPC tells of a wrong file on this side as of a node that cannot be reached, or not at all.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+_MISMATCHES: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
+
+
+def fault(
+    ca: str | Path, certificate: str | Path | None = None, key: str | Path | None = None
+) -> str | None:
+    """What is wrong with the files, in words; ``None``: nothing that can be seen here.
+
+    Args:
+        ca: the authority's certificate.
+        certificate, key: what this side shows of itself; both, or neither.
+    """
+    for path in (ca, certificate, key):
+        unreadable = None if path is None else _unreadable(path)
+        if unreadable:
+            return unreadable
+    if not _holds_certificate(ca):
+        return f"{ca} is not in PEM format, or holds no certificate"
+    if certificate is None or key is None:
+        return None
+    return _fault_of_pair(certificate, key)
+
+
+def _unreadable(path: str | Path) -> str | None:
+    try:
+        with Path(path).open("rb"):
+            return None
+    except OSError as error:
+        return f"cannot read {path}: {error.strerror}"
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # whether a key is long enough is not asked here
+    return context
+
+
+def _holds_certificate(path: str | Path) -> bool:
+    try:
+        _context().load_verify_locations(path)
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def _fault_of_pair(certificate: str | Path, key: str | Path) -> str | None:
+    try:
+        _context().load_cert_chain(certificate, key, password="")  # else it asks at the terminal
+    except ssl.SSLError as error:
+        if error.reason in _MISMATCHES:
+            return f"the key in {key} does not belong to the certificate in {certificate}"
+        if not _holds_certificate(certificate):
+            return f"{certificate} is not in PEM format, or holds no certificate"
+        return f"{key} is not in PEM format, or holds no key that can be read without a password"
+    return None
