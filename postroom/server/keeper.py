@@ -76,6 +76,7 @@ class Keeper:
         self._node = node
         self._group = group
         self._changed = changed
+        self._told: set[NodeId] = set()
 
     async def run(self) -> None:
         """For ever."""
@@ -96,7 +97,17 @@ class Keeper:
         if self._retires_itself(nodes) and not self._is_feeding(nodes):
             self._node.hand_over()
             return False
+        self._tell_who_stays(nodes)
         return await self._forget(nodes) and not self._group.learners
+
+    def _tell_who_stays(self, nodes: Nodes) -> None:
+        staying = set(self._group.members) - set(_wanted(nodes))
+        for member in sorted(staying - self._told):
+            _log.info(
+                "node %s is to leave, and stays until a majority of the others answers and those "
+                "that join have caught up", member,
+            )  # fmt: skip
+        self._told = staying
 
     def _next_change(self, nodes: Nodes) -> Change | None:
         group = self._group

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+import pytest
 
 from postroom.errors import Unavailable
 from postroom.raft.group import Progress
@@ -163,11 +166,15 @@ def test_a_successor_that_does_not_answer_is_not_waited_for() -> None:
     assert node.steps() == [AddLearner(4), Remove(3), ForgetNode(3)]
 
 
-def test_nobody_leaves_if_no_majority_of_the_others_answers() -> None:
+def test_nobody_leaves_if_no_majority_of_the_others_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The change could not be committed, nor anything after it."""
     group = silent(3)
     node = Node(group, member(1), member(2, retired=True), member(3))
-    assert node.steps() == []
+    with caplog.at_level(logging.INFO):
+        assert node.steps() == []
+    assert [record.message[:20] for record in caplog.records] == ["node 2 is to leave, "]
     assert not finished(node.keeper.step()), "it looks again"
     group.behind.clear()
     assert node.steps() == [Remove(2), ForgetNode(2)]
