@@ -149,6 +149,24 @@ def lock(path: Path) -> FolderLock:
         ) from None
 
 
+def check_no_local_cluster(path: Path) -> None:
+    """Make sure that no store is looked for, or made, in the folder of a local cluster.
+
+    Raises:
+        Invalid: it is one.
+    """
+    found = False
+    with contextlib.suppress(OSError):  # whoever opens the store says more about it
+        begun = (path / "node-1").exists() or (path / "node-1.log").exists()
+        found = begun and (path / PORTS_FILE).is_file()
+    if found:
+        raise Invalid(
+            f"{path} is the folder of a local cluster, not of one store; nothing was changed: "
+            f"start it with 'postroom cluster --path {path}', and give --connect with the "
+            "addresses that it prints"
+        )
+
+
 # --- ports ----------------------------------------------------------------------------------------
 
 

@@ -304,6 +304,26 @@ def test_a_local_cluster_stops_if_a_node_cannot_start(tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("put", "k", "v"),
+        ("demo",),
+        ("serve", "--insecure", "--listen", NOBODY, "--join", NOBODY),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_folder_of_a_local_cluster_is_no_store(tmp_path: Path, command: tuple[str]) -> None:
+    with LocalFolder(tmp_path / "c") as folder:
+        (folder.path / "node-1.log").touch()
+    before = {file.name for file in folder.path.iterdir()}
+    option = "--data" if command[0] == "serve" else "--path"
+    result = invoke(*command, option, str(folder.path))
+    assert failed_with(result, 1, "folder of a local cluster", "--connect")
+    assert {file.name for file in folder.path.iterdir()} == before
+
+
 def test_help_says_that_a_temporary_cluster_is_gone() -> None:
     said = " ".join("".join(lines("cluster", "--help")).split())
     assert "Without --path, all data is gone when it ends." in said
