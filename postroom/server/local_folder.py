@@ -124,9 +124,10 @@ class LocalFolder:
             )
             return ports
         if _is_founded(self.path, len(ports)):
+            first = "" if base_port is None else f" --base-port {ports[0]}"
             raise Invalid(
                 f"the cluster in {self.path} has {len(ports)} nodes, from port {ports[0]}; nothing "
-                f"was changed: start it as it is, with --nodes {len(ports)}, or {self._otherwise}"
+                f"was changed: start it with --nodes {len(ports)}{first}, or {self._otherwise}"
             )
         ports = _choose(nodes or len(ports), base_port)
         _remember(self.path, ports)
