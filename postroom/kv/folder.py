@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,9 @@ from typing import Final
 from postroom import errors
 
 OWNER_FILE: Final = "owner"
+
+_DATA_FILE: Final = re.compile(r"[0-9]+\.(ldb|sst|log)")
+"""As LevelDB names them; any other ``*.log`` is somebody else's."""
 
 _DENIED: Final = (
     "Permission denied",
@@ -91,7 +95,7 @@ def prepare(folder: Path, *, create: bool) -> None:
         raise explain(error, folder) from error
     if "CURRENT" in names:
         return
-    if any(name.endswith((".ldb", ".sst", ".log")) for name in names):
+    if any(_DATA_FILE.fullmatch(name) for name in names):
         raise damaged(folder, "it has data files but no file CURRENT that lists them")
     if not create:
         raise errors.StoreCorrupted(
@@ -101,7 +105,8 @@ def prepare(folder: Path, *, create: bool) -> None:
 
 def newest_log(folder: Path) -> Path | None:
     """The log that LevelDB wrote last, or is writing."""
-    return max(folder.glob("*.log"), key=lambda log: int(log.stem), default=None)
+    logs = (path for path in folder.glob("*.log") if _DATA_FILE.fullmatch(path.name))
+    return max(logs, key=lambda log: int(log.stem), default=None)
 
 
 def sync_folder(folder: Path) -> None:

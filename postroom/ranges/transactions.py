@@ -108,7 +108,8 @@ def _from_record(record: bytes) -> Committed:
 
 def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
     age = ctx.timestamp - request.began
-    if age <= from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX)):
+    seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
+    if age <= from_seconds(seconds):
         return
     if age > from_seconds(RECORD_SECONDS):
         raise CommitUnknown(
@@ -116,7 +117,7 @@ def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
             "read what it would have written to find out"
         )
     raise TransactionExpired(
-        f"the transaction was open for more than {request.seconds_max:g} s; nothing was "
+        f"the transaction was open for more than {seconds:g} s; nothing was "
         "changed: begin a new one, or give begin() a longer timeout (60 s at most)"
     )
 

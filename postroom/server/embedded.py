@@ -26,6 +26,7 @@ from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
 from postroom.server.cluster.formation import node_alone
 from postroom.server.drivers import AsyncioDriver, ThreadDriver
+from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
 
 MEMORY: Final = ":memory:"
@@ -48,6 +49,7 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
 def _open_engine(path: str | Path) -> Engine:
     if str(path) == MEMORY:
         return MemoryEngine()
+    check_no_local_cluster(Path(path))
     return LevelDBEngine.open(Path(path))
 
 

@@ -1,11 +1,5 @@
 """A cluster on this machine, for trying: nodes as processes, on ports of the loopback device.
 
-::
-
-    folder/ports          the nodes' ports, one a line: the same when it is started again
-    folder/node-1/        a node's data
-    folder/node-1.log     what it wrote to standard error
-
 Nodes that die stay dead until somebody asks for them: seeing what the others do then is what it is
 for. But none outlives the process that started it, however that ends. The nodes read from a pipe,
 the *lifeline*, whose other end only that process holds; nothing is ever written to it, and when
@@ -14,61 +8,18 @@ nobody holds it any more, the system lets them read its end, and they stop.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.errors import Error, Invalid
+from postroom.errors import Error
+from postroom.server.local_folder import HOST, LocalFolder
 
 STOP_SECONDS: Final = 10.0
-HOST: Final = "127.0.0.1"
-
-
-def choose_ports(folder: Path, nodes: int | None, base_port: int | None) -> list[int]:
-    """The ports of the nodes in ``folder``: those of last time, or new ones.
-
-    Args:
-        folder: of the cluster; it is made.
-        nodes: how many; ``None``: as many as last time, or three.
-        base_port: the first of a row of ports; ``None``: whichever are free.
-
-    Raises:
-        Invalid: that is not how it was made.
-    """
-    remembered = folder / "ports"
-    if remembered.exists():
-        ports = [int(line) for line in remembered.read_text().split()]
-        if nodes not in {None, len(ports)} or base_port not in {None, ports[0]}:
-            raise Invalid(
-                f"the cluster in {folder} has {len(ports)} nodes, from port {ports[0]}; nothing "
-                "was changed: start it without --nodes and --base-port, or give another folder"
-            )
-        return ports
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise Invalid(
-            f"{folder} is not empty, and holds no cluster that was made here; nothing was changed: "
-            "give another folder"
-        )
-    count = 3 if nodes is None else nodes
-    ports = _free_ports(count) if base_port is None else list(range(base_port, base_port + count))
-    remembered.write_text("".join(f"{port}\n" for port in ports))
-    return ports
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @dataclass(slots=True)
@@ -94,24 +45,37 @@ class LocalNode:
         code = self.process.returncode
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
+    @property
+    def serves(self) -> bool:
+        """Whether its process lives, and has said that it serves: who answers at the address could
+        be another one.
+        """
+        return self.process.poll() is None and f"ready {self.address}" in self._lines()
+
+    def last_line(self) -> str:
+        """Of its log: the reason, if it could not start."""
+        return (self._lines() or ["nothing"])[-1]
+
+    def _lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()
+
 
 class LocalCluster:
     """See the module. Its nodes run until :meth:`stop`, at most as long as this process.
 
     Args:
-        folder: for everything.
-        ports: one a node.
+        folder: where its data is; held by the caller, for longer than this.
     """
 
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self.addresses = tuple(f"{HOST}:{port}" for port in ports)
+    def __init__(self, folder: LocalFolder) -> None:
+        self.addresses = tuple(f"{HOST}:{port}" for port in folder.ports)
         self.nodes: list[LocalNode] = []
-        self._folder = folder
+        self._folder = folder.path
         nodes_end, own_end = os.pipe()  # neither is inherited (PEP 446): no node holds the other
         self._nodes_end, self._lifeline = os.fdopen(nodes_end, "rb"), os.fdopen(own_end, "wb")
         try:
             for number, address in enumerate(self.addresses, 1):
-                log = folder / f"node-{number}.log"
+                log = self._folder / f"node-{number}.log"
                 log.unlink(missing_ok=True)
                 process = self._start(number, address, log)
                 self.nodes.append(LocalNode(number, address, log, process))

@@ -279,6 +279,15 @@ def test_a_missing_file_is_damage(table: Path, missing: str) -> None:
     assert count(table.parent) == 1000
 
 
+def test_a_log_of_somebody_else_is_not_damage(tmp_path: Path) -> None:
+    (tmp_path / "program.log").write_text("started\n")
+    engine = LevelDBEngine.open(tmp_path)
+    engine.write({b"a": b"1"}, sync=False)
+    engine.close()
+    assert count(tmp_path) == 1
+    assert (tmp_path / "program.log").read_text() == "started\n"
+
+
 @pytest.mark.parametrize("where", [0.0, 0.5, 0.95])
 def test_damage_in_a_table_is_found_by_the_first_read(table: Path, where: float) -> None:
     flip(table, int(table.stat().st_size * where) + 20)

@@ -17,6 +17,7 @@ import pytest
 from postroom.client.remote import wire
 from postroom.client.remote.router import Router
 from postroom.messaging.requests import EnqueueMessage
+from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -112,6 +113,26 @@ def test_the_conversation_is_a_real_one(request: pytest.FixtureRequest) -> None:
         PAGE.write_text(page[: match.start(2)] + told + page[match.end(2) :])
     else:
         assert match[2] == told
+
+
+def row(kind: type[msgspec.Struct]) -> str:
+    """Of the table, about a request."""
+    name = f"`{kind.__struct_config__.tag}`"
+    rows = (match for match in TABLES.finditer(PAGE.read_text()) if name in match[1])
+    (found,) = (match.string[match.start() :].partition("\n")[0] for match in rows)
+    return found
+
+
+def test_booleans_are_told_from_seconds() -> None:
+    for kind in wire.ANSWERS:
+        for field in msgspec.structs.fields(kind):
+            assert (field.type is bool) == (f"{field.name} (boolean)" in row(kind)), row(kind)
+
+
+def test_what_a_node_says_of_itself_is_told_in_order() -> None:
+    for kind in (NodeStatus, PeerStatus):
+        names = [re.escape(field.name.replace("_", " ")) for field in msgspec.structs.fields(kind)]
+        assert re.search(r"\[" + "[^,·]*, ".join(names) + r"[^,]*\]", row(wire.DescribeNode))
 
 
 def test_every_request_and_write_is_in_the_tables() -> None:

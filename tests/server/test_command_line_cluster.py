@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from postroom.server.commands.application import app
-from postroom.server.local_cluster import choose_ports
+from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
 from tests.server.cluster.certificates import Authority
 
@@ -283,10 +283,55 @@ def test_a_local_cluster_comes_back_and_tells_of_the_dead(tmp_path: Path) -> Non
     assert failed_with(result, 1, "has 3 nodes")
 
 
-def test_ports(tmp_path: Path) -> None:
-    chosen = choose_ports(tmp_path / "a", 2, 7400)
-    assert chosen == choose_ports(tmp_path / "a", None, None) == [7400, 7401]
-    assert len(set(choose_ports(tmp_path / "b", None, None))) == 3
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "mine").write_text("")
-    assert failed_with(invoke("cluster", "--path", str(tmp_path / "c")), 1, "not empty")
+def test_a_local_cluster_is_not_started_on_top_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    with running("--path", str(path), "--nodes", "2") as (process, addresses):
+        logs = [(log, log.read_text()) for log in sorted(path.glob("node-*.log"))]
+        result = invoke("cluster", "--path", str(path))
+        assert failed_with(result, 1, "runs already", f"by process {process.pid};")
+        port = addresses.rpartition(":")[2]
+        other = ("--path", str(tmp_path / "other"), "--base-port", port)
+        assert failed_with(invoke("cluster", *other), 1, f"port {port} is taken", "--base-port")
+        assert not (tmp_path / "other").exists()
+        assert [(log, log.read_text()) for log in sorted(path.glob("node-*.log"))] == logs
+        *nodes, _ = records("status", "--connect", addresses, "--insecure")
+        assert [node["answers"] for node in nodes] == [True, True]
+
+
+def test_a_local_cluster_stops_if_a_node_cannot_start(tmp_path: Path) -> None:
+    damaged = tmp_path / "c" / "node-2"
+    damaged.mkdir(parents=True)
+    (damaged / "000003.log").touch()
+    with LocalFolder(tmp_path / "elsewhere") as folder:
+        ports = folder.ports
+    (tmp_path / "c" / "ports").write_text("\n".join(map(str, ports)))
+    result = invoke("cluster", "--path", str(tmp_path / "c"))
+    assert failed_with(
+        result, 1, "node 2 at", "stopped before it was ready", "is damaged", "node-2.log"
+    )
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("put", "k", "v"),
+        ("demo",),
+        ("serve", "--insecure", "--listen", NOBODY, "--join", NOBODY),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_folder_of_a_local_cluster_is_no_store(tmp_path: Path, command: tuple[str]) -> None:
+    with LocalFolder(tmp_path / "c") as folder:
+        (folder.path / "node-1.log").touch()
+    before = {file.name for file in folder.path.iterdir()}
+    option = "--data" if command[0] == "serve" else "--path"
+    result = invoke(*command, option, str(folder.path))
+    assert failed_with(result, 1, "folder of a local cluster", "--connect")
+    assert {file.name for file in folder.path.iterdir()} == before
+
+
+def test_help_says_that_a_temporary_cluster_is_gone() -> None:
+    said = " ".join("".join(lines("cluster", "--help")).split())
+    assert "Without --path, all data is gone when it ends." in said

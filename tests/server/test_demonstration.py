@@ -15,12 +15,13 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.errors import Error
+from postroom.errors import Error, Invalid, StoreLocked
 from postroom.server.demonstration.check import Finding, check
 from postroom.server.demonstration.cluster import demonstrate_on_cluster
 from postroom.server.demonstration.flights import Flight, count_flights, flights
 from postroom.server.demonstration.replay import decode_board, depart, encode, flight_key, replay
 from postroom.server.demonstration.tour import demonstrate
+from postroom.server.local_folder import LocalFolder
 
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
 
@@ -148,6 +149,24 @@ def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
     with pytest.raises(Error, match="not the demonstration's"):
         asyncio.run(going)
     assert (tmp_path / "mine").exists()
+
+
+def test_it_touches_no_cluster_that_runs(tmp_path: Path) -> None:
+    mark = tmp_path / "made by postroom demo"
+    with LocalFolder(tmp_path):
+        mark.touch()
+        for fresh in (False, True):
+            with pytest.raises(StoreLocked, match="runs already"):
+                asyncio.run(demonstrate_on_cluster(tmp_path, 3, 10, None, fresh=fresh))
+    assert mark.exists()
+
+
+def test_another_number_of_nodes_is_to_start_over(tmp_path: Path) -> None:
+    with LocalFolder(tmp_path, 3):
+        postroom.open(tmp_path / "node-1").close()
+    with pytest.raises(Invalid, match=r"has 3 nodes, .* --nodes 3, or start over with --fresh"):
+        asyncio.run(demonstrate_on_cluster(tmp_path, 5, 10, None, fresh=False))
+    assert not (tmp_path / "made by postroom demo").exists(), "it is not its own"
 
 
 def test_a_departure_happens_once() -> None:

@@ -19,7 +19,8 @@ from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
 from postroom.server.commands.options import quiet_grpc
 from postroom.server.commands.state import nodes_table
-from postroom.server.local_cluster import LocalCluster, check_installed, choose_ports
+from postroom.server.local_cluster import LocalCluster, LocalNode, check_installed
+from postroom.server.local_folder import LocalFolder
 
 LOOK_SECONDS = 0.5
 NODES_MAX = 9
@@ -35,7 +36,7 @@ def cluster(
         typer.Option(
             metavar="DIR",
             help="Keep it in DIR, to start it again from there.",
-            show_default="a temporary folder",
+            show_default="a temporary folder, gone at the end with all data",
         ),
     ] = None,
     base_port: Annotated[
@@ -48,17 +49,18 @@ def cluster(
     """Run a cluster on this machine until Ctrl-C, for trying. Not for data that counts.
 
     Prints where to connect once all nodes serve. Kill a node to see what the others do: it is not
-    started again.
+    started again. Without --path, all data is gone when it ends.
     """
     check_installed()
     quiet_grpc()
     with contextlib.ExitStack() as stack:
-        if path is None:
+        place = path
+        if place is None:
             temporary = tempfile.TemporaryDirectory(prefix="postroom-cluster-")
-            path = Path(stack.enter_context(temporary))
-        ports = choose_ports(path, nodes, base_port)
+            place = Path(stack.enter_context(temporary))
+        folder = stack.enter_context(LocalFolder(place, nodes, base_port))
         with _interruptible():
-            asyncio.run(_run(path, ports))
+            asyncio.run(_run(folder, logs_stay=path is not None))
 
 
 @contextlib.contextmanager
@@ -75,51 +77,82 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _run(folder: Path, ports: list[int]) -> None:
+async def _run(folder: LocalFolder, *, logs_stay: bool) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    running = LocalCluster(folder, ports)
+    running = LocalCluster(folder)
     try:
-        await _watch(running, stopped)
+        await _Watch(running, stopped).run()
+    except _Ended as error:
+        where = f"; all that it wrote is in {error.node.log}" if logs_stay else ""
+        raise Error(f"{error}{where}") from None
     finally:
         await asyncio.to_thread(running.stop)
 
 
-async def _watch(running: LocalCluster, stopped: asyncio.Event) -> None:
-    randomness = random.Random(random.SystemRandom().randbytes(32))
-    console, ready = Console(soft_wrap=True), False
-    with contextlib.ExitStack() as stack:
-        live: Live | None = None
-        while not stopped.is_set():
-            for node in running.newly_dead():
-                console.print(
-                    f"node {node.number} at {node.address} has ended, {node.how_it_ended()}; what "
-                    f"it wrote is in {node.log}",
-                    markup=False,
-                )
-            if not running.running:
-                raise Error("all nodes have ended")
-            now = await _look(running, randomness)
-            if not ready and now is not None and _is_ready(now, len(running.nodes)):
-                ready = True
-                console.print(f"ready: connect to {','.join(running.addresses)} with --insecure")
-                if console.is_terminal:
-                    live = stack.enter_context(Live(console=console, auto_refresh=False))
-            if live is not None and now is not None:
-                live.update(nodes_table(now), refresh=True)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), LOOK_SECONDS if ready else LOOK_SECONDS / 5)
+class _Ended(Exception):
+    """So many nodes have ended that the others are of no use."""
+
+    def __init__(self, node: LocalNode, what: str) -> None:
+        super().__init__(f"{what}: {_told(node)}; its last line is: {node.last_line()}")
+        self.node = node
 
 
-async def _look(running: LocalCluster, randomness: random.Random) -> Survey | None:
-    try:
-        return await survey(running.addresses, None, None, randomness)
-    except Error:  # nobody answers: they are starting, or all are dead
-        return None
+class _Watch:
+    """Looks at a cluster from its start until it shall stop."""
+
+    def __init__(self, running: LocalCluster, stopped: asyncio.Event) -> None:
+        self._running = running
+        self._stopped = stopped
+        self._random = random.Random(random.SystemRandom().randbytes(32))
+        self._console = Console(soft_wrap=True)
+
+    async def run(self) -> None:
+        """Tell when it is ready, and then of the nodes that end."""
+        while not await self._is_ready():
+            if await self._stops_within(LOOK_SECONDS / 5):
+                return
+        addresses = ",".join(self._running.addresses)
+        self._console.print(f"ready: connect to {addresses} with --insecure")
+        with contextlib.ExitStack() as stack:
+            live: Live | None = None
+            if self._console.is_terminal:
+                live = stack.enter_context(Live(console=self._console, auto_refresh=False))
+            while not await self._stops_within(LOOK_SECONDS):
+                self._tell_of_the_dead(ready=True)
+                if live is not None and (now := await self._look()) is not None:
+                    live.update(nodes_table(now), refresh=True)
+
+    async def _is_ready(self) -> bool:
+        """Whether every node serves, and knows who leads."""
+        self._tell_of_the_dead(ready=False)
+        now = await self._look()
+        if now is None or now.leader is None:
+            return False
+        knowing = {n.address for n in now.nodes if n.status is not None and n.status.leader}
+        return all(node.serves and node.address in knowing for node in self._running.nodes)
+
+    def _tell_of_the_dead(self, *, ready: bool) -> None:
+        for node in self._running.newly_dead():
+            if not self._running.running:
+                raise _Ended(node, "all nodes have ended")
+            if not ready:
+                raise _Ended(node, "the cluster was stopped before it was ready")
+            self._console.print(f"{_told(node)}; what it wrote is in {node.log}", markup=False)
+
+    async def _look(self) -> Survey | None:
+        try:
+            return await survey(self._running.addresses, None, None, self._random)
+        except Error:  # nobody answers: they are starting, or all are dead
+            return None
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        return self._stopped.is_set()
 
 
-def _is_ready(now: Survey, count: int) -> bool:
-    serving = [each for each in now.nodes if each.status is not None and each.status.leader]
-    return now.leader is not None and len(serving) >= count
+def _told(node: LocalNode) -> str:
+    return f"node {node.number} at {node.address} has ended, {node.how_it_ended()}"

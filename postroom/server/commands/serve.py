@@ -19,6 +19,7 @@ from postroom.client.remote import grpc_environment
 from postroom.errors import Error
 from postroom.kv.clock import SystemClock
 from postroom.server.commands.options import quiet_grpc
+from postroom.server.local_folder import check_no_local_cluster
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
@@ -109,6 +110,7 @@ def serve(
     _log_to_standard_error(verbose=verbose)
     if stop_at_end_of_input and not _input_is_a_pipe():
         raise typer.BadParameter("--stop-at-end-of-input needs a pipe as standard input")
+    check_no_local_cluster(data)
     security = _security(insecure, tls_ca, tls_certificate, tls_key, token_file)
     address = _address(advertise or listen, "--advertise" if advertise else "--listen")
     settings = Settings(

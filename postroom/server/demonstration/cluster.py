@@ -21,7 +21,8 @@ import postroom.aio
 from postroom.errors import Error
 from postroom.server.demonstration.flights import count_flights
 from postroom.server.demonstration.tour import claim, compare, replay_missing
-from postroom.server.local_cluster import LocalCluster, LocalNode, choose_ports
+from postroom.server.local_cluster import LocalCluster, LocalNode
+from postroom.server.local_folder import LocalFolder, lock
 
 FLIGHTS: Final = 50_000
 """How many departures, if not told otherwise: three nodes and the job share one machine."""
@@ -51,34 +52,46 @@ async def demonstrate_on_cluster(
         randomness: which nodes are killed, and when; ``None``: none.
         fresh: whether to remove the cluster first.
     """
-    console = Console()
     if fresh:
         await asyncio.to_thread(_remove, folder)
-    ports = choose_ports(folder, nodes, None)
-    (folder / MARK_FILE).touch()
-    running = LocalCluster(folder, ports)
-    try:
-        console.out(f"{len(ports)} nodes: {','.join(running.addresses)}", highlight=False)
-        async with await postroom.aio.connect(
-            running.addresses, insecure=True, timeout=CONNECT_SECONDS
-        ) as db:
-            await claim(db, folder)
-            pauses = Pauses()
-            wanted = min(flights_asked, count_flights())
-            async with _tormented(console, running, db, randomness):
-                total = await replay_missing(console, db, folder, wanted, pauses.note)
-            if randomness is not None:
-                console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
-            return await compare(console, db, total)
-    finally:
-        await asyncio.to_thread(running.stop)
+    otherwise = "start over with --fresh, or give another --path"
+    with LocalFolder(folder, nodes, otherwise=otherwise) as held:
+        if held.is_new:
+            (folder / MARK_FILE).touch()
+        running = LocalCluster(held)
+        try:
+            return await _demonstrate(running, folder, flights_asked, randomness)
+        finally:
+            await asyncio.to_thread(running.stop)
+
+
+async def _demonstrate(
+    running: LocalCluster, folder: Path, flights_asked: int, randomness: random.Random | None
+) -> bool:
+    console = Console()
+    console.out(f"{len(running.nodes)} nodes: {','.join(running.addresses)}", highlight=False)
+    async with await postroom.aio.connect(
+        running.addresses, insecure=True, timeout=CONNECT_SECONDS
+    ) as db:
+        await claim(db, folder)
+        pauses = Pauses()
+        wanted = min(flights_asked, count_flights())
+        async with _tormented(console, running, db, randomness):
+            total = await replay_missing(console, db, folder, wanted, pauses.note)
+        if randomness is not None:
+            console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
+        return await compare(console, db, total)
 
 
 def _remove(folder: Path) -> None:
     if folder.exists():
         if not (folder / MARK_FILE).exists():
             raise Error(f"{str(folder)!r} is not the demonstration's: give it another --path")
-        shutil.rmtree(folder)
+        held = lock(folder)
+        try:
+            shutil.rmtree(folder)
+        finally:
+            held.release()
 
 
 class Pauses:
