@@ -217,10 +217,11 @@ class Feeding:
         """What this leader knows of each peer."""
         core, alive_at = self._core, self._liveness.seems_alive_at
         now = self._liveness.monotonic()
+        # When a peer has answered tells less: of all, a new leader takes that to be just now.
         return {
             peer.id: Progress(
                 core.match_index[peer],
-                max(0.0, now - max(core.answered_at[peer], alive_at(peer.id))),
+                max(0.0, now - alive_at(peer.id)),
                 self._snapshots.is_under_way(peer) or self.is_installing(peer),
             )
             for peer in core.peers

@@ -2,8 +2,8 @@
 
 Committed changes can always be read from the versions themselves, by scanning the span. That costs
 as much as the span is long, so while somebody watches, the leaseholder also keeps the last
-``CHANGES_MAX`` changes in memory, in order of commit. A reader that is further behind scans once
-and goes on from there.
+``CHANGES_MAX`` changes in memory, in order of commit. A reader that is further behind scans,
+until it has caught up: once, if all that it lacks goes into one answer.
 
 An answer ends with the commit that makes it large, and says how far it is complete: who asks on
 from there misses nothing.

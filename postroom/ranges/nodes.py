@@ -76,10 +76,15 @@ class ReadNodes(Request, frozen=True, array_like=True, tag="read_nodes", gc=Fals
 
 
 class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=False):
-    """Makes a store a node of the cluster; answers ``Admission``. Repeating it changes nothing."""
+    """Makes a store a node of the cluster; answers ``Admission``. Repeating it changes nothing.
+
+    Attributes:
+        node_id: which node the store is, if it has moved to another address; 0: none yet.
+    """
 
     store_id: StoreId
     address: Address
+    node_id: int = 0
 
 
 class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=False):
@@ -140,9 +145,10 @@ class NodeRecords:
     def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admission:
         nodes = _present(decode(ctx.get(self._key)))
         known = nodes.by_store(request.store_id)
-        if known is not None and known.retired:
+        # Who is retired, and still in the record, may have to be found: for its vote.
+        if known is None and request.node_id:
             raise Invalid(
-                f"node {known.node_id} has been removed for good; nothing was changed: wipe its "
+                f"node {request.node_id} has been removed for good; nothing was changed: wipe its "
                 "data folder to let it join as a new node"
             )
         others = [node for node in nodes.nodes if node is not known]

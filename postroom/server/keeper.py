@@ -7,9 +7,9 @@
 A node that joins is fed first and counted afterwards, so that it holds nobody up (Raft
 dissertation, section 4.2.1). One that is retired leaves at once if it is gone already, else when
 those that join are counted: who is replaced counts until the successor does. Nobody leaves if those
-that answer would be no majority then: it would be the last thing that the group agrees on, or not
+that keep up would be no majority then: it would be the last thing that the group agrees on, or not
 even that (etcd's strict reconfiguration check). When it is the leader that is to go, it hands over
-first, and its successor removes it.
+first, to one that is to stay, and its successor removes it.
 
 Runs on the leaseholder only, and sleeps while there is nothing to change.
 """
@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable
 from postroom.raft.group import Group
-from postroom.raft.membership import AddLearner, Change, Promote, Remove
+from postroom.raft.membership import MEMBERS_MAX, AddLearner, Change, Promote, Remove
 from postroom.raft.outcome import Outcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
@@ -59,7 +59,7 @@ class Steward(Protocol):
     def upkeep(self, request: Any) -> Awaitable[Any]:
         """Sends a request to the range."""
 
-    def hand_over(self) -> object:
+    def hand_over(self, to: NodeId | None = None) -> object:
         """Gives the lease and the lead away."""
 
 
@@ -95,8 +95,10 @@ class Keeper:
             _log.info("%s: %s", change, outcome.value)
             return False
         if self._retires_itself(nodes) and not self._is_feeding(nodes):
-            self._node.hand_over()
-            return False
+            successor = self._successor(nodes)
+            if successor is not None:
+                self._node.hand_over(successor)
+                return False
         self._tell_who_stays(nodes)
         return await self._forget(nodes) and not self._group.learners
 
@@ -104,7 +106,7 @@ class Keeper:
         staying = set(self._group.members) - set(_wanted(nodes))
         for member in sorted(staying - self._told):
             _log.info(
-                "node %s is to leave, and stays until a majority of the others answers and those "
+                "node %s is to leave, and stays until a majority of the others keeps up and those "
                 "that join have caught up", member,
             )  # fmt: skip
         self._told = staying
@@ -118,7 +120,8 @@ class Keeper:
         if removal := self._removal(leaving - counting):
             return removal
         for member in wanted:
-            if member not in voters and member not in learners:
+            is_new = member not in voters and member not in learners
+            if is_new and len(voters) + len(learners) < MEMBERS_MAX:
                 return AddLearner(member)
         for member in sorted(learners):
             if len(voters) < VOTERS_MAX and self._has_caught_up(member):
@@ -126,13 +129,18 @@ class Keeper:
         return None if self._is_feeding(nodes) else self._removal(counting)
 
     def _removal(self, leaving: set[NodeId]) -> Change | None:
-        """Of one of ``leaving`` without whom those that answer are a majority."""
-        voters = set(self._group.members)
-        answering = {voter for voter in voters if self._answers(voter)}
-        for member in sorted(leaving - {self._node.node_id}):
-            if 2 * len(answering - {member}) > len(voters - {member}):
+        """Of one of ``leaving`` without whom those that keep up are a majority."""
+        voters, this = set(self._group.members), self._node.node_id
+        able = {voter for voter in voters if voter == this or self._has_caught_up(voter)}
+        for member in sorted(leaving - {this}):
+            if 2 * len(able - {member}) > len(voters - {member}):
                 return Remove(member)
         return None
+
+    def _successor(self, nodes: Nodes) -> NodeId | None:
+        """Who can lead instead of this node, and is to stay."""
+        staying = set(self._group.members) & set(_wanted(nodes)) - {self._node.node_id}
+        return next(filter(self._has_caught_up, sorted(staying)), None)
 
     def _is_feeding(self, nodes: Nodes) -> bool:
         """Whether somebody who answers is about to be counted."""
@@ -145,12 +153,12 @@ class Keeper:
         progress = self._group.progress().get(member)
         return progress is not None and progress.silent_seconds < SILENT_SECONDS_MAX
 
-    def _has_caught_up(self, learner: NodeId) -> bool:
-        progress = self._group.progress().get(learner)
+    def _has_caught_up(self, member: NodeId) -> bool:
+        progress = self._group.progress().get(member)
         return (
             progress is not None
             and not progress.snapshot_under_way
-            and self._answers(learner)
+            and self._answers(member)
             and progress.match_index > 0  # it has answered at all
             and progress.match_index + CAUGHT_UP_ENTRIES >= self._group.last_index
         )

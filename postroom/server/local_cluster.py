@@ -20,6 +20,8 @@ from postroom.errors import Error
 from postroom.server.local_folder import HOST, LocalFolder
 
 STOP_SECONDS: Final = 10.0
+REMOVED: Final = "has been removed from the cluster"
+"""What a node says last that 'postroom remove-node' has taken out, or that is started after it."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,11 @@ class LocalNode:
         be another one.
         """
         return self.process.poll() is None and f"ready {self.address}" in self._lines()
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it has ended because it is no node of the cluster any more."""
+        return self.process.poll() is not None and REMOVED in self.last_line()
 
     def last_line(self) -> str:
         """Of its log: the reason, if it could not start."""

@@ -277,14 +277,18 @@ class Node:
         outcome: Outcome = await ended
         return outcome
 
-    def hand_over(self) -> Pending:
-        """Give lease and lead away, if they are here; completed when that is done, or hopeless."""
+    def hand_over(self, to: NodeId | None = None) -> Pending:
+        """Give lease and lead away, if they are here; completed when that is done, or hopeless.
+
+        Args:
+            to: who is to have the lead; ``None``: whoever has come farthest.
+        """
         if self._handing_over is None or self._handing_over.done:
             self._handing_over = Pending()
             time_out = Pending()
             time_out.callback = self._give_up_handing_over
             self.tasks.at(HAND_OVER_SECONDS, time_out)
-            self.replica.hand_over(self._transfer)
+            self.replica.hand_over(lambda: self._transfer(to))
         return self._handing_over
 
     def _give_up_handing_over(self) -> None:
@@ -313,11 +317,11 @@ class Node:
     def _on_malformed(self, peer: NodeId) -> None:
         self.on_malformed(peer)
 
-    def _transfer(self) -> None:
+    def _transfer(self, to: NodeId | None) -> None:
         """The lease is given back, or was not here; now the lead."""
         group = self.replica.group
         if group.is_leader and len(group.members) > 1:
-            group.transfer_leadership(None)
+            group.transfer_leadership(to)
         else:
             self._give_up_handing_over()
 

@@ -340,3 +340,20 @@ def test_who_removed_itself_campaigns_until_that_is_committed() -> None:
     cluster.run_until(lambda: other.group.is_leader and other.group.members == (other.node,))
     cluster.run(5.0)
     assert cluster.leader is other
+
+
+def test_a_new_leader_does_not_take_the_dead_for_living() -> None:
+    """It has heard nobody in its term yet. Who goes by that must not remove one of the living."""
+    cluster = Cluster(3)
+    cluster.replicate(3)
+    cluster.settle()
+    old = cluster.elect().node
+    dead, new = sorted({1, 2, 3} - {old})
+    cluster.crash(dead)
+    cluster.run(5.0)
+    cluster.members[old].group.transfer_leadership(new)
+    cluster.run_until(lambda: cluster.members[new].group.is_leader)
+    progress = cluster.members[new].group.progress()
+    assert progress[dead].silent_seconds > 4.0
+    assert progress[dead].match_index == 0
+    assert progress[old].silent_seconds < 1.0

@@ -165,6 +165,7 @@ UPKEEP = [
     ExecuteDue(1),
     nodes.ForgetNode(1),
     nodes.AdmitNode(bytes(16), "a:1"),
+    nodes.AdmitNode(bytes(16), "a:1", 3),
     Put(b"k", b"v"),
 ]
 

@@ -283,6 +283,29 @@ def test_a_local_cluster_comes_back_and_tells_of_the_dead(tmp_path: Path) -> Non
     assert failed_with(result, 1, "has 3 nodes")
 
 
+def test_a_local_cluster_starts_again_without_a_node_that_was_removed(tmp_path: Path) -> None:
+    there = ("--path", str(tmp_path / "c"))
+    with running(*there, "--nodes", "3") as (process, addresses):
+        lines("put", "k", "v", "--connect", addresses, "--insecure")
+        *nodes, _ = records("status", "--connect", addresses, "--insecure")
+        gone = next(n["node_id"] for n in nodes if n["address"] == addresses.split(",")[2])
+        lines("remove-node", str(gone), "--connect", addresses, "--insecure")
+        assert process.stdout is not None
+        assert "node 3 at" in process.stdout.readline()
+    with subprocess.Popen(
+        [sys.executable, "-m", "postroom.server.command_line", "cluster", *there],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as again:  # fmt: skip
+        try:
+            assert again.stdout is not None
+            told = [again.stdout.readline(), again.stdout.readline()]
+            assert "node 3 at" in told[0]
+            assert told[1].startswith("ready: ")
+            assert lines("get", "k", "--connect", addresses, "--insecure") == ["v"]
+        finally:
+            again.terminate()
+
+
 def test_a_local_cluster_is_not_started_on_top_of_another(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with running("--path", str(path), "--nodes", "2") as (process, addresses):

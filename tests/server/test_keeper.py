@@ -10,7 +10,15 @@ import pytest
 
 from postroom.errors import Unavailable
 from postroom.raft.group import Progress
-from postroom.raft.membership import AddLearner, Change, Members, Promote, Remove, changed
+from postroom.raft.membership import (
+    MEMBERS_MAX,
+    AddLearner,
+    Change,
+    Members,
+    Promote,
+    Remove,
+    changed,
+)
 from postroom.raft.outcome import Outcome
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
 from postroom.server.keeper import Keeper
@@ -72,8 +80,8 @@ class Node:
         left = tuple(node for node in self.nodes.nodes if node.node_id != request.node_id)
         self.nodes = Nodes(self.nodes.cluster_id, 100, left)
 
-    def hand_over(self) -> None:
-        self.done.append("hand over")
+    def hand_over(self, to: int | None = None) -> None:
+        self.done.append(f"hand over to {to}")
 
     def steps(self, most: int = 10) -> list[object]:
         """What it does until everything is settled, or for that many steps."""
@@ -157,7 +165,7 @@ def test_a_leader_that_is_replaced_leads_until_then() -> None:
     node = Node(group, member(1, retired=True), member(2), member(3), member(4))
     assert node.steps(3) == []
     group.behind.clear()
-    assert node.steps(2) == [Promote(4), "hand over"]
+    assert node.steps(2) == [Promote(4), "hand over to 2"]
 
 
 def test_a_successor_that_does_not_answer_is_not_waited_for() -> None:
@@ -180,6 +188,19 @@ def test_nobody_leaves_if_no_majority_of_the_others_answers(
     assert node.steps() == [Remove(2), ForgetNode(2)]
 
 
+def test_who_is_far_behind_is_not_counted_on() -> None:
+    """It answers, and still it would be long until anything could be agreed on."""
+    group = Group((1, 2, 3))
+    for behind in (
+        Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
+        Progress(LAST_INDEX, 0.0, snapshot_under_way=True),
+        Progress(0, 0.0, snapshot_under_way=False),
+    ):
+        group.behind = {3: behind}
+        node = Node(group, member(1), member(2, retired=True), member(3))
+        assert node.steps() == []
+
+
 def test_nobody_leaves_if_no_majority_answers() -> None:
     node = Node(silent(2, 3), member(1), member(2), member(3, retired=True))
     assert node.steps() == []
@@ -193,7 +214,18 @@ def test_who_is_gone_leaves_first() -> None:
 
 def test_a_retired_leader_hands_over() -> None:
     node = Node(Group((1, 2, 3)), member(1, retired=True), member(2), member(3))
-    assert node.steps(1) == ["hand over"]
+    assert node.steps(1) == ["hand over to 2"]
+
+
+def test_a_retired_leader_hands_over_to_one_that_stays_and_keeps_up() -> None:
+    """Two that are retired would hand over to each other for ever."""
+    group = Group((1, 2, 3, 4))
+    group.behind = {3: Progress(10, 0.0, snapshot_under_way=False)}
+    both = [member(1, retired=True), member(2, retired=True)]
+    assert Node(group, *both, member(3), member(4)).steps(1) == [Remove(2)]
+    node = Node(silent(3), *both, member(3))
+    assert node.steps() == []
+    assert not finished(node.keeper.step()), "it looks again"
 
 
 def test_a_learner_that_is_retired_goes_too() -> None:
@@ -215,6 +247,13 @@ def test_forgetting_is_tried_again() -> None:
     assert node.steps(2) == []
     node.refuses = False
     assert node.steps() == [ForgetNode(3)]
+
+
+def test_a_group_that_is_full_still_changes() -> None:
+    everybody = tuple(range(1, MEMBERS_MAX + 1))
+    group = Group(everybody[:7], everybody[7:])
+    nodes = [member(each, retired=each == 2) for each in (*everybody, MEMBERS_MAX + 1)]
+    assert Node(group, *nodes).steps(3) == [Remove(2), AddLearner(MEMBERS_MAX + 1), Promote(8)]
 
 
 def test_no_more_voters_than_make_sense() -> None:

@@ -103,6 +103,7 @@ class _Asking:
         self._unanswered: dict[int, set[int]] = {}
         self._counters: Counters | None = None
         self._named: dict[int, str] = {}
+        self._welcomed_links: set[int] = set()
 
     def greet(self, address: str) -> None:
         """Open a stream, unless there is one."""
@@ -147,16 +148,21 @@ class _Asking:
     # ---
 
     def _welcomed(self, link: int, welcome: wire.Welcome) -> None:
-        self._links[link].node_id = welcome.node_id
-        requests = [(_DESCRIBE, wire.DescribeNode()), (_COUNT, ReadCounters())]
-        self._frames[link].append(wire.encode((1, welcome.clock, requests)))
-        self._streams.output(link)
         self._named.update(welcome.nodes)
+        self._links[link].node_id = welcome.node_id
+        if link not in self._welcomed_links:  # else the nodes are others now
+            self._welcomed_links.add(link)
+            self._ask(link, welcome)
         for node_id, address in welcome.nodes:
             self.greet(address)
             for report in self._links.values():
                 if report.address == address and not report.node_id:
                     report.node_id = node_id
+
+    def _ask(self, link: int, welcome: wire.Welcome) -> None:
+        requests = [(_DESCRIBE, wire.DescribeNode()), (_COUNT, ReadCounters())]
+        self._frames[link].append(wire.encode((1, welcome.clock, requests)))
+        self._streams.output(link)
 
     def _answered(self, link: int, answer: wire.Answer) -> None:
         self._unanswered[link].discard(answer.number)

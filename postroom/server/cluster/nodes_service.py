@@ -35,10 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True):
-    """A store wants to be a node of the cluster."""
+    """A store wants to be a node of the cluster; or is node ``node_id``, and has moved."""
 
     store_id: StoreId
     address: Address
+    node_id: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):

@@ -105,6 +105,7 @@ class _Link:
         self._dropping = False
         self.trouble = ""
         self._refusal = ""
+        self._is_refused = False
         self._broken = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -144,6 +145,8 @@ class _Link:
             started = self._peers.monotonic()
             try:
                 await self._talk()
+                self._is_refused = False
+                _log.info("lost the connection to node %d at %s", self._node_id, self.address)
             except (aio.AioRpcError, asyncio.InvalidStateError) as error:
                 self._report(error)
             finally:
@@ -151,11 +154,12 @@ class _Link:
                 self._queue.clear()
                 self._bytes = 0
             # Else a node that is restarted soon would be waited for as long as one that is gone.
-            if not self._refusal and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
+            if not self._is_refused and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_MIN
+            longest = REFUSED_PAUSE_SECONDS_MAX if self._is_refused else PAUSE_SECONDS_MAX
+            pause = min(pause, longest)
             await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
-            longest = REFUSED_PAUSE_SECONDS_MAX if self._refusal else PAUSE_SECONDS_MAX
-            pause = min(2 * pause, longest)
+            pause *= 2
 
     async def _talk(self) -> None:
         """One stream, from its beginning to its end."""
@@ -184,7 +188,8 @@ class _Link:
     def _report(self, error: Exception) -> None:
         if isinstance(error, aio.AioRpcError):
             self.trouble = trouble(error)
-        if isinstance(error, aio.AioRpcError) and error.code() not in _QUIET:
+        self._is_refused = isinstance(error, aio.AioRpcError) and error.code() not in _QUIET
+        if isinstance(error, aio.AioRpcError) and self._is_refused:
             self._report_refusal(error)
         elif self.connected:
             _log.info("lost the connection to node %d at %s", self._node_id, self.address)

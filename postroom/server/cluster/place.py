@@ -181,16 +181,24 @@ class Place:
             await asyncio.sleep(ASK_SECONDS)
 
     async def _tell_address_once(self, known: Nodes | None) -> bool:
+        assert self.record is not None
         others = [] if known is None else [node.address for node in known.nodes]
         questions = Questions(self._security)
         try:
-            application = Application(self.store_id, self._address)
+            application = Application(self.store_id, self._address, self.record.node_id)
             told = await questions.admit([self._address, *others], application) is not None
         finally:
             await questions.close()
         if told:
             _log.info("the others know that this node is at %s now", self._address)
         return told
+
+    async def _try_to_tell_address(self, known: Nodes | None) -> bool:
+        try:
+            return await self._tell_address_once(known)
+        except Invalid as refused:
+            _log.warning("the others do not take this node's address: %s", refused)
+            return True
 
     async def look_around(
         self,
@@ -210,6 +218,7 @@ class Place:
                 not sent anything any more.
         """
         warned: set[str] = set()
+        told = False
         while True:
             known, sought_elsewhere = nodes(), False
             others = () if known is None else tuple(node.address for node in known.nodes)
@@ -218,8 +227,8 @@ class Place:
                     raise self._removed()
                 sought_elsewhere = sought_elsewhere or self._is_sought_elsewhere(hello)
                 met(hello.store_id, address)
-            if sought_elsewhere:
-                await self._tell_address_once(nodes())
+            if sought_elsewhere and not told:
+                told = await self._try_to_tell_address(nodes())
             elif settled():
                 return
             await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
@@ -245,7 +254,10 @@ class Place:
 
     def _is_sought_elsewhere(self, hello: Hello) -> bool:
         """Whether others look for this node where it is not; nothing that they send can tell it."""
-        mine = None if hello.nodes is None else hello.nodes.by_store(self.store_id)
+        record, theirs = self.record, hello.nodes
+        if record is None or theirs is None or theirs.cluster_id != record.cluster_id:
+            return False
+        mine = theirs.by_store(self.store_id)
         return mine is not None and mine.address != self._address
 
     def _removed(self) -> Invalid:

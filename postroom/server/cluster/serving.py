@@ -235,7 +235,7 @@ class ServedNode:
 
     async def _admit(self, application: Application) -> Verdict:
         assert self._driver is not None
-        request = AdmitNode(application.store_id, application.address)
+        request = AdmitNode(application.store_id, application.address, application.node_id)
         try:
             if self.node.leader() == self.node.node_id:
                 refused = await self._not_there(application)

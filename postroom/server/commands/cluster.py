@@ -36,7 +36,7 @@ def cluster(
         typer.Option(
             metavar="DIR",
             help="Keep it in DIR, to start it again from there.",
-            show_default="a temporary folder, gone at the end with all data",
+            show_default="a temporary folder, removed at the end with all data",
         ),
     ] = None,
     base_port: Annotated[
@@ -132,13 +132,16 @@ class _Watch:
         if now is None or now.leader is None:
             return False
         knowing = {n.address for n in now.nodes if n.status is not None and n.status.leader}
-        return all(node.serves and node.address in knowing for node in self._running.nodes)
+        return all(
+            node.is_removed or (node.serves and node.address in knowing)
+            for node in self._running.nodes
+        )
 
     def _tell_of_the_dead(self, *, ready: bool) -> None:
         for node in self._running.newly_dead():
             if not self._running.running:
                 raise _Ended(node, "all nodes have ended")
-            if not ready:
+            if not ready and not node.is_removed:
                 raise _Ended(node, "the cluster was stopped before it was ready")
             self._console.print(f"{_told(node)}; what it wrote is in {node.log}", markup=False)
 

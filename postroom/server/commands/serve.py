@@ -143,6 +143,7 @@ async def _run(settings: Settings, *, stop_at_end_of_input: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, node)
     if stop_at_end_of_input:
+        os.set_blocking(STANDARD_INPUT, False)  # several nodes may read the same pipe
         loop.add_reader(STANDARD_INPUT, _on_input, loop, node)
     await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
 
@@ -156,7 +157,11 @@ def _stop(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
 
 def _on_input(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
     """What comes in means nothing, that no more will is like a signal."""
-    if not os.read(STANDARD_INPUT, INPUT_BYTES):
+    try:
+        ended = not os.read(STANDARD_INPUT, INPUT_BYTES)
+    except BlockingIOError:  # another node was faster
+        return
+    if ended:
         loop.remove_reader(STANDARD_INPUT)
         _log.info("standard input has ended: the node stops")
         _stop(loop, node)

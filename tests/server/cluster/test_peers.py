@@ -425,3 +425,56 @@ def test_noise(seed: int, caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING):
         run(main())
+
+
+# --- pauses ---------------------------------------------------------------------------------------
+
+
+def failing(code: grpc.StatusCode) -> aio.AioRpcError:
+    return aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details="why")
+
+
+def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right node may be there after the wrong one has gone; it may be needed."""
+    ends = [failing(grpc.StatusCode.FAILED_PRECONDITION)] * 9
+    ends += [failing(grpc.StatusCode.UNAVAILABLE)] * 2
+    pauses: list[float] = []
+
+    async def talk(link: Any) -> None:
+        raise ends.pop(0)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not ends:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            link = one.peers._links[2]
+            monkeypatch.setattr(module._Link, "_talk", talk)
+            monkeypatch.setattr(module.asyncio, "sleep", sleep)
+            with pytest.raises(asyncio.CancelledError):
+                await link._run()
+            monkeypatch.undo()
+            await until(lambda: one.peers.connected(2) or two.frames is not None)
+
+    run(main())
+    longest, soon = module.REFUSED_PAUSE_SECONDS_MAX, module.PAUSE_SECONDS_MAX
+    assert longest / 2 <= pauses[8] <= longest
+    assert max(pauses[9:]) <= soon
+
+
+def test_it_is_told_when_the_other_ends_in_good_order(caplog: pytest.LogCaptureFixture) -> None:
+    """Its end of the stream is no error then."""
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            await until(lambda: one.peers.connected(2))
+            with caplog.at_level(logging.INFO):
+                await two.close()
+                await until(lambda: any(
+                    record.message.startswith("lost the connection to node 2")
+                    for record in caplog.records
+                ))  # fmt: skip
+
+    run(main())

@@ -13,7 +13,7 @@ from typing import Final
 
 from postroom.kv.memory import WriteFault
 from tests.sim.cluster.cluster import Cluster
-from tests.sim.cluster.joining import Joining
+from tests.sim.cluster.joining import STAYING_MIN_WITH_LOSSES, Joining
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Weather
 from tests.sim.host import PowerFailure
@@ -57,10 +57,13 @@ class Faults:
             self._cut_one_way, self._split, self._cut_off_client, self._bad_weather,
             self._bad_weather, self._transfer, self._hand_over, self._close, self._lose_disk,
             self._lose_disk, self._add_node, self._retire_node, self._retire_node,
+            self._die,
         ]  # fmt: skip
         self._acts: list[Callable[[], None]] = self._random.sample(
             acts, self._random.randint(2, len(acts))
         )
+        if self._lose_disk in self._acts:
+            self.joining.staying_min = STAYING_MIN_WITH_LOSSES
         for machine in cluster.machines:
             machine.on_crash = self._after_crash
 
@@ -189,6 +192,10 @@ class Faults:
         if self.joining.retire_node(self._someone()):
             self.seen["nodes retired"] += 1
 
+    def _die(self) -> None:
+        if self.joining.die(self._someone()):
+            self.seen["dead machines"] += 1
+
     def _set_clock(self) -> None:
         self._someone().clock.set_wall(self._random.choice(self._jumps))
         self.seen["clocks set"] += 1
@@ -224,12 +231,16 @@ class Faults:
         self._cut(links, "isolated nodes")
 
     def _cut_one_way(self) -> None:
+        if len(self._cluster.machines) < 2:
+            return
         one, other = self._random.sample(self._cluster.machines, 2)
         self._cut([(one.name, other.name)], "one-way cuts")
 
     def _split(self) -> None:
         """Into two sides."""
         names = [each.name for each in self._cluster.machines]
+        if len(names) < 2:
+            return
         self._random.shuffle(names)
         at = self._random.randrange(1, len(names))
         links = [(one, other) for one in names[:at] for other in names[at:]]

@@ -7,11 +7,12 @@ time loses its disk, until that is done: a minority.
 
 A node that is retired, perhaps the one that leads, perhaps while it or others are down, goes on for
 a while after it was removed: nobody tells it. It may not be in anybody's way. Machines are added
-and retired whatever else is under way.
+and retired whatever else is under way; some are gone for good before they are retired.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Final
@@ -27,8 +28,12 @@ from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.replica_rules import applied_index
 
-MACHINES_MIN: Final = 3
+STAYING_MIN_WITH_LOSSES: Final = 3
+"""With fewer, a disk that is lost, or has just been, could be half of those that count."""
 MACHINES_MAX: Final = 6
+MACHINES_MIN_WITH_DEAD: Final = 3
+NOTICED_SECONDS: Final = 1.5
+"""By then the keeper knows of a dead machine. One that is removed just before is bad luck."""
 
 
 class _Asked(Call):
@@ -54,6 +59,7 @@ class Joining:
 
     Attributes:
         leaving: the machines whose nodes are retired and that still run.
+        staying_min: how many voters stay at least, whoever is retired.
     """
 
     def __init__(self, cluster: Cluster, randomness: Random, retry_seconds: float) -> None:
@@ -61,6 +67,8 @@ class Joining:
         self._random = randomness
         self._retry_seconds = retry_seconds
         self.leaving: list[Machine] = []
+        self.staying_min = 1
+        self._died_at = -math.inf
 
     # --- losing a disk
 
@@ -116,15 +124,37 @@ class Joining:
     def retire_node(self, machine: Machine) -> bool:
         """Has the node of a machine leave for good; false if it must stay, or others too few.
 
-        With fewer, the next disk that is lost, or has just been, could be half of those that count.
         Machine 1 stays: a client that is cut off while all that it knows of leave is lost.
         """
+        if self._cluster.agenda.now < self._died_at + NOTICED_SECONDS:
+            return False
         staying = [each for each in self._cluster.machines if self._counts(each)]
         must_stay = machine not in staying or machine.name == "machine 1"
-        if must_stay or len(staying) <= MACHINES_MIN:
+        if must_stay or len(staying) <= self.staying_min:
             return False
         self.leaving.append(machine)
         self._retire(machine, machine.node_id)
+        return True
+
+    def die(self, machine: Machine) -> bool:
+        """A machine is gone for good, and after a while somebody has its node removed; false if
+        others come or go, or it must stay.
+        """
+        cluster = self._cluster
+        must_stay = machine.name == "machine 1" or len(cluster.machines) < MACHINES_MIN_WITH_DEAD
+        if must_stay or self.leaving or not (self._has_begun() and self.is_settled()):
+            return False
+        machine.is_homeless = True
+        if machine.node is not None:
+            machine.crash(power=True)
+        self._died_at = cluster.agenda.now
+        wait = NOTICED_SECONDS * (1 + 2 * self._random.random())
+
+        def remove() -> None:
+            self.leaving.append(machine)
+            self._retire(machine, machine.node_id)
+
+        cluster.agenda.after(wait, remove)
         return True
 
     def _counts(self, machine: Machine) -> bool:

@@ -26,7 +26,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import Put, ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
-from tests.sim.cluster.joining import Joining
+from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
 from tests.sim.test_found import end_turn, opened, sent, transaction
 
 # --- change feeds
@@ -186,6 +186,30 @@ def test_a_busy_client_learns_of_nodes_that_come_after_it(cluster: Cluster) -> N
     cluster.agenda.run_until(lambda: busy.done, "it stops", 1.0)
     first[0].crash(power=True)
     cluster.run(db.put(b"key", b"value"), "the others answer", 20.0)
+
+
+# --- nodes that come and go
+
+
+@pytest.mark.parametrize("leads", [1, 2])
+def test_a_node_that_is_retired_stays_while_a_dead_one_is_counted(
+    cluster: Cluster, leads: int
+) -> None:
+    """Of three one is dead, and another one is retired, which may lead. Without it those that are
+    counted are the dead one and one more: they could agree on nothing, not even on that. Just after
+    an election the new leader had taken the dead one for alive.
+    """
+    stays, goes, dead = cluster.machines
+    if leads == goes.node_id:
+        stays.act(lambda: stays.node.replica.group.transfer_leadership(goes.node_id))  # type: ignore[union-attr]
+        cluster.agenda.run_until(lambda: cluster.leader() is goes, "the lead goes over", 5.0)
+        cluster.agenda.run(1.0)
+    joining = Joining(cluster, random.Random(3), 0.1)
+    assert joining.die(dead)
+    cluster.agenda.run(NOTICED_SECONDS)
+    assert joining.retire_node(goes)
+    cluster.agenda.run_until(lambda: cluster.machines == [stays], "both are gone", 30.0)
+    assert joining.is_settled()
 
 
 # --- commands
