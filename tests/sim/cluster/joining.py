@@ -31,7 +31,8 @@ from tests.sim.cluster.replica_rules import applied_index
 STAYING_MIN_WITH_LOSSES: Final = 3
 """With fewer, a disk that is lost, or has just been, could be half of those that count."""
 MACHINES_MAX: Final = 6
-MACHINES_MIN_WITH_DEAD: Final = 3
+MACHINES_MIN: Final = 3
+"""Of fewer, one whose disk is lost, or that is gone, would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
 """By then the keeper knows of a dead machine. One that is removed just before is bad luck."""
 
@@ -74,7 +75,8 @@ class Joining:
 
     def lose_disk(self, machine: Machine) -> bool:
         """A machine's disk is empty from now on; false if another one is being replaced."""
-        if machine in self.leaving or not (self._has_begun() and self.is_settled()):
+        must_stay = machine in self.leaving or len(self._cluster.machines) < MACHINES_MIN
+        if must_stay or not (self._has_begun() and self.is_settled()):
             return False
         if machine.node is not None:
             machine.crash(power=False)
@@ -141,7 +143,7 @@ class Joining:
         others come or go, or it must stay.
         """
         cluster = self._cluster
-        must_stay = machine.name == "machine 1" or len(cluster.machines) < MACHINES_MIN_WITH_DEAD
+        must_stay = machine.name == "machine 1" or len(cluster.machines) < MACHINES_MIN
         if must_stay or self.leaving or not (self._has_begun() and self.is_settled()):
             return False
         machine.is_homeless = True

@@ -318,7 +318,7 @@ class Machine:
             case Part.PREPARED:
                 self._error = node.write(self._staged)
                 self._part = Part.WRITTEN
-                if self._error is None:
+                if self._error is None and node.failed is None:
                     self.overseer.written(self)
             case Part.WRITTEN:
                 self._part = Part.IDLE
