@@ -34,6 +34,7 @@ class LeaseRules:
     def __init__(self) -> None:
         self.leases: dict[int, tuple[int, int, int]] = {}
         self._by_index: dict[int, leases.Lease] = {}
+        self._applying: dict[str, list[tuple[int, bytes]]] = {}
 
     def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
         """Whoever serves is alone."""
@@ -45,12 +46,24 @@ class LeaseRules:
                 both = other.node.replica.serves
                 require(not both, f"{machine.name} and {other.name} serve at once")
 
-    def applies(self, index: int, effects: WriteSet) -> None:
-        """A change of the lease is committed."""
+    def applies(self, machine: Machine, index: int, effects: WriteSet) -> None:
+        """A member applies an entry; it counts when it is written: an only voter may forget it."""
         stored = effects.get(_LEASE)
-        if stored is None or index in self._by_index:
-            return
-        lease = self._by_index[index] = leases.decode(stored)
+        if stored is not None:
+            self._applying.setdefault(machine.name, []).append((index, stored))
+
+    def written(self, machine: Machine) -> None:
+        """What was applied in this turn is written: changes of the lease are committed."""
+        for index, stored in self._applying.pop(machine.name, ()):
+            if index not in self._by_index:
+                self._by_index[index] = leases.decode(stored)
+                self._changed(self._by_index[index])
+
+    def crashed(self, machine: Machine) -> None:
+        """What it was about to apply may be forgotten."""
+        self._applying.pop(machine.name, None)
+
+    def _changed(self, lease: leases.Lease) -> None:
         before = self.leases.get(lease.sequence - 1)
         require(
             before is None or before[2] <= lease.start or before[0] == lease.holder

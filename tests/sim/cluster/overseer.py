@@ -47,7 +47,7 @@ class Overseer:
             apply(index, term, command, context, effects)
             staged.update(effects)
             self.raft.applies(machine, index, term, effects)
-            self.leases.applies(index, effects)
+            self.leases.applies(machine, index, effects)
 
         def watched_noop(index: int, term: int, staged: WriteSet) -> None:
             noop(index, term, staged)
@@ -75,6 +75,7 @@ class Overseer:
         """What its node had staged is written."""
         if machine.node is not None:
             self.raft.written(machine)
+            self.leases.written(machine)
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Its node sends a frame to another one."""
@@ -84,6 +85,7 @@ class Overseer:
     def crashed(self, machine: Machine) -> None:
         """Its node has ended."""
         self.raft.crashed(machine)
+        self.leases.crashed(machine)
 
     def look(self) -> Content | None:
         """At everything at once; answers what the replica holds that has come farthest."""
