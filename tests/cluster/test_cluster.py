@@ -192,6 +192,7 @@ def test_a_wrong_clock_moves_no_timestamp_back(three: ClusterProcesses) -> None:
 def test_a_fourth_node_joins_and_is_removed(three: ClusterProcesses) -> None:
     with three.connect() as db, writing(db) as load:
         load.goes_on()
+        eventually(lambda: len(voters(three, db)) == 3)  # all are back from what was done to them
         before = voters(three, db)
         fourth = three.join()
         load.goes_on()
