@@ -17,6 +17,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
+from postroom.server.commands import serve
 from postroom.server.commands.application import app
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
@@ -265,6 +266,18 @@ def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> Non
     assert ended.returncode == 2
     assert "needs a pipe" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_comes_in_is_for_whichever_node_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes of a local cluster read one pipe: the others find nothing, and must not wait."""
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    monkeypatch.setattr(serve, "STANDARD_INPUT", reads)
+    try:
+        serve._on_input(None, None)  # type: ignore[arg-type]  # neither is asked for anything
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def test_a_local_cluster_comes_back_and_tells_of_the_dead(tmp_path: Path) -> None:

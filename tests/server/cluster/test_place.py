@@ -1,80 +1,78 @@
-"""What a node says while it looks for its place: why others do not answer, once."""
+"""A node that looks around: what others say of where it is."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import logging
+from collections.abc import Iterable
+from random import Random  # noqa: TID251 (seeded)
 
-from postroom.server.cluster.applying import Questions
-from postroom.server.cluster.place import Said
-from postroom.server.cluster.security import Certificates, Security
-from tests.cluster.places import Loopback
-from tests.server.cluster.certificates import Authority
-from tests.server.cluster.streams import Talker
+import pytest
 
+from postroom.errors import Invalid
+from postroom.kv.memory import MemoryEngine
+from postroom.ranges.nodes import Admission, NodeDescriptor, Nodes
+from postroom.server.cluster import place as module
+from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.place import Place
+from postroom.server.cluster.security import Security
+from postroom.server.store import FORMAT_VERSION, StoreRecord
 
-def test_a_line_is_said_once_and_again_when_it_changes() -> None:
-    now = 0.0
-    said = Said(lambda: now)
-    assert said.is_news("a")
-    assert not said.is_news("a")
-    now = 1.0
-    assert not said.is_news("a")
-    assert said.is_news("b")
-
-
-def test_what_flutters_is_said_less_and_less_often() -> None:
-    now, lines = 0.0, 0
-    said = Said(lambda: now)
-    for tenth in range(6000):
-        now = tenth / 10
-        lines += said.is_news("ab"[tenth % 2])
-    assert lines < 30
+HERE, ELSEWHERE, OTHER = "here:1", "elsewhere:1", "other:1"
+CLUSTER, STORE = b"c" * 16, b"s" * 16
 
 
-async def _trouble(asks: Security, address: str) -> str:
-    questions = Questions(asks)
-    try:
-        assert await questions.hello([address]) == {}
-    finally:
-        await questions.close()
-    return questions.troubles[address]
+class Questions:
+    """One other node answers: it believes that this one is elsewhere."""
+
+    cluster_id = CLUSTER
+    asked: list[Application]
+
+    def __init__(self, security: Security) -> None: ...
+
+    async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
+        other = NodeDescriptor(1, OTHER, b"o" * 16)
+        nodes = Nodes(self.cluster_id, 3, (other, NodeDescriptor(2, ELSEWHERE, STORE)))
+        return {OTHER: Hello(other.store_id, (OTHER,), nodes)}
+
+    async def admit(self, addresses: object, application: Application) -> Admission:
+        self.asked.append(application)
+        raise Invalid("another node is there")
+
+    async def close(self) -> None: ...
 
 
-def test_why_a_node_does_not_answer(tmp_path: Path) -> None:
-    own, other = Authority(tmp_path), Authority(tmp_path, "other").node("127.0.0.1")
-    node = own.node("127.0.0.1")
-    secure, insecure = Security(node), Security(None)
-
-    async def main() -> None:
-        assert await _trouble(insecure, Loopback().address(1)) == "nobody listens there"
-        for listens, asks, words in (
-            (secure, insecure, "it hangs up"),
-            (insecure, secure, "it speaks no TLS"),
-            (Security(other), secure, "none of this node's authority"),
-            (secure, Security(Certificates(own.pem, other.certificate, other.key)), "it hangs up"),
-            (Security(own.node("elsewhere.example.com")), secure, "does not name this address"),
-        ):
-            talker = Talker(1, listens)
-            await talker.listen()
-            try:
-                assert words in await _trouble(asks, talker.address)
-            finally:
-                await talker.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(module, "Questions", Questions)
+    monkeypatch.setattr(module, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Questions, "asked", [], raising=False)
+    place = Place(MemoryEngine(), HERE, (OTHER,), Security(None), Random(1))
+    place.record, place.store_id = StoreRecord(FORMAT_VERSION, CLUSTER, 2), STORE
+    return place
 
 
-def test_who_answers_again_is_in_no_trouble() -> None:
-    async def main() -> None:
-        talker, questions = Talker(1), Questions(Security(None))
-        await talker.listen()
-        questions.troubles[talker.address] = "nobody listens there"
-        try:
-            assert talker.address in await questions.hello([talker.address])
-            assert questions.troubles == {}
-        finally:
-            await questions.close()
-            await talker.close()
+def look_around(place: Place) -> None:
+    asyncio.run(asyncio.wait_for(
+        place.look_around(lambda: None, lambda: True, lambda store_id, address: None), 10
+    ))  # fmt: skip
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+
+def test_a_running_node_whose_address_is_refused_goes_on(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, and no reason to end: only who was removed ends."""
+    look_around(place)
+    assert Questions.asked == [Application(STORE, HERE, 2)]
+    assert "the others do not take this node's address: another node is there" in caplog.text
+
+
+def test_what_another_cluster_believes_does_not_matter(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Questions, "cluster_id", b"another".ljust(16))
+    with caplog.at_level(logging.ERROR):
+        look_around(place)
+    assert Questions.asked == []
+    assert "they do not mix" in caplog.text
