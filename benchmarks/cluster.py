@@ -25,7 +25,7 @@ from benchmarks.harness import Measured, Settings, benchmark, percentiles
 from benchmarks.transactions import VALUE, _in_flight, _names, _outbox
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_START: Final = "from postroom.server.command_line import main; main()"
+_START: Final = "from postroom.cli.main import main; main()"
 
 
 class Nodes:

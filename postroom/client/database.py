@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from postroom.client import arguments
 from postroom.client.codec import Codec
 from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
-from postroom.client.sender import DeadlineExceeded, Sender
+from postroom.client.sender import Sender
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
 from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
@@ -31,6 +31,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.messaging.requests import DeadLetter as StoredLetter
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     Changes,
     Committed,

@@ -14,10 +14,6 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class DeadlineExceeded(Exception):
-    """No answer came in time; the request was withdrawn, and nothing happened."""
-
-
 class Sender(Protocol):
     """Sends requests and lets time pass.
 

@@ -20,7 +20,7 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.codec import Codec
 from postroom.client.pages import pages, stored_values
-from postroom.client.sender import DeadlineExceeded, Sender
+from postroom.client.sender import Sender
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -43,6 +43,7 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.messaging.requests import Reaped as ReapedMessages
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import (
     Committed,

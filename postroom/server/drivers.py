@@ -25,8 +25,8 @@ from collections.abc import Awaitable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Error, Invalid
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Get
 from postroom.server.node import UPKEEP_SECONDS, Node

@@ -92,7 +92,7 @@ class LocalCluster:
 
     def _start(self, number: int, address: str, log: Path) -> subprocess.Popen[bytes]:
         command = [
-            sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
+            sys.executable, "-m", "postroom.cli.main", "serve", "--insecure",
             "--data", str(self._folder / f"node-{number}"), "--listen", address,
             "--join", ",".join(self.addresses), "--stop-at-end-of-input",
         ]  # fmt: skip

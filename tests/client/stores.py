@@ -23,13 +23,13 @@ from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Now

@@ -10,11 +10,11 @@ import pytest
 
 import postroom
 from postroom.client import pages
-from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.errors import TransactionConflict
 from postroom.kv import keys
 from postroom.limits import TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.requests import ListDeadLetters, Peek
+from postroom.protocol.frames import FRAME_BYTES_MAX
 from tests.client.stores import Between, Store
 
 BIG = 2**63 - 1

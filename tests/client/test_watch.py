@@ -8,10 +8,10 @@ from itertools import islice
 import pytest
 
 import postroom
-from postroom.client.remote.wire import FRAME_BYTES_MAX
 from postroom.client.values import Change
 from postroom.errors import SnapshotTooOld
 from postroom.limits import VALUE_BYTES_MAX
+from postroom.protocol.frames import FRAME_BYTES_MAX
 from postroom.ranges import feed
 from postroom.ranges.requests import Changes, ScanChanges
 from tests.client.stores import Running, Store

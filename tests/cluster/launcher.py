@@ -15,9 +15,9 @@ import sys
 import threading
 from pathlib import Path
 
+from postroom.cli import main as command_line
+from postroom.cli import serve
 from postroom.kv.clock import SystemClock
-from postroom.server import command_line
-from postroom.server.commands import serve
 
 
 class WrongClock(SystemClock):

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import grpc.aio
 
-from postroom.client.remote import wire
 from postroom.client.remote.connection import METHOD
+from postroom.protocol import frames
+from postroom.protocol.requests import decode_result
 from postroom.ranges.requests import Get
 
 ANSWER_SECONDS = 20.0
@@ -45,7 +46,7 @@ class RawClient:
     def ask(self, key: bytes) -> None:
         """Send the question, and do not wait."""
         self._number += 1
-        self._runner.run(self._write(wire.Ask(self._clock, [(self._number, Get(key))])))
+        self._runner.run(self._write(frames.Ask(self._clock, [(self._number, Get(key))])))
 
     def answer(self) -> bytes | str | None:
         """To what was asked last."""
@@ -54,25 +55,25 @@ class RawClient:
     async def _connect(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address)
         self._stream = self._channel.stream_stream(METHOD)()
-        await self._write(wire.Hello(wire.PROTOCOL_VERSION, b"rawraw01", 1))
-        welcome = wire.from_node(await self._stream.read())
-        assert isinstance(welcome, wire.Welcome)
+        await self._write(frames.Hello(frames.PROTOCOL_VERSION, b"rawraw01", 1))
+        welcome = frames.from_node(await self._stream.read())
+        assert isinstance(welcome, frames.Welcome)
         self._clock = welcome.clock
 
     async def _write(self, frame: object) -> None:
-        await self._stream.write(wire.encode(frame))
+        await self._stream.write(frames.encode(frame))
 
     async def _answer(self) -> bytes | str | None:
         while True:
             frame = await self._stream.read()
             assert frame is not grpc.aio.EOF, "the node has closed the stream"
-            message = wire.from_node(frame)
-            if isinstance(message, wire.Answers):
+            message = frames.from_node(frame)
+            if isinstance(message, frames.Answers):
                 break
-            assert isinstance(message, wire.Welcome), message
+            assert isinstance(message, frames.Welcome), message
         (answer,) = message.answers
         assert answer.number == self._number
         if answer.failure is not None:
             return answer.failure[0]
-        value: bytes | None = wire.decode_result(Get, answer.result).value
+        value: bytes | None = decode_result(Get, answer.result).value
         return value

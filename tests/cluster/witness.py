@@ -10,7 +10,7 @@ from postroom.client.codec import resolve
 from postroom.client.database import Database
 from postroom.client.remote.sender import AsyncioSender
 from postroom.client.remote.status import StatusReader
-from postroom.client.sender import DeadlineExceeded
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 from tests.sim.history import History
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
-from postroom.client.remote import wire
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
 from postroom.errors import Unavailable
+from postroom.protocol import frames
+from postroom.protocol.failures import NOT_LEASEHOLDER
 from postroom.ranges.requests import Committed, CommitTransaction, Put, Value
 
 NODES = [(1, "a:1"), (2, "b:1"), (3, "c:1")]
@@ -40,7 +41,7 @@ class Stream:
         self.link = link
         self.address = address
         self.open = True
-        self.hello: wire.Hello | None = None
+        self.hello: frames.Hello | None = None
         self.requests: dict[int, Any] = {}
         self.withdrawn: list[int] = []
         self.looked_up = 0
@@ -49,9 +50,9 @@ class Stream:
     def read(self) -> None:
         """Take what the router has."""
         while self.open and (frame := self.world.router.take(self.link)) is not None:
-            message = wire.from_client(frame)
+            message = frames.from_client(frame)
             self.frames += 1
-            if isinstance(message, wire.Hello):
+            if isinstance(message, frames.Hello):
                 assert self.hello is None
                 self.hello = message
             else:
@@ -60,7 +61,7 @@ class Stream:
                 self.looked_up += message.looks_up
 
     def say(self, *message: Any) -> None:
-        self.world.router.received(self.link, wire.encode(message))
+        self.world.router.received(self.link, frames.encode(message))
         self.world.read()
 
     def welcome(self, leader: int, requests_max: int = 100) -> None:
@@ -77,7 +78,7 @@ class Stream:
 
     def redirect(self, number: int, leader: int | None) -> None:
         address = dict(NODES).get(leader or 0)
-        self.fail(number, wire.NOT_LEASEHOLDER, address and (leader, address))
+        self.fail(number, NOT_LEASEHOLDER, address and (leader, address))
 
     def breaks(self) -> None:
         self.open = False

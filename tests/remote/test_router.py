@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from postroom.client.remote import router as routers
-from postroom.client.remote import wire
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import (
     AccessDenied,
     CommitUnknown,
@@ -18,6 +16,8 @@ from postroom.errors import (
 )
 from postroom.kv.clock import from_seconds
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
+from postroom.protocol import frames
+from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN, DeadlineExceeded
 from postroom.ranges.requests import (
     ConditionalPut,
     Get,
@@ -187,7 +187,7 @@ def test_a_late_answer_of_an_older_stream_is_ignored() -> None:
     first = world.settle()
     call = world.ask(GET)
     first.breaks()
-    world.router.received(first.link, wire.encode((1, world.clock(), 1, [(1, VALUE)])))
+    world.router.received(first.link, frames.encode((1, world.clock(), 1, [(1, VALUE)])))
     assert not call.answers
 
 
@@ -401,7 +401,7 @@ def test_a_wait_that_times_out_is_withdrawn_and_the_nodes_word_counts() -> None:
     world.pass_time(0.2)
     assert sorted(stream.withdrawn) == [first, second]
     stream.answer(first, None)  # it was on its way already
-    stream.fail(second, wire.WITHDRAWN)
+    stream.fail(second, WITHDRAWN)
     assert (early.error, early.answers) == (None, 1)
     assert isinstance(late.error, DeadlineExceeded)
 
@@ -429,7 +429,7 @@ def test_what_is_cancelled_is_withdrawn_and_never_answered() -> None:
     world.router.cancel(call)
     world.read()
     assert stream.withdrawn == [number]
-    stream.fail(number, wire.WITHDRAWN)
+    stream.fail(number, WITHDRAWN)
     assert not call.answers
 
 
@@ -588,7 +588,7 @@ def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.Mon
     world = World()
     stream = world.to("a:1")
     stream.welcome(leader=1)
-    frames = stream.frames
+    before = stream.frames
     big = [Put(b"k", bytes(1024 * 1024))] * 12
     from tests.remote.puppets import Asked  # noqa: PLC0415 - all placed before any is taken
 
@@ -597,7 +597,7 @@ def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.Mon
         world.router.submit(call)
     world.read()
     assert len(stream.requests) == 5
-    assert stream.frames - frames >= 2
+    assert stream.frames - before >= 2
 
 
 def test_a_request_that_fits_into_no_frame_is_refused() -> None:
@@ -688,7 +688,7 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
     real = world.clock
     behind = real() - from_seconds(100)
     world.clock = lambda: behind  # type: ignore[method-assign]
-    stream.fail(only(stream.requests), wire.CLOCK_AHEAD)
+    stream.fail(only(stream.requests), CLOCK_AHEAD)
     assert world.router.reading() == behind
     world.pass_time(0.1)
     stream.answer(only(stream.requests), VALUE)
@@ -698,7 +698,7 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
 # --- what makes no sense
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x00", wire.encode((1, 2))])
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x00", frames.encode((1, 2))])
 def test_what_is_no_frame_ends_the_stream(frame: bytes) -> None:
     world = World()
     stream = world.settle()

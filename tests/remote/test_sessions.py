@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from postroom.client.remote import wire
 from postroom.errors import Unavailable
 from postroom.kv.clock import from_seconds
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
+from postroom.protocol import frames
+from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN, Failure
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -37,33 +39,33 @@ class Client:
         self.clock = sessions.node.clock.reading()
         self.frames: list[Any] = []
         self.answers: dict[int, Any] = {}
-        self.failures: dict[int, wire.Failure] = {}
+        self.failures: dict[int, Failure] = {}
         self._sessions = sessions
-        self.say(0, wire.PROTOCOL_VERSION, client, stream)
+        self.say(0, frames.PROTOCOL_VERSION, client, stream)
 
     def _tell(self) -> None:
         self.told += 1
 
     def say(self, *message: Any) -> None:
-        self.session.received(wire.encode(message))
+        self.session.received(frames.encode(message))
 
     def ask(self, *requests: Any, first: int = 1, withdrawn: tuple[int, ...] = ()) -> None:
         self.say(1, self.clock, list(enumerate(requests, first)), withdrawn, False)
 
     def read(self) -> list[Any]:
         """The frames that have come since."""
-        frames = []
+        messages = []
         while (frame := self.session.take()) is not None:
-            frames.append(message := wire.from_node(frame))
-            if isinstance(message, wire.Answers):
+            messages.append(message := frames.from_node(frame))
+            if isinstance(message, frames.Answers):
                 self.clock = max(self.clock, message.clock)
                 for answer in message.answers:
                     if answer.failure is None:
-                        self.answers[answer.number] = wire.msgspec.msgpack.decode(answer.result)
+                        self.answers[answer.number] = msgspec.msgpack.decode(answer.result)
                     else:
                         self.failures[answer.number] = answer.failure
-        self.frames += frames
-        return frames
+        self.frames += messages
+        return messages
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def waiting(store: Store) -> int:
 def test_a_client_is_welcomed_and_told_who_leads(store: Store) -> None:
     client = Client(Sessions(store.node))
     (welcome,) = client.read()
-    assert isinstance(welcome, wire.Welcome)
+    assert isinstance(welcome, frames.Welcome)
     assert (welcome.node_id, welcome.leader, welcome.nodes) == (1, 1, [])
     assert welcome.clock == store.node.clock.reading()
 
@@ -137,7 +139,7 @@ def test_a_clock_too_far_ahead_is_refused(store: Store, where: str) -> None:
     client.ask(request, Get(b"k"))
     store.driver.settle()
     client.read()
-    assert client.failures[1][0] == wire.CLOCK_AHEAD
+    assert client.failures[1][0] == CLOCK_AHEAD
     assert (2 in client.failures) == (where == "frame")
     assert store.db.get(b"k") is None
     assert store.node.clock.reading() < ahead
@@ -157,7 +159,7 @@ def test_a_node_that_has_failed_sends_its_clients_elsewhere(store: Store) -> Non
     store.node.replica.fail_all(Unavailable("closed"))
     client.ask(Get(b"k"))
     client.read()
-    assert client.failures[1][0] == wire.NOT_LEASEHOLDER
+    assert client.failures[1][0] == NOT_LEASEHOLDER
 
 
 # --- ending
@@ -208,7 +210,7 @@ def test_a_newer_stream_of_a_client_ends_the_older_one(store: Store) -> None:
     new = Client(sessions, stream=2)
     store.driver.settle()
     assert old.session.ended
-    assert isinstance(old.read()[-1], wire.Goodbye)
+    assert isinstance(old.read()[-1], frames.Goodbye)
     assert store.db.get(b"k") is None, "what was sent on the old one comes too late"
     old.ask(commit(store, 2, Put(b"k", b"old")))
     store.driver.settle()
@@ -234,9 +236,9 @@ def test_a_node_that_stops_says_goodbye(store: Store) -> None:
     [
         b"",
         b"\xc1",
-        wire.encode((1, 5, [(1, ["collect_garbage", 1, 1])], [], False)),
-        wire.encode((0, 1, bytes(8), 1)),
-        wire.encode((7,)),
+        frames.encode((1, 5, [(1, ["collect_garbage", 1, 1])], [], False)),
+        frames.encode((0, 1, bytes(8), 1)),
+        frames.encode((7,)),
     ],
 )
 def test_what_makes_no_sense_ends_the_stream_and_does_nothing_else(
@@ -247,7 +249,7 @@ def test_what_makes_no_sense_ends_the_stream_and_does_nothing_else(
     before = store.dump()
     client.session.received(frame)
     assert client.session.ended
-    assert isinstance(client.read()[-1], wire.Goodbye)
+    assert isinstance(client.read()[-1], frames.Goodbye)
     assert "somebody" in caplog.text
     assert store.dump() == before
     assert (waiting(store), sessions.admission.requests) == (0, 0)
@@ -255,17 +257,17 @@ def test_what_makes_no_sense_ends_the_stream_and_does_nothing_else(
 
 def test_requests_before_the_hello_end_the_stream(store: Store) -> None:
     session = Session(Sessions(store.node), "somebody", lambda: None)
-    session.received(wire.encode((1, 5, [(1, Get(b"k"))])))
+    session.received(frames.encode((1, 5, [(1, Get(b"k"))])))
     assert session.ended
 
 
 def test_another_version_is_refused_with_words(store: Store) -> None:
     session = Session(Sessions(store.node), "somebody", lambda: None)
-    session.received(wire.encode((0, 99, bytes(8), 1)))
+    session.received(frames.encode((0, 99, bytes(8), 1)))
     frame = session.take()
     assert frame is not None
-    goodbye = wire.from_node(frame)
-    assert isinstance(goodbye, wire.Goodbye)
+    goodbye = frames.from_node(frame)
+    assert isinstance(goodbye, frames.Goodbye)
     assert goodbye.failure[0] == "VersionMismatch"
     assert "99" in goodbye.failure[1]
 
@@ -286,7 +288,7 @@ def test_what_is_withdrawn_is_answered_and_forgotten(store: Store) -> None:
     client.ask(ScanChanges(b"a", b"b", store.node.clock.reading()))
     client.ask(withdrawn=(1, 99))
     client.read()
-    assert client.failures[1][0] == wire.WITHDRAWN
+    assert client.failures[1][0] == WITHDRAWN
     assert (waiting(store), sessions.admission.requests) == (0, 0)
     store.db.put(b"a", b"1")
     assert client.read() == []
@@ -380,8 +382,7 @@ def test_answers_too_large_for_a_frame_leave_in_several(store: Store) -> None:
     client = Client(Sessions(store.node, Limits(unread_bytes_max=1 << 30)))
     client.read()
     client.ask(*[Get(b"k")] * 70)
-    frames = client.read()
-    assert len(frames) > 1
+    assert len(client.read()) > 1
     assert len(client.answers) == 70
 
 

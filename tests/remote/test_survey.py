@@ -5,8 +5,8 @@ from __future__ import annotations
 import random  # noqa: TID251 (seeded)
 from typing import Any
 
-from postroom.client.remote import wire
 from postroom.client.remote.survey import _Asking
+from postroom.protocol import frames
 
 
 class Streams:
@@ -22,14 +22,14 @@ class Streams:
 
 
 def welcome(*nodes: tuple[int, str]) -> bytes:
-    return wire.encode(wire.Welcome(wire.PROTOCOL_VERSION, 1, 1, 1, list(nodes), 100))
+    return frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, list(nodes), 100))
 
 
 def said(asking: Any, link: int) -> list[Any]:
-    frames = []
+    messages = []
     while (frame := asking.take(link)) is not None:
-        frames.append(wire.from_client(frame))
-    return frames
+        messages.append(frames.from_client(frame))
+    return messages
 
 
 def test_a_welcome_that_comes_unasked_is_not_answered_again() -> None:

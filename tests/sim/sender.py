@@ -11,7 +11,7 @@ from collections.abc import Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any
 
-from postroom.client.sender import DeadlineExceeded
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 
 if TYPE_CHECKING:

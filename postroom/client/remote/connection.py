@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.client.remote import grpc_environment, tls_files
 from postroom.client.remote.addresses import HungUp
-from postroom.client.remote.wire import ACCEPTED, FRAME_BYTES_MAX
 from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.protocol.frames import ACCEPTED, FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from postroom.client.remote.router import Router

@@ -17,13 +17,13 @@ import math
 from typing import Final
 
 from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.wire import (
+from postroom.errors import TransactionTooLarge
+from postroom.protocol.frames import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     REQUESTS_PER_FRAME_MAX,
     encode,
 )
-from postroom.errors import TransactionTooLarge
 
 QUIET_SECONDS: Final = 0.5
 """Who waits for an answer asks for a sign of life after this time without one."""

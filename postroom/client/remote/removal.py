@@ -9,8 +9,8 @@ from typing import Final
 
 from postroom.client.remote.connection import TLS
 from postroom.client.remote.sender import AsyncioSender
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Retryable, Unavailable
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.nodes import Nodes, ReadNodes, RetireNode
 
 LOOK_SECONDS: Final = 0.1

@@ -31,16 +31,25 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from postroom.client.remote import wire
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.link import Link
 from postroom.client.remote.outcomes import Outcomes, client_closed
 from postroom.client.remote.search import Search
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
+from postroom.protocol import frames
+from postroom.protocol.failures import (
+    CLOCK_AHEAD,
+    NOT_LEASEHOLDER,
+    WITHDRAWN,
+    DeadlineExceeded,
+    Failure,
+    WireError,
+    error_from,
+)
+from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import RetireNode
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -64,7 +73,7 @@ LATE_SECONDS: Final = 0.25
 """Who looks so much too late was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
-_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, wire.DescribeNode})
+_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, DescribeNode})
 
 
 class _Upkeep(RemoteCall):
@@ -103,7 +112,7 @@ class Router:
         self._monotonic = monotonic
         self._random = randomness
         self._request_seconds = request_seconds
-        client = randomness.randbytes(wire.CLIENT_ID_BYTES)
+        client = randomness.randbytes(frames.CLIENT_ID_BYTES)
         self._search = Search(self.addresses, port, monotonic, client, self._arm, self._is_idle)
         self._links = self._search.links
         self._outcomes = Outcomes(
@@ -170,14 +179,14 @@ class Router:
         known.heard_at = self._monotonic()
         known.asked_at = 0.0
         try:
-            message = wire.from_node(frame)
-            if type(message) is wire.Answers:
+            message = frames.from_node(frame)
+            if type(message) is frames.Answers:
                 self._on_answers(known, message)
-            elif type(message) is wire.Welcome:
+            elif type(message) is frames.Welcome:
                 self._on_welcome(known, message)
-            elif type(message) is wire.Goodbye:
-                self._drop(known, wire.error_from(message.failure))
-        except wire.WireError as error:
+            elif type(message) is frames.Goodbye:
+                self._drop(known, error_from(message.failure))
+        except WireError as error:
             self._drop(known, error)
 
     def disconnected(self, link: int, reason: Exception | None) -> None:
@@ -247,7 +256,7 @@ class Router:
                 call.done = True
                 call.complete(None, None)
             return link is None
-        if kind is wire.DescribeNode and link is None:
+        if kind is DescribeNode and link is None:
             link = self._search.any_ready()
             if link is not None:
                 self._place(link, call)
@@ -311,7 +320,7 @@ class Router:
 
     # --- answers
 
-    def _on_answers(self, link: Link, message: wire.Answers) -> None:
+    def _on_answers(self, link: Link, message: frames.Answers) -> None:
         self.clock.heard(message.clock)
         if message.lease != link.lease:
             link.lease = message.lease
@@ -334,8 +343,8 @@ class Router:
     def _on_result(self, link: Link, call: RemoteCall, result: Any) -> None:
         kind = type(call.request)
         try:
-            answer = wire.decode_result(kind, result)
-        except wire.WireError:
+            answer = decode_result(kind, result)
+        except WireError:
             link.sent[call.number] = call  # it goes on elsewhere, with all others
             raise
         if kind is Protect:
@@ -353,26 +362,26 @@ class Router:
             self._protected[moment] += 1
             link.holds = True
 
-    def _on_failure(self, link: Link, call: RemoteCall, failure: wire.Failure, clock: int) -> None:
+    def _on_failure(self, link: Link, call: RemoteCall, failure: Failure, clock: int) -> None:
         name = failure[0]
-        if name == wire.NOT_LEASEHOLDER:
+        if name == NOT_LEASEHOLDER:
             self._on_redirect(link, call, failure)
-        elif name == wire.WITHDRAWN or call.withdrawn:
+        elif name == WITHDRAWN or call.withdrawn:
             self._finish(call, DeadlineExceeded())
-        elif name == wire.CLOCK_AHEAD:
+        elif name == CLOCK_AHEAD:
             self.clock.refused(clock)
             self._try_later(call, 0.05)
         elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True
             self._try_later(call, 0.02)
         else:
-            error = wire.error_from(failure)
+            error = error_from(failure)
             if call.maybe and isinstance(error, Unavailable):
                 self._try_later(call, error.retry_after)
             else:
                 self._finish(call, self._outcomes.failed(call, error))
 
-    def _on_redirect(self, link: Link, call: RemoteCall, failure: wire.Failure) -> None:
+    def _on_redirect(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         if self._again(call):
             self._queue.append(call)
         self._search.denied(link, Unavailable(failure[1]), _address(failure[2]))
@@ -389,7 +398,7 @@ class Router:
 
     # --- who leads
 
-    def _on_welcome(self, link: Link, message: wire.Welcome) -> None:
+    def _on_welcome(self, link: Link, message: frames.Welcome) -> None:
         if message.leader == message.node_id:
             # By another clock than the leaseholder's, a transaction might begin long ago.
             self.clock.heard(message.clock)

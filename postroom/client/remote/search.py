@@ -22,7 +22,7 @@ from typing import Final
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port
 from postroom.client.remote.link import Link
-from postroom.client.remote.wire import Welcome
+from postroom.protocol.frames import Welcome
 
 PATIENCE_SECONDS: Final = 1.0
 """After which the next address is tried as well."""

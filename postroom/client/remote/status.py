@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from postroom.client.remote.wire import DescribeNode
 from postroom.client.sender import Sender
 from postroom.client.values import NodeInfo, Status
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
+from postroom.protocol.requests import DescribeNode
 from postroom.ranges.nodes import NodeDescriptor, Nodes, NodeStatus, ReadNodes
 from postroom.ranges.requests import Now
 

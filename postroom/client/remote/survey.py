@@ -16,11 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postroom.client.remote import wire
 from postroom.client.remote.connection import TLS, Streams
 from postroom.errors import AccessDenied, Error
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
+from postroom.protocol import frames
+from postroom.protocol.failures import WireError, error_from
+from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import NodeStatus
 
 SURVEY_SECONDS: Final = 3.0
@@ -97,7 +99,7 @@ class _Asking:
     def __init__(self, streams: Streams, randomness: random.Random) -> None:
         self.done = asyncio.Event()
         self._streams = streams
-        self._client = randomness.randbytes(wire.CLIENT_ID_BYTES)
+        self._client = randomness.randbytes(frames.CLIENT_ID_BYTES)
         self._links: dict[int, NodeReport] = {}
         self._frames: dict[int, list[bytes]] = {}
         self._unanswered: dict[int, set[int]] = {}
@@ -111,7 +113,9 @@ class _Asking:
             return
         link = len(self._links) + 1
         self._links[link] = NodeReport(address)
-        self._frames[link] = [wire.encode(wire.Hello(wire.PROTOCOL_VERSION, self._client, link))]
+        self._frames[link] = [
+            frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._client, link))
+        ]
         self._unanswered[link] = {_DESCRIBE, _COUNT}
         self._streams.open(link, address)
 
@@ -119,22 +123,22 @@ class _Asking:
 
     def take(self, link: int) -> bytes | None:
         """The next frame to be sent."""
-        frames = self._frames[link]
-        return frames.pop(0) if frames else None
+        queued = self._frames[link]
+        return queued.pop(0) if queued else None
 
     def received(self, link: int, frame: bytes) -> None:
         """A frame has come in."""
         try:
-            message = wire.from_node(frame)
+            message = frames.from_node(frame)
             match message:
-                case wire.Welcome():
+                case frames.Welcome():
                     self._welcomed(link, message)
-                case wire.Answers():
+                case frames.Answers():
                     for answer in message.answers:
                         self._answered(link, answer)
-                case wire.Goodbye():
-                    self.disconnected(link, wire.error_from(message.failure))
-        except wire.WireError as error:
+                case frames.Goodbye():
+                    self.disconnected(link, error_from(message.failure))
+        except WireError as error:
             self.disconnected(link, error)
 
     def disconnected(self, link: int, reason: Exception | None) -> None:
@@ -147,7 +151,7 @@ class _Asking:
 
     # ---
 
-    def _welcomed(self, link: int, welcome: wire.Welcome) -> None:
+    def _welcomed(self, link: int, welcome: frames.Welcome) -> None:
         self._named.update(welcome.nodes)
         self._links[link].node_id = welcome.node_id
         if link not in self._welcomed_links:  # else the nodes are others now
@@ -159,21 +163,21 @@ class _Asking:
                 if report.address == address and not report.node_id:
                     report.node_id = node_id
 
-    def _ask(self, link: int, welcome: wire.Welcome) -> None:
-        requests = [(_DESCRIBE, wire.DescribeNode()), (_COUNT, ReadCounters())]
-        self._frames[link].append(wire.encode((1, welcome.clock, requests)))
+    def _ask(self, link: int, welcome: frames.Welcome) -> None:
+        requests = [(_DESCRIBE, DescribeNode()), (_COUNT, ReadCounters())]
+        self._frames[link].append(frames.encode((1, welcome.clock, requests)))
         self._streams.output(link)
 
-    def _answered(self, link: int, answer: wire.Answer) -> None:
+    def _answered(self, link: int, answer: frames.Answer) -> None:
         self._unanswered[link].discard(answer.number)
         report = self._links[link]
         if answer.failure is not None:
             if answer.number == _DESCRIBE:
-                report.trouble = wire.error_from(answer.failure)
+                report.trouble = error_from(answer.failure)
         elif answer.number == _DESCRIBE:
-            report.status = wire.decode_result(wire.DescribeNode, answer.result)
+            report.status = decode_result(DescribeNode, answer.result)
         else:
-            self._counters = wire.decode_result(ReadCounters, answer.result)
+            self._counters = decode_result(ReadCounters, answer.result)
         self._look()
 
     def _look(self) -> None:

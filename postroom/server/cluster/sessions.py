@@ -29,11 +29,20 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from postroom.client.remote import wire
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 from postroom.messaging.requests import ReapQueue
+from postroom.protocol import frames
+from postroom.protocol.failures import (
+    CLOCK_AHEAD,
+    NOT_LEASEHOLDER,
+    WITHDRAWN,
+    Failure,
+    WireError,
+    failure_from,
+)
+from postroom.protocol.requests import DescribeNode
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.nodes import Nodes, NodeStatus
@@ -111,10 +120,10 @@ class _TakenBack(Call):
         """Nobody waits."""
 
 
-_UNLIKE_OTHERS: Final = frozenset({wire.DescribeNode, Protect, ReapQueue, Unprotect})
-_WITHDRAWN: Final[wire.Failure] = (wire.WITHDRAWN, "withdrawn", None)
-_CLOCK_AHEAD: Final[wire.Failure] = (
-    wire.CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
+_UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
+_WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
+_CLOCK_AHEAD: Final[Failure] = (
+    CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
 )  # fmt: skip
 
 
@@ -157,12 +166,12 @@ class Session:
         if self.ended:
             return
         try:
-            message = wire.from_client(frame)
-            if type(message) is wire.Ask:
+            message = frames.from_client(frame)
+            if type(message) is frames.Ask:
                 self._on_ask(message, len(frame))
-            elif type(message) is wire.Hello:
+            elif type(message) is frames.Hello:
                 self._on_hello(message)
-        except (wire.WireError, VersionMismatch) as error:
+        except (WireError, VersionMismatch) as error:
             _log.warning("the stream of client %s is closed: %s", self._peer, error)
             self.end(error if isinstance(error, Error) else Invalid(str(error)))
 
@@ -180,7 +189,7 @@ class Session:
         """Say why, and close the stream after what is to be sent yet."""
         if not self.ended:
             self._pack_batch()
-            self._put(wire.encode(wire.Goodbye(wire.failure_from(reason))))
+            self._put(frames.encode(frames.Goodbye(failure_from(reason))))
             self.close()
 
     def close(self) -> None:
@@ -199,12 +208,12 @@ class Session:
 
     # --- what comes in
 
-    def _on_hello(self, hello: wire.Hello) -> None:
+    def _on_hello(self, hello: frames.Hello) -> None:
         if self.stream:
-            raise wire.WireError("a second Hello")
-        if hello.version != wire.PROTOCOL_VERSION:
+            raise WireError("a second Hello")
+        if hello.version != frames.PROTOCOL_VERSION:
             raise VersionMismatch(
-                f"this node speaks version {wire.PROTOCOL_VERSION} of the protocol, the client "
+                f"this node speaks version {frames.PROTOCOL_VERSION} of the protocol, the client "
                 f"version {hello.version}; nothing was done: use the same version of Postroom"
             )
         self.client, self.stream = hello.client, hello.stream
@@ -218,17 +227,17 @@ class Session:
         addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
         limits, leader = self._admission.limits, node.leader()
         self._put(
-            wire.encode(
-                wire.Welcome(
-                    wire.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
+            frames.encode(
+                frames.Welcome(
+                    frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
                     leader if isinstance(leader, int) else 0, addresses, limits.stream_requests_max,
                 )
             )
         )  # fmt: skip
 
-    def _on_ask(self, ask: wire.Ask, frame_bytes: int) -> None:
+    def _on_ask(self, ask: frames.Ask, frame_bytes: int) -> None:
         if not self.stream:
-            raise wire.WireError("no Hello before the first request")
+            raise WireError("no Hello before the first request")
         if ask.looks_up:
             self.welcome()
         if ask.requests:
@@ -236,7 +245,7 @@ class Session:
         for number in ask.withdrawn:
             self._on_withdrawn(number)
 
-    def _on_requests(self, ask: wire.Ask, frame_bytes: int) -> None:
+    def _on_requests(self, ask: frames.Ask, frame_bytes: int) -> None:
         refusal = self._clock_refusal(ask.clock)
         last = self._node.clock.last()
         size = frame_bytes // len(ask.requests)
@@ -244,7 +253,7 @@ class Session:
         request: Any
         for number, request in ask.requests:
             if number in asked:
-                raise wire.WireError(f"request {number} is under way already")
+                raise WireError(f"request {number} is under way already")
             kind = type(request)
             no = refusal or self._overload()
             if no is None and kind is CommitTransaction and request.began > last:
@@ -259,7 +268,7 @@ class Session:
                 admission.bytes += size
                 submit(call)
 
-    def _clock_refusal(self, clock: int) -> wire.Failure | None:
+    def _clock_refusal(self, clock: int) -> Failure | None:
         """Commits will be above the client's clock; or why that cannot be."""
         if clock > self._node.clock.last():
             try:
@@ -268,17 +277,17 @@ class Session:
                 return _CLOCK_AHEAD
         return None
 
-    def _overload(self) -> wire.Failure | None:
+    def _overload(self) -> Failure | None:
         admission = self._admission
         limits = admission.limits
         if len(self._asked) >= limits.stream_requests_max + limits.stream_waits_max:
-            return wire.failure_from(admission.refusal())
+            return failure_from(admission.refusal())
         if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
             return None
-        return wire.failure_from(admission.refusal())
+        return failure_from(admission.refusal())
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
-        if type(request) is wire.DescribeNode:
+        if type(request) is DescribeNode:
             self._say((number, self._node.describe()))
             return
         kind = _Protecting if type(request) in {Protect, Unprotect} else _Asked
@@ -318,14 +327,14 @@ class Session:
         else:
             self._protected = +(self._protected - Counter({request.timestamp: 1}))
 
-    def _failure(self, error: BaseException) -> wire.Failure:
+    def _failure(self, error: BaseException) -> Failure:
         if isinstance(error, NotLeaseholder):
-            return wire.NOT_LEASEHOLDER, str(error), self._whereabouts(error.leader)
+            return NOT_LEASEHOLDER, str(error), self._whereabouts(error.leader)
         if error is self._node.replica.failed:
-            return wire.NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
+            return NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
         if not isinstance(error, Error | ValueError | TypeError):
             _log.error("a request of client %s failed", self._peer, exc_info=error)
-        return wire.failure_from(error)
+        return failure_from(error)
 
     def _whereabouts(self, leader: NodeId | None) -> tuple[int, str] | None:
         nodes = self._node.nodes
@@ -348,8 +357,8 @@ class Session:
 
     def _pack(self, batch: list[tuple[Any, ...]]) -> None:
         node = self._node
-        frame = wire.encode((1, node.clock.reading(), node.replica.lease.sequence, batch))
-        if len(frame) <= wire.FRAME_BYTES_MAX:
+        frame = frames.encode((1, node.clock.reading(), node.replica.lease.sequence, batch))
+        if len(frame) <= frames.FRAME_BYTES_MAX:
             self._put(frame)
         elif len(batch) > 1:
             half = len(batch) // 2
@@ -357,10 +366,10 @@ class Session:
             self._pack(batch[half:])
         else:
             too_large = Invalid(
-                f"the answer takes {len(frame)} bytes, {wire.FRAME_BYTES_MAX} fit into a frame: "
+                f"the answer takes {len(frame)} bytes, {frames.FRAME_BYTES_MAX} fit into a frame: "
                 "ask for less at a time"
             )
-            self._pack([(batch[0][0], None, wire.failure_from(too_large))])
+            self._pack([(batch[0][0], None, failure_from(too_large))])
 
     def _put(self, frame: bytes) -> None:
         self._frames.append(frame)

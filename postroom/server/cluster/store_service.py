@@ -1,7 +1,7 @@
 """The gRPC service for clients, ``postroom.v1.Store``: a shell around :mod:`.sessions`.
 
 One method, ``Talk``: a stream of frames both ways. What the frames hold is the affair of
-:mod:`postroom.client.remote.wire`; gRPC sees bytes. A reader feeds the session as long as its
+:mod:`postroom.protocol.frames`; gRPC sees bytes. A reader feeds the session as long as its
 client takes what it is answered; a writer sends what has gathered since its last frame.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from postroom.client.remote.wire import ACCEPTED, FRAME_BYTES_MAX
+from postroom.protocol.frames import ACCEPTED, FRAME_BYTES_MAX
 from postroom.server.cluster.sessions import Session, Sessions
 
 SERVER_OPTIONS: Final = (

@@ -523,7 +523,7 @@ def test_what_fails_beside_ends_the_node(tmp_path: Path, addresses: list[str]) -
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "postroom.server.command_line", "serve", *arguments]
+    command = [sys.executable, "-m", "postroom.cli.main", "serve", *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 

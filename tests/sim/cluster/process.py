@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
-from postroom.client.sender import DeadlineExceeded
 from postroom.errors import Unavailable
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 from postroom.server.cluster.sessions import Session, Sessions
 from tests.sim.cluster.agenda import Agenda

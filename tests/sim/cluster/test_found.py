@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 
 import postroom
-from postroom.client.remote import wire
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
 from postroom.errors import CommitUnknown, TransactionTooLarge
@@ -22,6 +21,7 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import ReadCounters, ReapQueue
+from postroom.protocol import frames
 from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import Put, ScanChanges
 from postroom.server.node import NodeOptions
@@ -81,7 +81,7 @@ def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
     router.submit(_Reaps(ReapQueue(b"key", 1, 1000, b"t" * 16, 60.0, wait=False)))
     router.tick()
     first = port.links[-1]
-    welcome = wire.encode(wire.Welcome(wire.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100))
+    welcome = frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100))
     take_all(router, first)
     router.received(first, welcome)
     take_all(router, first)
@@ -104,12 +104,12 @@ def test_a_client_does_not_begin_by_the_clock_of_a_node_that_does_not_lead() -> 
     router.start()
     router.tick()
     nodes = [(1, "one:1"), (2, "two:1")]
-    behind = wire.Welcome(wire.PROTOCOL_VERSION, 1000, 1, 2, nodes, 100)
-    router.received(port.links[-1], wire.encode(behind))
+    behind = frames.Welcome(frames.PROTOCOL_VERSION, 1000, 1, 2, nodes, 100)
+    router.received(port.links[-1], frames.encode(behind))
     assert router.reading() == 0
     router.tick()
-    leads = wire.Welcome(wire.PROTOCOL_VERSION, 5000, 2, 2, nodes, 100)
-    router.received(port.links[-1], wire.encode(leads))
+    leads = frames.Welcome(frames.PROTOCOL_VERSION, 5000, 2, 2, nodes, 100)
+    router.received(port.links[-1], frames.encode(leads))
     assert router.reading() == 5000
 
 

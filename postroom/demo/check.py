@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import postroom
 import postroom.aio
-from postroom.server.demonstration.flights import Flight
-from postroom.server.demonstration.replay import decode, decode_board
+from postroom.demo.flights import Flight
+from postroom.demo.replay import decode, decode_board
 
 Values: TypeAlias = Mapping[str, object]
 

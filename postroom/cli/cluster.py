@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from postroom.cli.options import quiet_grpc
+from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
-from postroom.server.commands.options import quiet_grpc
-from postroom.server.commands.state import nodes_table
 from postroom.server.local_cluster import LocalCluster, LocalNode, check_installed
 from postroom.server.local_folder import LocalFolder
 

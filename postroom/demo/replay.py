@@ -33,7 +33,7 @@ import msgspec
 
 import postroom
 import postroom.aio
-from postroom.server.demonstration.flights import Flight
+from postroom.demo.flights import Flight
 
 IN_FLIGHT: Final = 64
 MESSAGES_MAX: Final = 100

@@ -22,9 +22,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from postroom.cli import cluster, mail, measure, serve, state, tour, values
+from postroom.cli.options import in_options
 from postroom.errors import Error
-from postroom.server.commands import cluster, mail, measure, serve, state, tour, values
-from postroom.server.commands.options import in_options
 
 
 class Commands(TyperGroup):

@@ -21,8 +21,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from postroom.server.demonstration.check import Finding
-from postroom.server.demonstration.replay import Measures
+from postroom.demo.check import Finding
+from postroom.demo.replay import Measures
 
 DIFFERENCES_SHOWN: Final = 3
 

@@ -1,6 +1,6 @@
 """The conversation in ``docs/protocol.md`` is what client and node really say.
 
-``pytest tests/remote/test_protocol_page.py --rewrite`` writes it anew: read the difference.
+``pytest tests/protocol/test_protocol_page.py --rewrite`` writes it anew: read the difference.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from postroom.client.remote import wire
 from postroom.client.remote.router import Router
 from postroom.messaging.requests import EnqueueMessage
+from postroom.protocol import frames
+from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
+from postroom.protocol.requests import ANSWERS, DescribeNode, WriteRequest
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
 from postroom.server.cluster.sessions import Sessions
@@ -124,7 +126,7 @@ def row(kind: type[msgspec.Struct]) -> str:
 
 
 def test_booleans_are_told_from_seconds() -> None:
-    for kind in wire.ANSWERS:
+    for kind in ANSWERS:
         for field in msgspec.structs.fields(kind):
             assert (field.type is bool) == (f"{field.name} (boolean)" in row(kind)), row(kind)
 
@@ -132,15 +134,15 @@ def test_booleans_are_told_from_seconds() -> None:
 def test_what_a_node_says_of_itself_is_told_in_order() -> None:
     for kind in (NodeStatus, PeerStatus):
         names = [re.escape(field.name.replace("_", " ")) for field in msgspec.structs.fields(kind)]
-        assert re.search(r"\[" + "[^,·]*, ".join(names) + r"[^,]*\]", row(wire.DescribeNode))
+        assert re.search(r"\[" + "[^,·]*, ".join(names) + r"[^,]*\]", row(DescribeNode))
 
 
 def test_every_request_and_write_is_in_the_tables() -> None:
     page = PAGE.read_text()
     told = {name for row in TABLES.findall(page) for name in re.findall(r"`(\w+)`", row)}
-    kinds = [*wire.ANSWERS, *wire.WriteRequest.__args__]
+    kinds = [*ANSWERS, *WriteRequest.__args__]
     names = {kind.__struct_config__.tag for kind in kinds}
     assert names <= told
-    assert told - names <= {wire.NOT_LEASEHOLDER, wire.CLOCK_AHEAD, wire.WITHDRAWN}
-    assert str(f"{wire.FRAME_BYTES_MAX:,}") in page
-    assert str(f"{wire.REQUESTS_PER_FRAME_MAX:,}") in page
+    assert told - names <= {NOT_LEASEHOLDER, CLOCK_AHEAD, WITHDRAWN}
+    assert str(f"{frames.FRAME_BYTES_MAX:,}") in page
+    assert str(f"{frames.REQUESTS_PER_FRAME_MAX:,}") in page

@@ -25,7 +25,7 @@ def _run() -> None:
         sys.stderr.write(INSTRUCTION)
         sys.exit(2)
     # Only now, because importing it needs them.
-    from postroom.server.commands.application import app  # noqa: PLC0415
+    from postroom.cli.application import app  # noqa: PLC0415
 
     app(prog_name="postroom")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.server.commands.options import quiet_grpc
+from postroom.cli.options import quiet_grpc
 from postroom.server.local_cluster import check_installed
 
 NODES_MAX = 9
@@ -65,7 +65,7 @@ def demo(
 
 def _embedded(path: Path, flights: int | None, *, fresh: bool) -> bool:
     # Only now, so that the other commands start without it.
-    from postroom.server.demonstration.tour import demonstrate  # noqa: PLC0415
+    from postroom.demo.tour import demonstrate  # noqa: PLC0415
 
     return asyncio.run(demonstrate(path, flights, fresh))
 
@@ -73,7 +73,7 @@ def _embedded(path: Path, flights: int | None, *, fresh: bool) -> bool:
 def _on_cluster(
     path: Path, nodes: int | None, flights: int | None, *, fresh: bool, chaos: bool
 ) -> bool:
-    from postroom.server.demonstration.cluster import (  # noqa: PLC0415 - as above
+    from postroom.demo.cluster import (  # noqa: PLC0415 - as above
         FLIGHTS,
         demonstrate_on_cluster,
     )

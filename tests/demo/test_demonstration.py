@@ -15,12 +15,12 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.demo.check import Finding, check
+from postroom.demo.cluster import demonstrate_on_cluster
+from postroom.demo.flights import Flight, count_flights, flights
+from postroom.demo.replay import decode_board, depart, encode, flight_key, replay
+from postroom.demo.tour import demonstrate
 from postroom.errors import Error, Invalid, StoreLocked
-from postroom.server.demonstration.check import Finding, check
-from postroom.server.demonstration.cluster import demonstrate_on_cluster
-from postroom.server.demonstration.flights import Flight, count_flights, flights
-from postroom.server.demonstration.replay import decode_board, depart, encode, flight_key, replay
-from postroom.server.demonstration.tour import demonstrate
 from postroom.server.local_folder import LocalFolder
 
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
@@ -82,7 +82,7 @@ def test_it_goes_on_from_a_part(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenths", [1, 5, 9, 10])
 def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: int) -> None:
-    command = [sys.executable, "-u", "-m", "postroom.server.command_line", "demo"]
+    command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "store"), "--flights", "3000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -96,7 +96,7 @@ def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: in
 
 
 def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "postroom.server.command_line", "demo"]
+    command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--flights"]
     first = subprocess.run(
         [*command, "1500", "--nodes", "3", "--chaos"],
@@ -115,7 +115,7 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
 
 
 def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "postroom.server.command_line", "demo"]
+    command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "2000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 import postroom
+from postroom.cli.options import AsJson, Store, in_options, on_a_store, quiet_grpc
+from postroom.cli.output import print_json, print_line
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.errors import Error
-from postroom.server.commands.options import AsJson, Store, in_options, on_a_store, quiet_grpc
-from postroom.server.commands.output import print_json, print_line
 
 MEGABYTE = 1_000_000
 GIGABYTE = 1_000_000_000

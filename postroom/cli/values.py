@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 import postroom
-from postroom.errors import Error, shorten
-from postroom.server.commands.options import (
+from postroom.cli.options import (
     AsHex,
     AsJson,
     Key,
     Store,
     on_a_store,
 )
-from postroom.server.commands.output import Notation, print_json, print_line
+from postroom.cli.output import Notation, print_json, print_line
+from postroom.errors import Error, shorten
 
 
 @on_a_store

@@ -15,8 +15,7 @@ A frame carries many requests, and many answers, in any order; numbers say which
 frame is an array that begins with its kind; fields may be added at its end, and are ignored by who
 does not know them. ``docs/protocol.md`` tells all of it, with bytes.
 
-What a client may ask is the union :data:`ClientRequest`: upkeep is not in it. Answers have no kind
-of their own; they are decoded by the type of the request that they answer.
+The requests are in :mod:`.requests`, the failures in :mod:`.failures`.
 """
 
 from __future__ import annotations
@@ -25,54 +24,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from postroom import errors
-from postroom.client.sender import DeadlineExceeded
 from postroom.limits import TRANSACTION_BYTES_MAX
-from postroom.messaging.counters import Counters
-from postroom.messaging.requests import (
-    AwaitQuiet,
-    DeadLetter,
-    DiscardDeadLetters,
-    EnqueueMessage,
-    EnqueueUpdate,
-    Inbox,
-    ListDeadLetters,
-    ListInboxes,
-    Peek,
-    Peeked,
-    ReadCounters,
-    Reaped,
-    ReapMessages,
-    ReapQueue,
-    ReplayDeadLetters,
-)
-from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
-from postroom.ranges.requests import (
-    Accounting,
-    Changes,
-    Committed,
-    CommitTransaction,
-    ConditionalPut,
-    Delete,
-    DeleteRange,
-    Get,
-    GetForUpdate,
-    GetMany,
-    Increment,
-    Now,
-    Pairs,
-    Protect,
-    Put,
-    ReadAccounting,
-    ReleaseLocks,
-    Request,
-    ReverseScan,
-    Scan,
-    ScanChanges,
-    Unprotect,
-    Value,
-    Values,
-)
+from postroom.protocol.failures import Failure, WireError
+from postroom.protocol.requests import ClientRequest
 
 PROTOCOL_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
@@ -84,83 +38,8 @@ ACCEPTED: Final = "postroom-accepted"
 not always be told why it was not."""
 
 
-class WireError(Exception):
-    """What came in is no frame of this protocol. Nothing of it was done."""
-
-
-class DescribeNode(Request, frozen=True, array_like=True, tag="describe_node", gc=False):
-    """What the node that is asked, whichever it is, says of itself; answers ``NodeStatus``."""
-
-
-WriteRequest: TypeAlias = (
-    Put
-    | ConditionalPut
-    | Increment
-    | Delete
-    | DeleteRange
-    | Accounting
-    | EnqueueMessage
-    | EnqueueUpdate
-    | ReapMessages
-    | ReplayDeadLetters
-    | DiscardDeadLetters
-)
-"""What a transaction may do."""
-
-ClientRequest: TypeAlias = (
-    CommitTransaction[WriteRequest]
-    | Get
-    | GetForUpdate
-    | GetMany
-    | Scan
-    | ReverseScan
-    | ScanChanges
-    | Now
-    | ReadAccounting
-    | Protect
-    | Unprotect
-    | ReleaseLocks
-    | ReapQueue
-    | Peek
-    | ListInboxes
-    | ListDeadLetters
-    | ReadCounters
-    | AwaitQuiet
-    | ReadNodes
-    | RetireNode
-    | DescribeNode
-)
-"""What a client may ask."""
-
-ANSWERS: Final[dict[type, Any]] = {
-    CommitTransaction: Committed,
-    Get: Value,
-    GetForUpdate: Value,
-    GetMany: Values,
-    Scan: Pairs,
-    ReverseScan: Pairs,
-    ScanChanges: Changes,
-    Now: int,
-    ReadAccounting: dict[str, int],
-    Protect: int,
-    Unprotect: None,
-    ReleaseLocks: None,
-    ReapQueue: Reaped,
-    Peek: Peeked,
-    ListInboxes: list[Inbox],
-    ListDeadLetters: list[DeadLetter],
-    ReadCounters: Counters,
-    AwaitQuiet: None,
-    ReadNodes: Nodes,
-    RetireNode: Nodes,
-    DescribeNode: NodeStatus,
-}
-"""What each request is answered with."""
-
 Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-Failure: TypeAlias = tuple[str, str, Any]
-"""An error: its name, its message, and what else it carries."""
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -258,9 +137,6 @@ class Goodbye(_Frame, frozen=True, array_like=True, tag=2):
 encode = msgspec.msgpack.Encoder().encode
 _from_client: Final = msgspec.msgpack.Decoder(Hello | Ask)
 _from_node: Final = msgspec.msgpack.Decoder(Welcome | Answers | Goodbye)
-_result_decoders: Final = {
-    kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in ANSWERS.items()
-}
 
 
 def from_client(frame: bytes) -> Hello | Ask:
@@ -290,63 +166,3 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         return decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a frame of this protocol: {error}") from error
-
-
-def decode_result(kind: type, result: msgspec.Raw) -> Any:
-    """What answers a request of the type ``kind``.
-
-    Raises:
-        WireError: it is something else.
-    """
-    try:
-        return _result_decoders[kind](result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not an answer to {kind.__name__}: {error}") from error
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-NOT_LEASEHOLDER: Final = "NotLeaseholder"
-"""Another node leads; nothing happened. Carries its number and address, or nil."""
-WITHDRAWN: Final = "Withdrawn"
-"""The client did not want the answer any more; nothing happened."""
-CLOCK_AHEAD: Final = "ClockAhead"
-"""The client's clock is too far ahead of the node's; nothing happened."""
-
-
-def _tree(kind: type[errors.Error]) -> dict[str, type[errors.Error]]:
-    known = {kind.__name__: kind} if kind.__module__ == errors.__name__ else {}
-    for narrower in kind.__subclasses__():
-        known |= _tree(narrower)
-    return known
-
-
-ERRORS: Final[dict[str, type[Exception]]] = {
-    **_tree(errors.Error),
-    "ValueError": ValueError,
-    "TypeError": TypeError,
-}
-"""The errors that travel. What a node says that is not among them is an ``Error``."""
-
-
-def failure_from(error: BaseException) -> Failure:
-    """An error as it travels."""
-    name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), "Error")
-    extra = None
-    if isinstance(error, errors.ConditionFailed):
-        extra = error.actual
-    elif isinstance(error, errors.Unavailable):
-        extra = error.retry_after
-    return name, str(error), extra
-
-
-def error_from(failure: Failure) -> Exception:
-    """An error that has travelled."""
-    name, message, extra = failure
-    if name == WITHDRAWN:
-        return DeadlineExceeded()
-    if name == "Unavailable":
-        return errors.Unavailable(message, extra if isinstance(extra, int | float) else 0.1)
-    if name == "ConditionFailed":
-        return errors.ConditionFailed(message, extra)
-    return ERRORS.get(name, errors.Error)(message)

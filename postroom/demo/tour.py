@@ -11,11 +11,11 @@ from typing import Final
 from rich.console import Console
 
 import postroom.aio
+from postroom.demo.check import check
+from postroom.demo.flights import count_flights, flights
+from postroom.demo.replay import numbers_done, replay
+from postroom.demo.report import progress, show_findings, show_measures
 from postroom.errors import Error
-from postroom.server.demonstration.check import check
-from postroom.server.demonstration.flights import count_flights, flights
-from postroom.server.demonstration.replay import numbers_done, replay
-from postroom.server.demonstration.report import progress, show_findings, show_measures
 
 MARK: Final = b"demo"
 """The key that tells a store of the tour's from anybody else's, which it must not touch."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroom.cli.options import quiet_grpc
 from postroom.client.remote import grpc_environment
 from postroom.errors import Error
 from postroom.kv.clock import SystemClock
-from postroom.server.commands.options import quiet_grpc
 from postroom.server.local_folder import check_no_local_cluster
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import errors
-from postroom.client.remote import wire
-from postroom.client.sender import DeadlineExceeded
 from postroom.limits import KEY_BYTES_MAX
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -30,6 +28,16 @@ from postroom.messaging.requests import (
     ReapQueue,
     ReplayDeadLetters,
 )
+from postroom.protocol import frames
+from postroom.protocol.failures import (
+    WITHDRAWN,
+    DeadlineExceeded,
+    Failure,
+    WireError,
+    error_from,
+    failure_from,
+)
+from postroom.protocol.requests import ANSWERS, ClientRequest, DescribeNode, decode_result
 from postroom.ranges import nodes
 from postroom.ranges.requests import (
     Accounting,
@@ -104,12 +112,12 @@ REQUESTS = st.one_of(
     st.builds(AwaitQuiet),
     st.builds(nodes.ReadNodes),
     st.builds(nodes.RetireNode, COUNTS),
-    st.builds(wire.DescribeNode),
+    st.builds(DescribeNode),
 )  # fmt: skip
 
 
 def ask(*requests: Any) -> bytes:
-    return wire.encode((1, 5, list(enumerate(requests)), [], False))
+    return frames.encode((1, 5, list(enumerate(requests)), [], False))
 
 
 def commit(*writes: Any) -> CommitTransaction[Any]:
@@ -120,9 +128,9 @@ def commit(*writes: Any) -> CommitTransaction[Any]:
 def test_requests_come_out_as_they_went_in(
     clock: int, requests: list[Any], withdrawn: list[int], looks_up: bool
 ) -> None:
-    frame = wire.encode((1, clock, list(enumerate(requests)), withdrawn, looks_up))
-    message = wire.from_client(frame)
-    assert message == wire.Ask(clock, list(enumerate(requests)), withdrawn, looks_up)
+    frame = frames.encode((1, clock, list(enumerate(requests)), withdrawn, looks_up))
+    message = frames.from_client(frame)
+    assert message == frames.Ask(clock, list(enumerate(requests)), withdrawn, looks_up)
     assert [type(each) for _, each in message.requests] == [type(each) for each in requests]
 
 
@@ -130,8 +138,8 @@ def test_a_commit_is_typed_down_to_its_writes() -> None:
     request = CommitTransaction(
         bytes(16), 1, 1.0, 0, b"k", [], [], [EnqueueUpdate(Put(b"a", b"b"))]
     )
-    message = wire.from_client(ask(request))
-    assert isinstance(message, wire.Ask)
+    message = frames.from_client(ask(request))
+    assert isinstance(message, frames.Ask)
     assert type(message.requests[0][1]) is CommitTransaction
     assert message.requests[0][1].writes == [EnqueueUpdate(Put(b"a", b"b"))]
 
@@ -145,17 +153,17 @@ WITHOUT_PAGES = [
 
 @pytest.mark.parametrize(("sent", "means"), WITHOUT_PAGES, ids=lambda each: type(each).__name__)
 def test_a_client_that_knows_no_pages_asks_for_all(sent: list[Any], means: Any) -> None:
-    message = wire.from_client(ask(sent))
-    assert isinstance(message, wire.Ask)
+    message = frames.from_client(ask(sent))
+    assert isinstance(message, frames.Ask)
     assert message.requests[0][1] == means
-    assert means.bytes_max > wire.FRAME_BYTES_MAX
+    assert means.bytes_max > frames.FRAME_BYTES_MAX
 
 
 def test_a_node_that_knows_no_pages_tells_all() -> None:
-    peeked = msgspec.Raw(wire.encode([[(b"id", b"stored")], False]))
-    assert wire.decode_result(Peek, peeked) == Peeked([(b"id", b"stored")], more=False)
-    letters = msgspec.Raw(wire.encode([(b"id", ("reason", None, None))]))
-    (letter,) = wire.decode_result(ListDeadLetters, letters)
+    peeked = msgspec.Raw(frames.encode([[(b"id", b"stored")], False]))
+    assert decode_result(Peek, peeked) == Peeked([(b"id", b"stored")], more=False)
+    letters = msgspec.Raw(frames.encode([(b"id", ("reason", None, None))]))
+    (letter,) = decode_result(ListDeadLetters, letters)
     assert not letter.more
 
 
@@ -172,11 +180,11 @@ UPKEEP = [
 
 @pytest.mark.parametrize("request_", UPKEEP, ids=lambda each: type(each).__name__)
 def test_upkeep_is_not_for_clients(request_: Any) -> None:
-    with pytest.raises(wire.WireError):
-        wire.from_client(ask(request_))
+    with pytest.raises(WireError):
+        frames.from_client(ask(request_))
     if not isinstance(request_, Put):
-        with pytest.raises(wire.WireError):
-            wire.from_client(ask(commit(request_)))
+        with pytest.raises(WireError):
+            frames.from_client(ask(commit(request_)))
 
 
 TOO_MUCH = {
@@ -185,33 +193,33 @@ TOO_MUCH = {
     "a time before time": Get(b"k", -1),
     "a short id": ReleaseLocks(b"id"),
     "not a number": ReapQueue(b"k", 1, 1, bytes(16), float("nan")),
-    "a key that is text": msgspec.Raw(wire.encode(["get", "k", 0])),
-    "no such request": msgspec.Raw(wire.encode(["drop", b"k"])),
+    "a key that is text": msgspec.Raw(frames.encode(["get", "k", 0])),
+    "no such request": msgspec.Raw(frames.encode(["drop", b"k"])),
 }
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_what_is_out_of_bounds_is_refused(what: str) -> None:
-    with pytest.raises(wire.WireError):
-        wire.from_client(ask(TOO_MUCH[what]))
+    with pytest.raises(WireError):
+        frames.from_client(ask(TOO_MUCH[what]))
 
 
 def test_frames_have_a_limit() -> None:
-    with pytest.raises(wire.WireError, match="limit"):
-        wire.from_client(bytes(wire.FRAME_BYTES_MAX + 1))
-    with pytest.raises(wire.WireError):
-        wire.from_client(ask(*[Now()] * (wire.REQUESTS_PER_FRAME_MAX + 1)))
+    with pytest.raises(WireError, match="limit"):
+        frames.from_client(bytes(frames.FRAME_BYTES_MAX + 1))
+    with pytest.raises(WireError):
+        frames.from_client(ask(*[Now()] * (frames.REQUESTS_PER_FRAME_MAX + 1)))
 
 
 def test_what_later_versions_add_at_the_end_is_ignored() -> None:
-    hello = wire.from_client(wire.encode((0, 1, bytes(8), 3, "something new")))
-    assert hello == wire.Hello(1, bytes(8), 3)
+    hello = frames.from_client(frames.encode((0, 1, bytes(8), 3, "something new")))
+    assert hello == frames.Hello(1, bytes(8), 3)
 
 
 @given(st.binary(max_size=60))
 def test_noise_is_refused(frame: bytes) -> None:
-    for decode in (wire.from_client, wire.from_node):
-        with suppress(wire.WireError):
+    for decode in (frames.from_client, frames.from_node):
+        with suppress(WireError):
             decode(frame)
 
 
@@ -223,15 +231,15 @@ def test_damaged_frames_are_refused_or_are_other_frames(
     position = data.draw(st.integers(0, len(frame) - 1))
     frame[position] ^= data.draw(st.integers(1, 255))
     for damaged in (bytes(frame), bytes(frame[:position])):
-        with suppress(wire.WireError):
-            wire.from_client(damaged)
+        with suppress(WireError):
+            frames.from_client(damaged)
 
 
 def test_nesting_without_end_is_refused() -> None:
-    with pytest.raises(wire.WireError):
-        wire.from_client(b"\x91" * 100_000 + b"\x00")
-    with pytest.raises(wire.WireError):
-        wire.from_node(b"\x93\x01\x05" + b"\x91" * 100_000)
+    with pytest.raises(WireError):
+        frames.from_client(b"\x91" * 100_000 + b"\x00")
+    with pytest.raises(WireError):
+        frames.from_node(b"\x93\x01\x05" + b"\x91" * 100_000)
 
 
 # --- errors
@@ -246,18 +254,18 @@ PUBLIC = [each for each in tree(errors.Error) if each.__module__ == errors.__nam
 
 @pytest.mark.parametrize("kind", [*PUBLIC, ValueError, TypeError])
 def test_every_error_travels(kind: type[Exception]) -> None:
-    failure = wire.failure_from(kind("what, and what to do"))
-    travelled = msgspec.msgpack.decode(wire.encode(failure), type=wire.Failure)
-    error = wire.error_from(travelled)
+    failure = failure_from(kind("what, and what to do"))
+    travelled = msgspec.msgpack.decode(frames.encode(failure), type=Failure)
+    error = error_from(travelled)
     assert type(error) is kind
     assert str(error) == "what, and what to do"
 
 
 def test_errors_keep_what_they_carry() -> None:
-    failed = wire.error_from(wire.failure_from(errors.ConditionFailed("m", b"actual")))
+    failed = error_from(failure_from(errors.ConditionFailed("m", b"actual")))
     assert isinstance(failed, errors.ConditionFailed)
     assert failed.actual == b"actual"
-    later = wire.error_from(wire.failure_from(errors.Unavailable("m", retry_after=1.5)))
+    later = error_from(failure_from(errors.Unavailable("m", retry_after=1.5)))
     assert isinstance(later, errors.Unavailable)
     assert later.retry_after == 1.5
 
@@ -266,13 +274,13 @@ def test_an_error_that_is_nobodys_business_travels_as_the_nearest_one_that_is() 
     class Hidden(errors.Overflow):
         """Not public."""
 
-    assert type(wire.error_from(wire.failure_from(Hidden("m")))) is errors.Overflow
-    assert type(wire.error_from(wire.failure_from(KeyError("m")))) is errors.Error
-    assert type(wire.error_from(("NoSuchError", "m", None))) is errors.Error
-    assert type(wire.error_from((wire.WITHDRAWN, "m", None))) is DeadlineExceeded
-    assert type(wire.error_from(("Unavailable", "m", "soon"))) is errors.Unavailable
+    assert type(error_from(failure_from(Hidden("m")))) is errors.Overflow
+    assert type(error_from(failure_from(KeyError("m")))) is errors.Error
+    assert type(error_from(("NoSuchError", "m", None))) is errors.Error
+    assert type(error_from((WITHDRAWN, "m", None))) is DeadlineExceeded
+    assert type(error_from(("Unavailable", "m", "soon"))) is errors.Unavailable
 
 
 def test_every_request_has_an_answer() -> None:
-    kinds = {getattr(each, "__origin__", each) for each in wire.ClientRequest.__args__}
-    assert kinds == set(wire.ANSWERS)
+    kinds = {getattr(each, "__origin__", each) for each in ClientRequest.__args__}
+    assert kinds == set(ANSWERS)

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
-from postroom.server.commands import serve
-from postroom.server.commands.application import app
+from postroom.cli import serve
+from postroom.cli.application import app
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
 from tests.server.cluster.certificates import Authority
@@ -194,7 +194,7 @@ def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command ``cluster``, ready, and its addresses; nothing of it is left at the end."""
-    command = [sys.executable, "-m", "postroom.server.command_line", "cluster", *arguments]
+    command = [sys.executable, "-m", "postroom.cli.main", "cluster", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     children: set[psutil.Process] = set()
@@ -256,7 +256,7 @@ def test_a_local_cluster_that_is_killed_leaves_no_node_behind(tmp_path: Path) ->
 
 def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "postroom.server.command_line", "serve", "--insecure",
+        sys.executable, "-m", "postroom.cli.main", "serve", "--insecure",
         "--data", str(tmp_path / "d"), "--listen", NOBODY, "--join", NOBODY,
         "--stop-at-end-of-input",
     ]  # fmt: skip
@@ -306,7 +306,7 @@ def test_a_local_cluster_starts_again_without_a_node_that_was_removed(tmp_path: 
         assert process.stdout is not None
         assert "node 3 at" in process.stdout.readline()
     with subprocess.Popen(
-        [sys.executable, "-m", "postroom.server.command_line", "cluster", *there],
+        [sys.executable, "-m", "postroom.cli.main", "cluster", *there],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as again:  # fmt: skip
         try:

@@ -21,8 +21,8 @@ from rich.table import Table
 
 import postroom
 import postroom.aio
-from postroom.server.commands.options import AsJson, Store, on_a_store_if_given
-from postroom.server.commands.output import print_json
+from postroom.cli.options import AsJson, Store, on_a_store_if_given
+from postroom.cli.output import print_json
 
 ACCOUNTS = 1000
 VALUE = bytes(100)

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import postroom
+from postroom.cli import main as command_line
+from postroom.cli.application import app
 from postroom.kv.folder import OWNER_FILE
-from postroom.server import command_line
-from postroom.server.commands.application import app
 
 COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "get", "put", "delete", "scan", "send",
@@ -50,7 +50,7 @@ def shell(tmp_path: Path) -> Shell:
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """A real process, as a user's shell starts it."""
-    command = [sys.executable, "-m", "postroom.server.command_line", *arguments]
+    command = [sys.executable, "-m", "postroom.cli.main", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **{**pipes, **options})
 

@@ -18,9 +18,9 @@ from typing import Final
 from rich.console import Console
 
 import postroom.aio
+from postroom.demo.flights import count_flights
+from postroom.demo.tour import claim, compare, replay_missing
 from postroom.errors import Error
-from postroom.server.demonstration.flights import count_flights
-from postroom.server.demonstration.tour import claim, compare, replay_missing
 from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import LocalFolder, lock
 

@@ -1,0 +1,144 @@
+"""What a client may ask, and what each request is answered with.
+
+Upkeep is not among it. Answers have no kind of their own; they are decoded by the type of the
+request that they answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from postroom.messaging.counters import Counters
+from postroom.messaging.requests import (
+    AwaitQuiet,
+    DeadLetter,
+    DiscardDeadLetters,
+    EnqueueMessage,
+    EnqueueUpdate,
+    Inbox,
+    ListDeadLetters,
+    ListInboxes,
+    Peek,
+    Peeked,
+    ReadCounters,
+    Reaped,
+    ReapMessages,
+    ReapQueue,
+    ReplayDeadLetters,
+)
+from postroom.protocol.failures import WireError
+from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
+from postroom.ranges.requests import (
+    Accounting,
+    Changes,
+    Committed,
+    CommitTransaction,
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Get,
+    GetForUpdate,
+    GetMany,
+    Increment,
+    Now,
+    Pairs,
+    Protect,
+    Put,
+    ReadAccounting,
+    ReleaseLocks,
+    Request,
+    ReverseScan,
+    Scan,
+    ScanChanges,
+    Unprotect,
+    Value,
+    Values,
+)
+
+
+class DescribeNode(Request, frozen=True, array_like=True, tag="describe_node", gc=False):
+    """What the node that is asked, whichever it is, says of itself; answers ``NodeStatus``."""
+
+
+WriteRequest: TypeAlias = (
+    Put
+    | ConditionalPut
+    | Increment
+    | Delete
+    | DeleteRange
+    | Accounting
+    | EnqueueMessage
+    | EnqueueUpdate
+    | ReapMessages
+    | ReplayDeadLetters
+    | DiscardDeadLetters
+)
+"""What a transaction may do."""
+
+ClientRequest: TypeAlias = (
+    CommitTransaction[WriteRequest]
+    | Get
+    | GetForUpdate
+    | GetMany
+    | Scan
+    | ReverseScan
+    | ScanChanges
+    | Now
+    | ReadAccounting
+    | Protect
+    | Unprotect
+    | ReleaseLocks
+    | ReapQueue
+    | Peek
+    | ListInboxes
+    | ListDeadLetters
+    | ReadCounters
+    | AwaitQuiet
+    | ReadNodes
+    | RetireNode
+    | DescribeNode
+)
+"""What a client may ask."""
+
+ANSWERS: Final[dict[type, Any]] = {
+    CommitTransaction: Committed,
+    Get: Value,
+    GetForUpdate: Value,
+    GetMany: Values,
+    Scan: Pairs,
+    ReverseScan: Pairs,
+    ScanChanges: Changes,
+    Now: int,
+    ReadAccounting: dict[str, int],
+    Protect: int,
+    Unprotect: None,
+    ReleaseLocks: None,
+    ReapQueue: Reaped,
+    Peek: Peeked,
+    ListInboxes: list[Inbox],
+    ListDeadLetters: list[DeadLetter],
+    ReadCounters: Counters,
+    AwaitQuiet: None,
+    ReadNodes: Nodes,
+    RetireNode: Nodes,
+    DescribeNode: NodeStatus,
+}
+"""What each request is answered with."""
+
+_result_decoders: Final = {
+    kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in ANSWERS.items()
+}
+
+
+def decode_result(kind: type, result: msgspec.Raw) -> Any:
+    """What answers a request of the type ``kind``.
+
+    Raises:
+        WireError: it is something else.
+    """
+    try:
+        return _result_decoders[kind](result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not an answer to {kind.__name__}: {error}") from error
