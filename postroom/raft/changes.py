@@ -1,16 +1,20 @@
-"""Changes of the members on their way into the log: one at a time (dissertation, section 4.1).
+"""Changes of the members on their way into the log: one at a time (dissertation, chapter 4).
 
 A change takes effect as soon as its entry is in the log, committed or not, at the leader as
 everywhere; and it goes again if the entry is cut. What is asked for at a wrong moment is turned
 down, not kept: whoever asked knows what to do next.
+
+A replacement takes two entries, the joint members and the new ones (section 4.3). The second one is
+nobody's request: whoever leads appends it as soon as it has applied the first.
 """
 
 from __future__ import annotations
 
-from postroom.raft.journal import membership_payload
-from postroom.raft.membership import Change, changed
+from postroom.raft.journal import ENTRIES_VERSION, membership_payload
+from postroom.raft.membership import Change, FinishReplacement, Members, Replace, changed
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Done, Proposals
+from postroom.raft.replication import Feeding
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import Transfer
 
@@ -18,33 +22,58 @@ from postroom.raft.transfer import Transfer
 class MemberChanges:
     """The changes that were asked of one member of a group."""
 
-    def __init__(self, core: Core, proposals: Proposals, transfer: Transfer) -> None:
+    def __init__(
+        self, core: Core, proposals: Proposals, transfer: Transfer, feeding: Feeding
+    ) -> None:
         """None was asked for."""
         self._core = core
+        self._feeding = feeding
         self._proposals = proposals
         self._transfer = transfer
         self.queued: list[tuple[Change, Done]] = []
 
     def append(self) -> None:
         """Make entries of those that may be, and turn the others down."""
-        core, queued = self._core, self.queued
-        if not queued:
-            return
-        self.queued = []
+        queued, self.queued = self.queued, []
         for change, done in queued:
-            members = changed(core.members, change) if self._may_change() else None
+            members = self._changed(change)
             if members is None:
                 self._proposals.ended.append((done, Outcome.SUPERSEDED))
-                continue
-            index = core.journal.last_index + 1
-            core.journal.add(membership_payload(members), index, core.term)
-            core.adopt_members()
-            self._proposals.appended(index, core.term, None, done)
+            else:
+                self._append_members(members, done)
+
+    def finish_replacement(self) -> None:
+        """Joint members that are applied become the new ones."""
+        if self._core.members.is_joint:
+            members = self._changed(FinishReplacement())
+            if members is not None:
+                self._append_members(members, _nobody_waits)
 
     def refuse(self) -> None:
         """This replica does nothing any more."""
         self._proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self.queued]
         self.queued = []
+
+    def _changed(self, change: Change) -> Members | None:
+        if not self._may_change() or (isinstance(change, Replace) and not self.may_replace()):
+            return None
+        return changed(self._core.members, change)
+
+    def may_replace(self) -> bool:
+        """Whether every member that is heard can read joint members.
+
+        One that cannot would refuse the entry, and all that follow. (One that is silent now, and
+        of an earlier version, waits until it is upgraded.)
+        """
+        heard = [each for each in self._feeding.report().values() if each.is_heard]
+        return all(each.entries_version >= ENTRIES_VERSION for each in heard)
+
+    def _append_members(self, members: Members, done: Done) -> None:
+        core = self._core
+        index = core.journal.last_index + 1
+        core.journal.add(membership_payload(members), index, core.term)
+        core.adopt_members()
+        self._proposals.appended(index, core.term, None, done)
 
     def _may_change(self) -> bool:
         """One change at a time, and only after an entry of the leader's own term."""
@@ -53,3 +82,7 @@ class MemberChanges:
             return False
         own = core.first_index_of_term
         return own is not None and core.applied_index >= max(own, core.journal.members_index)
+
+
+def _nobody_waits(_: Outcome) -> None:
+    pass

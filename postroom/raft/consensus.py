@@ -271,7 +271,7 @@ class Consensus:
                 self._on_malformed(sender)
                 continue
             self._on_peer_clock(sender, frame.wall_milliseconds)
-            if self._liveness.hear(sender, now):
+            if self._liveness.hear(sender, now, frame.entries_version):
                 for group in self._groups.values():
                     group.on_return(sender, now)
             for group_id, message in frame.envelopes:

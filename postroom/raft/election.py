@@ -135,7 +135,7 @@ class Elections:
         if self._would_vote is None or message.term != core.term + 1 or core.voter(sender) is None:
             return
         self._would_vote.add(sender)
-        if len(self._would_vote) >= core.quorum:
+        if core.is_majority(self._would_vote):
             self._campaign()
 
     def on_voted(self, sender: NodeId, message: Voted) -> None:
@@ -146,7 +146,7 @@ class Elections:
             return
         if core.voter(sender) is not None:
             self._voted.add(sender)
-            if len(self._voted) >= core.quorum:
+            if core.is_majority(self._voted):
                 core.become_leader()
 
     def on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
@@ -230,7 +230,6 @@ class Elections:
     def _majority_answered_at(self) -> float:
         """Since when a majority has been silent, this member included."""
         core = self._core
-        times = [core.answered_at[peer] for peer in core.voters]
-        if core.is_voter:
-            times.append(core.now)
-        return sorted(times, reverse=True)[core.quorum - 1]
+        times = {peer.id: core.answered_at[peer] for peer in core.voters}
+        times[core.node_id] = core.now
+        return core.majority_value(times)

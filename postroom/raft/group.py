@@ -81,7 +81,7 @@ class Group:
         self._elections = Elections(core, liveness)
         self._feeding = Feeding(core, state_machine, liveness)
         self._transfer = Transfer(core, self._feeding)
-        self._changes = MemberChanges(core, self.proposals, self._transfer)
+        self._changes = MemberChanges(core, self.proposals, self._transfer, self._feeding)
         self._following = Following(core, self._elections)
         self._receiver = SnapshotReceiver(core, self._elections, state_machine, spool)
         self._inbox = Inbox(
@@ -127,8 +127,16 @@ class Group:
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """The voters, by the newest entry that changed the members, committed or not."""
-        return self.core.members.voters
+        """The voters, by the newest entry that changed the members, committed or not.
+
+        While they are joint: the former ones and the new ones.
+        """
+        return self.core.members.counted
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether one voter is just being replaced by another one."""
+        return self.core.members.is_joint
 
     @property
     def learners(self) -> tuple[NodeId, ...]:
@@ -139,6 +147,11 @@ class Group:
     def is_transferring(self) -> bool:
         """Whether this leader is handing over, and holds proposals back."""
         return self._transfer.is_under_way or self._transfer_to is not None
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether this leader's group can replace a voter in one change: all know how."""
+        return self.is_leader and self._changes.may_replace()
 
     @property
     def is_installing(self) -> bool:
@@ -169,7 +182,10 @@ class Group:
         self._wake(self)
 
     def change_members(self, change: Change, done: Done) -> None:
-        """Change who is in the group, by one member (dissertation, section 4.1).
+        """Change who is in the group, by one member or one for another (dissertation, chapter 4).
+
+        ``done`` of a replacement is told when the joint members are applied; this leader, or the
+        next one, makes them the new ones at once, which ``is_joint`` tells.
 
         A leader that removes itself leads until that is committed, and then has another one
         campaign. ``done`` is told ``SUPERSEDED`` if this member does not lead or is handing over,
@@ -249,7 +265,7 @@ class Group:
         the newest writes, so what is lost with it is that they were dropped from the log. A member
         that is the only voter has no majority elsewhere.
         """
-        return self.core.quorum == 1 or self.core.journal.needs_sync
+        return self.core.has_single_voter or self.core.journal.needs_sync
 
     def take_early_messages(self) -> list[tuple[NodeId, Message]]:
         """A leader's append messages, which may leave before the turn is durable.
@@ -257,7 +273,9 @@ class Group:
         Not those of a term that is entered in this very turn, nor those of an only voter.
         """
         core = self.core
-        if not core.outbox or core.role != LEADER or core.quorum < 2 or core.journal.enters_term:
+        if not core.outbox or core.role != LEADER:
+            return []
+        if core.has_single_voter or core.journal.enters_term:
             return []
         early = [each for each in core.outbox if type(each[1]) is Append]
         core.outbox = [each for each in core.outbox if type(each[1]) is not Append]
@@ -342,6 +360,7 @@ class Group:
             self._feeding.advance_commit()
         self._apply(writes)
         if core.role == LEADER:
+            changes.finish_replacement()
             self._feeding.send()
             self._transfer.send()
         self._truncate()

@@ -39,14 +39,22 @@ from postroom.raft.state_machine import NodeId
 FORMAT_VERSION: Final = 2
 """Version 1 knew voters only: its hard state ends with them, its membership entries list them."""
 
-FORMAT_VERSIONS_READ: Final = (1, 2)
+FORMAT_VERSION_JOINT: Final = 3
+"""Version 3 knows joint members as well. It is written only while the base's members are joint."""
+
+FORMAT_VERSIONS_READ: Final = (1, 2, 3)
+
+ENTRIES_VERSION: Final = 1
+"""Which entries this program can read: with 1, joint members. Before, the number was not told."""
 
 COMMAND: Final = b"\x00"
 NOOP: Final = b"\x01"
 VOTERS: Final = b"\x02"
 MEMBERSHIP: Final = b"\x03"
+JOINT: Final = b"\x04"
 """First byte of a payload: a proposal, a leader's first entry, or a new set of members (``VOTERS``
-in format 1: read, not written)."""
+in format 1: read, not written). Joint members have a kind of their own, so that a program that does
+not know them refuses the entry, instead of taking it for another set."""
 
 LogEntry: TypeAlias = tuple[bytes, int, int]
 """Payload, index, term: the order that pysyncobj uses."""
@@ -65,6 +73,7 @@ class HardState(msgspec.Struct, array_like=True, frozen=True):
     base_term: int
     voters: NodeIds
     learners: NodeIds = ()
+    outgoing: NodeIds = ()
 
 
 class _Versioned(msgspec.Struct, array_like=True, frozen=True):
@@ -82,7 +91,9 @@ _decode_voters = msgspec.msgpack.Decoder(NodeIds).decode
 
 def membership_payload(members: Members) -> bytes:
     """The payload of an entry that makes ``members`` the group."""
-    return MEMBERSHIP + _encode(members)
+    if members.is_joint:
+        return JOINT + _encode(members)
+    return MEMBERSHIP + _encode((members.voters, members.learners))
 
 
 def is_payload(payload: bytes) -> bool:
@@ -98,7 +109,7 @@ def is_payload(payload: bytes) -> bool:
 
 def members_in(payload: bytes) -> Members | None:
     """The members that an entry sets, if it is one that does."""
-    if payload[:1] == MEMBERSHIP:
+    if payload[:1] in (MEMBERSHIP, JOINT):
         return _decode_members(payload[1:])
     return Members(_decode_voters(payload[1:])) if payload[:1] == VOTERS else None
 
@@ -205,17 +216,14 @@ class Journal:
         if self._hard_state_changed or (moved and matters):
             self._hard_state_changed = False
             self._hard_base_index = base_index
-            self.writes[self._hard_key] = _encode(
-                HardState(
-                    FORMAT_VERSION,
-                    self.term,
-                    self.vote,
-                    base_index,
-                    base_term,
-                    self._members[0][1].voters,
-                    self._members[0][1].learners,
-                )
-            )
+            self.writes[self._hard_key] = self._hard_state(base_index, base_term)
+
+    def _hard_state(self, base_index: int, base_term: int) -> bytes:
+        members = self._members[0][1]
+        place = (self.term, self.vote, base_index, base_term, members.voters, members.learners)
+        if members.is_joint:
+            return _encode((FORMAT_VERSION_JOINT, *place, members.outgoing))
+        return _encode((FORMAT_VERSION, *place))
 
     def set_term(self, term: int, vote: NodeId | None) -> None:
         """Enter ``term``, having voted for ``vote``."""
@@ -342,7 +350,7 @@ class Journal:
         self.term, self.vote = hard.term, hard.vote
         self._hard_base_index = hard.base_index
         self._entries = [(b"", hard.base_index, hard.base_term)]
-        self._members = [(hard.base_index, Members(hard.voters, hard.learners))]
+        self._members = [(hard.base_index, Members(hard.voters, hard.learners, hard.outgoing))]
 
     def _read_entries(self, stored: list[tuple[bytes, bytes]]) -> None:
         for key, value in stored:

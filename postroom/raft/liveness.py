@@ -31,6 +31,7 @@ class Liveness:
         self._heard_at: dict[NodeId, float] = {}
         self._sent_at: dict[NodeId, float] = {}
         self._silent: set[NodeId] = set()
+        self._entries_versions: dict[NodeId, int] = {}
         self._beat_at = 0.0
 
     def set_peers(self, peers: Iterable[NodeId]) -> None:
@@ -52,9 +53,14 @@ class Liveness:
         """Whether nothing was heard of ``node`` for an election time-out, when last looked at."""
         return node in self._silent
 
-    def hear(self, node: NodeId, now: float) -> bool:
+    def entries_version(self, node: NodeId) -> int:
+        """Which entries ``node`` can read, as its last frame said; 0 if it was never heard."""
+        return self._entries_versions.get(node, 0)
+
+    def hear(self, node: NodeId, now: float, entries_version: int) -> bool:
         """A frame of ``node`` has come; whether that ends a silence."""
         self._heard_at[node] = now
+        self._entries_versions[node] = entries_version
         if node in self._silent:
             self._silent.remove(node)
             return True

@@ -1,4 +1,5 @@
-"""Who is in a group, and how that changes: one member at a time (dissertation, section 4.1).
+"""Who is in a group, and how that changes: one member at a time (dissertation, section 4.1), or
+one in the place of another one (joint consensus, section 4.3).
 
 ::
 
@@ -6,12 +7,21 @@
     outsider ──────▶ learner ──────────▶ voter ──────────────▶ outsider
                         └──────────────── Remove(n) ───────────────▲
 
+    Replace(old, new)                        FinishReplacement
+    voters a b old ───▶ joint: majorities of (a b old) and of (a b new) ───▶ voters a b new
+
 A *voter* is counted: for commits and in elections. A *learner* receives entries and snapshots and
 is counted for nothing, so that a member which has yet to catch up holds nobody up (section 4.2.1).
 When it has caught up is for the caller to judge (:meth:`postroom.raft.group.Group.progress`).
 
 Two sets of voters that differ by one member cannot have majorities without a common member. That is
-why a change is refused while an earlier one is not yet applied.
+why a change is refused while an earlier one is not yet applied. Sets that differ by an exchange
+can: of (a b old) and (a b new), {a, old} and {b, new}. So while the members are *joint*, whatever
+is decided needs a majority of both sets. The leader, whoever that is by then, ends it by itself
+as soon as the joint members are applied.
+
+Promoting first and removing afterwards would have four voters in between, of which three must
+live. Joint, as many of three may fail as before and as after.
 """
 
 from __future__ import annotations
@@ -29,16 +39,36 @@ NodeIds: TypeAlias = Annotated[tuple[NodeId, ...], msgspec.Meta(max_length=MEMBE
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """A group's members."""
+    """A group's members.
+
+    Attributes:
+        voters: who votes; while the members are joint, who will.
+        learners: who is fed, and not counted.
+        outgoing: while the members are joint, who voted before; otherwise nobody.
+    """
 
     voters: NodeIds
     learners: NodeIds = ()
+    outgoing: NodeIds = ()
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether decisions need majorities of two sets of voters."""
+        return bool(self.outgoing)
+
+    @property
+    def counted(self) -> NodeIds:
+        """Everybody who votes, in the one set or in the other."""
+        if not self.outgoing:
+            return self.voters
+        return (*self.voters, *(node for node in self.outgoing if node not in self.voters))
 
     @property
     def is_sound(self) -> bool:
         """Whether this can be a group: somebody votes, and nobody is in it twice."""
-        everybody = (*self.voters, *self.learners)
-        return len(self.voters) > 0 and len(set(everybody)) == len(everybody)
+        everybody = (*self.counted, *self.learners)
+        is_single = len(set(everybody)) == len(everybody)
+        return len(self.voters) > 0 and is_single and len(set(self.outgoing)) == len(self.outgoing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +92,66 @@ class Remove:
     node: NodeId
 
 
-Change: TypeAlias = AddLearner | Promote | Remove
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Count ``joining``, a learner, instead of ``leaving``, a voter: in one change."""
+
+    leaving: NodeId
+    joining: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReplacement:
+    """Joint members become the new ones. The leader does this by itself."""
+
+
+Change: TypeAlias = AddLearner | Promote | Remove | Replace | FinishReplacement
 
 
 def changed(members: Members, change: Change) -> Members | None:
     """``members`` after ``change``; ``None`` if that makes no sense."""
-    node, voters, learners = change.node, members.voters, members.learners
+    if members.is_joint != isinstance(change, FinishReplacement):
+        return None
     match change:
-        case AddLearner():
-            is_new = node not in voters and node not in learners
-            full = len(voters) + len(learners) >= MEMBERS_MAX
-            return Members(voters, (*learners, node)) if is_new and not full else None
-        case Promote():
-            return Members((*voters, node), _without(learners, node)) if node in learners else None
-        case Remove():
-            is_member = node in voters or node in learners
-            staying = Members(_without(voters, node), _without(learners, node))
-            return staying if is_member and staying.is_sound else None
+        case AddLearner(node):
+            return _with_learner(members, node)
+        case Promote(node):
+            return _with_voter(members, node)
+        case Remove(node):
+            return _without_member(members, node)
+        case Replace(leaving, joining):
+            return _joint(members, leaving, joining)
+        case FinishReplacement():
+            return Members(members.voters, members.learners)
         case _:
             assert_never(change)
+
+
+def _with_learner(members: Members, node: NodeId) -> Members | None:
+    voters, learners = members.voters, members.learners
+    is_new = node not in voters and node not in learners
+    full = len(voters) + len(learners) >= MEMBERS_MAX
+    return Members(voters, (*learners, node)) if is_new and not full else None
+
+
+def _with_voter(members: Members, node: NodeId) -> Members | None:
+    if node not in members.learners:
+        return None
+    return Members((*members.voters, node), _without(members.learners, node))
+
+
+def _without_member(members: Members, node: NodeId) -> Members | None:
+    is_member = node in members.voters or node in members.learners
+    staying = Members(_without(members.voters, node), _without(members.learners, node))
+    return staying if is_member and staying.is_sound else None
+
+
+def _joint(members: Members, leaving: NodeId, joining: NodeId) -> Members | None:
+    voters, learners = members.voters, members.learners
+    if leaving not in voters or joining not in learners:
+        return None
+    staying = tuple(joining if node == leaving else node for node in voters)
+    return Members(staying, _without(learners, joining), voters)
 
 
 def _without(nodes: tuple[NodeId, ...], gone: NodeId) -> tuple[NodeId, ...]:

@@ -2,7 +2,12 @@
 
 ::
 
-    frame = [version, wall clock, [[group id, message], ...]]     all groups of a turn, to one peer
+    frame = [version, wall clock, [[group id, message], ...], entries version]
+
+A frame has the messages of all groups of a turn to one peer. The entries version says which entries
+the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`; programs that did not say: 0).
+
+::
 
     candidate        voter           leader                  follower
         | -- PreVote --> |              | -- Append ----------> |   entries, or a heartbeat
@@ -27,7 +32,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from postroom.raft.journal import is_payload
+from postroom.raft.journal import ENTRIES_VERSION, is_payload
 from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
 
@@ -152,6 +157,7 @@ class Frame(msgspec.Struct, array_like=True, frozen=True):
     version: int
     wall_milliseconds: Count
     envelopes: list[Envelope]
+    entries_version: Count = 0
 
 
 class _Versioned(msgspec.Struct, array_like=True, frozen=True):
@@ -165,7 +171,7 @@ _version_decoder = msgspec.msgpack.Decoder(_Versioned)
 
 def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> bytes:
     """All messages of a turn to one peer, each with its group."""
-    return _encoder.encode((WIRE_VERSION, wall_milliseconds, envelopes))
+    return _encoder.encode((WIRE_VERSION, wall_milliseconds, envelopes, ENTRIES_VERSION))
 
 
 def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from pysyncobj.node import Node
 
 from postroom.raft.election import Elections
+from postroom.raft.journal import ENTRIES_VERSION
 from postroom.raft.liveness import Liveness
 from postroom.raft.messages import Append, Appended, Entry
 from postroom.raft.snapshot_sender import SnapshotSender
@@ -54,11 +55,15 @@ class Progress:
         match_index: up to which entry the logs are known to agree.
         silent_seconds: since when nothing was heard of it.
         snapshot_under_way: whether it is being sent a snapshot, or puts one in place.
+        entries_version: which entries it can read, as its node has said last.
+        is_heard: whether its node was heard within an election time-out.
     """
 
     match_index: int
     silent_seconds: float
     snapshot_under_way: bool
+    entries_version: int = ENTRIES_VERSION
+    is_heard: bool = True
 
 
 @dataclass(slots=True)
@@ -151,9 +156,14 @@ class Feeding:
         """Whether nothing has been to do for long enough."""
         core, patience = self._core, self._core.options.quiet_after_seconds
         last_index = core.journal.last_index
-        settled = core.applied_index == core.commit_index == last_index and all(
-            core.match_index[peer] == last_index or self._liveness.is_silent(peer.id)
-            for peer in core.peers
+        is_applied = core.applied_index == core.commit_index == last_index
+        settled = (
+            is_applied
+            and not core.members.is_joint
+            and all(
+                core.match_index[peer] == last_index or self._liveness.is_silent(peer.id)
+                for peer in core.peers
+            )
         )
         if not settled or patience is None:
             self._settled_since = None
@@ -167,8 +177,8 @@ class Feeding:
     def hears_majority(self) -> bool:
         """Whether the nodes of a majority are heard, this one included."""
         core = self._core
-        heard = sum(not self._liveness.is_silent(peer.id) for peer in core.voters)
-        return heard + core.is_voter >= core.quorum
+        heard = {peer.id for peer in core.voters if not self._liveness.is_silent(peer.id)}
+        return core.is_majority({core.node_id, *heard})
 
     def _is_quiet(self, peer: Node) -> bool:
         return self._liveness.is_silent(peer.id) or self._progress[peer].is_quiet
@@ -189,10 +199,9 @@ class Feeding:
     def advance_commit(self) -> None:
         """Commit what a majority has, if it is of this leader's term (section 5.4.2)."""
         core = self._core
-        have = [core.match_index[peer] for peer in core.voters]
-        if core.is_voter:
-            have.append(core.journal.last_index)
-        majority_has = sorted(have, reverse=True)[core.quorum - 1]
+        have = {peer.id: core.match_index[peer] for peer in core.voters}
+        have[core.node_id] = core.journal.last_index
+        majority_has = core.majority_value(have)
         if majority_has > core.commit_index and core.journal.term_at(majority_has) == core.term:
             core.commit_index = majority_has
 
@@ -223,6 +232,8 @@ class Feeding:
                 core.match_index[peer],
                 max(0.0, now - alive_at(peer.id)),
                 self._snapshots.is_under_way(peer) or self.is_installing(peer),
+                self._liveness.entries_version(peer.id),
+                not self._liveness.is_silent(peer.id),
             )
             for peer in core.peers
         }

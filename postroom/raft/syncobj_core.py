@@ -24,7 +24,7 @@ Invariants:
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pysyncobj import SyncObj as _Base
 from pysyncobj import SyncObjConf
@@ -38,8 +38,10 @@ from postroom.raft.options import RaftOptions
 from postroom.raft.state_machine import NodeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Set
     from random import Random  # noqa: TID251 (its type only)
+
+Value = TypeVar("Value", int, float)
 
 PYSYNCOBJ_VERSION: Final = "0.3.17"
 
@@ -161,7 +163,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.options = options
         self.now = 0.0
         self._rng = rng
-        members = [Node(voter) for voter in journal.members.voters]
+        members = [Node(voter) for voter in journal.members.counted]
         super().__init__(Node(node_id), members, _configuration(), transport=_Silent())
         self.node_id = node_id
         self.journal = journal
@@ -185,13 +187,15 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     def __settle_members(self) -> None:
         """Fix the order of the peers, and what this node is to the group."""
         self.members = self.journal.members
-        voters, learners = self.members.voters, self.members.learners
+        voters, learners = self.members.counted, self.members.learners
         self.voters = self.__in_order(voters)
         self.peers = self.__in_order((*voters, *learners)) if learners else self.voters
         self.is_voter = self.node_id in voters
         self.is_only_voter = voters == (self.node_id,)
         self.is_sole = self.is_only_voter and not learners
-        self.quorum = len(voters) // 2 + 1
+        both = (self.members.voters, self.members.outgoing)
+        self.voter_sets = [frozenset(voters) for voters in both if voters]
+        self.has_single_voter = any(len(voters) == 1 for voters in self.voter_sets)
         self.on_members()
 
     def __in_order(self, members: tuple[NodeId, ...]) -> list[Node]:
@@ -222,7 +226,22 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
             return not self.installing
         log = self.journal
         uncommitted = log.members_index > self.commit_index
-        return uncommitted and self.node_id in log.members_at(log.members_index - 1).voters
+        return uncommitted and self.node_id in log.members_at(log.members_index - 1).counted
+
+    def is_majority(self, nodes: Set[NodeId]) -> bool:
+        """Whether ``nodes`` are a majority of the voters; of both sets, while they are joint."""
+        return all(2 * len(voters & nodes) > len(voters) for voters in self.voter_sets)
+
+    def majority_value(self, values: Mapping[NodeId, Value]) -> Value:
+        """The greatest value that a majority has reached; of both sets, while they are joint.
+
+        Args:
+            values: how far each voter is.
+        """
+        return min(
+            sorted((values[voter] for voter in voters), reverse=True)[len(voters) // 2]
+            for voters in self.voter_sets
+        )
 
     def peer(self, node_id: NodeId) -> Node | None:
         """The peer of that name, if it is a voter or a learner."""
@@ -284,7 +303,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
             return
         known = {node: (self.match_index[node], self.next_index[node]) for node in self.match_index}
         former = set(self.peers)
-        voters = self.journal.members.voters
+        voters = self.journal.members.counted
         self.__updateClusterConfiguration([Node(node) for node in voters if node != self.node_id])
         self.__settle_members()
         for node in self.peers:

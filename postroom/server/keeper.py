@@ -1,15 +1,21 @@
-"""The keeper: makes the consensus group what the record of the nodes says, one member at a time.
+"""The keeper: makes the consensus group what the record of the nodes says, one change at a time.
 
 ::
 
-    admitted ──▶ learner ── has caught up ──▶ voter            retired ──▶ removed ──▶ forgotten
+    admitted ──▶ learner ── has caught up ─┬─▶ voter, in the place of one that is to leave
+                                           └─▶ voter, if nobody is to leave
+    retired ──▶ replaced, or removed ──▶ forgotten
 
 A node that joins is fed first and counted afterwards, so that it holds nobody up (Raft
-dissertation, section 4.2.1). One that is retired leaves at once if it is gone already, else when
-those that join are counted: who is replaced counts until the successor does. Nobody leaves if those
-that keep up would be no majority then: it would be the last thing that the group agrees on, or not
-even that (etcd's strict reconfiguration check). When it is the leader that is to go, it hands over
-first, to one that is to stay, and its successor removes it.
+dissertation, section 4.2.1). If another one is retired it takes its place in one change (joint
+consensus, section 4.3): at no moment must more nodes live than before and after. So a retired node
+stays until those that join have caught up, unless nobody joins. Nobody leaves if those that keep up
+would be no majority then: it would be the last thing that the group agrees on, or not even that
+(etcd's strict reconfiguration check). When it is the leader that is to go, it hands over first, to
+one that is to stay, and its successor does the rest.
+
+While a member of the group is of a version that cannot read joint members, those that join are
+counted first, and who leaves is removed afterwards; one that is gone is removed first.
 
 Runs on the leaseholder only, and sleeps while there is nothing to change.
 """
@@ -22,7 +28,7 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable
 from postroom.raft.group import Group
-from postroom.raft.membership import MEMBERS_MAX, AddLearner, Change, Promote, Remove
+from postroom.raft.membership import MEMBERS_MAX, AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.outcome import Outcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
@@ -89,6 +95,8 @@ class Keeper:
         nodes = self._node.nodes
         if nodes is None:
             return True
+        if self._group.is_joint:
+            return False  # the group finishes that by itself
         change = self._next_change(nodes)
         if change is not None:
             outcome = await self._node.change_members(change)
@@ -116,26 +124,53 @@ class Keeper:
         voters, learners = set(group.members), set(group.learners)
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
-        counting = {member for member in leaving & voters if self._answers(member)}
-        if removal := self._removal(leaving - counting):
+        # Of four voters three must live, of three two: without one that is gone it is easier.
+        is_easier = len(voters) % 2 == 0 or not group.may_replace
+        if is_easier and (removal := self._removal(self._silent(leaving))):
             return removal
         for member in wanted:
             is_new = member not in voters and member not in learners
             if is_new and len(voters) + len(learners) < MEMBERS_MAX:
                 return AddLearner(member)
-        for member in sorted(learners):
-            if len(voters) < VOTERS_MAX and self._has_caught_up(member):
-                return Promote(member)
-        return None if self._is_feeding(nodes) else self._removal(counting)
+        ready = [each for each in sorted(learners & set(wanted)) if self._has_caught_up(each)]
+        if ready and (change := self._count(ready[0], leaving & voters, nodes)):
+            return change
+        return None if self._is_feeding(nodes) else self._removal(leaving)
+
+    def _count(self, joining: NodeId, leaving: set[NodeId], nodes: Nodes) -> Change | None:
+        """How ``joining`` becomes a voter: in whose place, if somebody is to leave."""
+        others = leaving - {self._node.node_id}
+        if others and self._group.may_replace:
+            silent = self._silent(others)
+            return self._replacement(min(silent or others), joining)
+        if leaving - others and self._successor(nodes) is not None:
+            return None  # the successor of this leader replaces it
+        return Promote(joining) if len(self._group.members) < VOTERS_MAX else None
+
+    def _replacement(self, leaving: NodeId, joining: NodeId) -> Change | None:
+        """If those that keep up are a majority of the voters before, and of those after."""
+        before, able = set(self._group.members), self._able()
+        after = before - {leaving} | {joining}
+        enough = 2 * len(able & before) > len(before) and 2 * len(able & after) > len(after)
+        return Replace(leaving, joining) if enough else None
 
     def _removal(self, leaving: set[NodeId]) -> Change | None:
         """Of one of ``leaving`` without whom those that keep up are a majority."""
-        voters, this = set(self._group.members), self._node.node_id
-        able = {voter for voter in voters if voter == this or self._has_caught_up(voter)}
-        for member in sorted(leaving - {this}):
-            if 2 * len(able - {member}) > len(voters - {member}):
+        voters, able = set(self._group.members), self._able()
+        silent = self._silent(leaving)
+        for member in (*sorted(silent), *sorted(leaving - silent - {self._node.node_id})):
+            staying = voters - {member}
+            if 2 * len(able & staying) > len(staying):
                 return Remove(member)
         return None
+
+    def _able(self) -> set[NodeId]:
+        """The members that keep up, this one included."""
+        members = {*self._group.members, *self._group.learners}
+        return {each for each in members if each == self._node.node_id or self._has_caught_up(each)}
+
+    def _silent(self, members: set[NodeId]) -> set[NodeId]:
+        return {member for member in members if not self._answers(member)}
 
     def _successor(self, nodes: Nodes) -> NodeId | None:
         """Who can lead instead of this node, and is to stay."""
@@ -143,9 +178,13 @@ class Keeper:
         return next(filter(self._has_caught_up, sorted(staying)), None)
 
     def _is_feeding(self, nodes: Nodes) -> bool:
-        """Whether somebody who answers is about to be counted."""
-        joining = set(self._group.learners) & set(_wanted(nodes))
-        return len(self._group.members) < VOTERS_MAX and any(map(self._answers, joining))
+        """Whether somebody who answers is catching up, to be counted then."""
+        wanted, voters = set(_wanted(nodes)), set(self._group.members)
+        joining = set(self._group.learners) & wanted
+        has_place = len(voters & wanted) < VOTERS_MAX
+        return has_place and any(
+            self._answers(each) and not self._has_caught_up(each) for each in joining
+        )
 
     def _answers(self, member: NodeId) -> bool:
         if member == self._node.node_id:

@@ -205,8 +205,8 @@ def test_a_log_without_its_state_is_refused() -> None:
 
 def test_a_later_format_is_refused() -> None:
     book = Book()
-    book.engine.write({PREFIX + b"h": msgspec.msgpack.encode([3, "other"])}, sync=True)
-    with pytest.raises(VersionMismatch, match="format 3"):
+    book.engine.write({PREFIX + b"h": msgspec.msgpack.encode([4, "other"])}, sync=True)
+    with pytest.raises(VersionMismatch, match="format 4"):
         book.open()
 
 

@@ -9,9 +9,11 @@ from postroom.raft.membership import (
     MEMBERS_MAX,
     AddLearner,
     Change,
+    FinishReplacement,
     Members,
     Promote,
     Remove,
+    Replace,
     changed,
 )
 from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
@@ -110,10 +112,10 @@ def test_members_count_as_soon_as_they_are_in_the_log_and_go_with_the_entry() ->
         (2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04")))
     )
     assert puppets.group.members == (1, 2, 3, 4)
-    assert puppets.core.quorum == 3
+    assert puppets.core.voter_sets == [{1, 2, 3, 4}]
     puppets.turn((3, puppets.append(2, (1, 1), (2, NOOP_PAYLOAD))))
     assert puppets.group.members == (1, 2, 3)
-    assert puppets.core.quorum == 2
+    assert puppets.core.voter_sets == [{1, 2, 3}]
 
 
 def test_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
@@ -294,6 +296,15 @@ def test_a_leader_removes_itself_under_load() -> None:
         (Members((1,), (2,)), Remove(1), None),
         (Members((1, 2)), Remove(3), None),
         (Members(tuple(range(MEMBERS_MAX))), AddLearner(99), None),
+        (Members((1, 2, 3), (4,)), Replace(2, 4), Members((1, 4, 3), (), (1, 2, 3))),
+        (Members((1, 2, 3), (4, 5)), Replace(1, 5), Members((5, 2, 3), (4,), (1, 2, 3))),
+        (Members((1,), (2,)), Replace(1, 2), Members((2,), (), (1,))),
+        (Members((1, 2), (3,)), Replace(3, 3), None),
+        (Members((1, 2), (3,)), Replace(1, 2), None),
+        (Members((1, 2), (3,)), FinishReplacement(), None),
+        (Members((1, 4), (5,), (1, 2)), FinishReplacement(), Members((1, 4), (5,))),
+        (Members((1, 4), (5,), (1, 2)), Promote(5), None),
+        (Members((1, 4), (5,), (1, 2)), Replace(1, 5), None),
     ],
 )
 def test_changes(before: Members, change: Change, after: Members | None) -> None:

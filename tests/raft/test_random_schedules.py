@@ -10,7 +10,7 @@ import random  # noqa: TID251 (seeded)
 
 import pytest
 
-from postroom.raft.membership import AddLearner, Change, Promote, Remove
+from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.memory_transport import Faults
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
@@ -101,7 +101,9 @@ class Schedule:
             member.group.transfer_leadership(self.random.choice([None, 1, 2, 3]))
 
     def change_members(self) -> None:
-        """Anybody may be added, promoted before it has caught up, or removed, the leader too."""
+        """Anybody may be added, promoted before it has caught up, replaced or removed, the leader
+        too.
+        """
         member = self._somebody()
         if member is not None:
             member.group.change_members(self._change(), lambda outcome: None)
@@ -111,8 +113,12 @@ class Schedule:
         known = {*self.cluster.members, *self.cluster.down}
         if node not in known:
             self.cluster.members[node] = Member(self.cluster, node)
-        kind = self.random.choice([AddLearner, Promote, Promote, Remove])
-        return kind(node)
+        kind = self.random.choice([AddLearner, AddLearner, Promote, Remove, Replace, Replace])
+        return (
+            Replace(self.random.choice(self.cluster.first_members), node)
+            if (kind is Replace)
+            else kind(node)
+        )
 
     def crash(self) -> None:
         member = self._anybody()

@@ -14,9 +14,11 @@ from postroom.raft.membership import (
     MEMBERS_MAX,
     AddLearner,
     Change,
+    FinishReplacement,
     Members,
     Promote,
     Remove,
+    Replace,
     changed,
 )
 from postroom.raft.outcome import Outcome
@@ -34,10 +36,15 @@ class Group:
         self.both = Members(voters, learners)
         self.last_index = LAST_INDEX
         self.behind: dict[int, Progress] = {}
+        self.may_replace = True
 
     @property
     def members(self) -> tuple[Any, ...]:
-        return self.both.voters
+        return self.both.counted
+
+    @property
+    def is_joint(self) -> bool:
+        return self.both.is_joint
 
     @property
     def learners(self) -> tuple[Any, ...]:
@@ -69,7 +76,7 @@ class Node:
         if self.outcome is Outcome.APPLIED:
             after = changed(self.group.both, change)
             assert after is not None, change
-            self.group.both = after
+            self.group.both = changed(after, FinishReplacement()) or after
         return self.outcome
 
     async def upkeep(self, request: ForgetNode) -> None:
@@ -148,14 +155,72 @@ def test_it_is_not_counted_before_it_has_ever_answered() -> None:
 
 
 def test_a_wiped_disk_is_replaced() -> None:
-    """The old member is gone for good, so it goes first; the new one is counted when it can be."""
+    """Never are there four voters, of whom one is gone: then both others and the new one, which
+    may be wiped in turn, had to live.
+    """
     node = Node(silent(3), member(1), member(2), member(3, retired=True), member(4))
-    assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
+    assert node.steps() == [AddLearner(4), Replace(3, 4), ForgetNode(3)]
     assert node.steps() == []
 
 
-def test_a_node_that_is_replaced_counts_until_its_successor_does() -> None:
+def test_a_wiped_disk_that_was_heard_a_moment_ago_is_replaced_in_the_same_way() -> None:
     node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == [AddLearner(4), Replace(3, 4), ForgetNode(3)]
+
+
+def test_a_node_that_is_replaced_counts_until_its_successor_does() -> None:
+    group = Group((1, 2, 3), (4,))
+    group.behind = {4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False)}
+    node = Node(group, member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == []
+    group.behind.clear()
+    assert node.steps() == [Replace(3, 4), ForgetNode(3)]
+
+
+def test_two_wiped_disks_are_replaced_one_after_the_other() -> None:
+    group = Group((1, 2, 3, 4, 5), (6, 7))
+    retired = [member(each, retired=True) for each in (4, 5)]
+    node = Node(group, member(1), member(2), member(3), *retired, member(6), member(7))
+    group.behind = {5: Progress(0, 5.0, snapshot_under_way=False)}
+    assert node.steps()[:2] == [Replace(5, 6), Replace(4, 7)], "the one that is gone comes first"
+
+
+def test_one_that_is_gone_of_an_even_number_leaves_before_its_successor_has_caught_up() -> None:
+    group = Group((1, 2, 3, 4), (5,))
+    group.behind = {
+        4: Progress(0, 5.0, snapshot_under_way=False),
+        5: Progress(0, 0.0, snapshot_under_way=True),
+    }
+    node = Node(group, member(1), member(2), member(3), member(4, retired=True), member(5))
+    assert node.steps(1) == [Remove(4)]
+
+
+def test_nobody_is_replaced_if_no_majority_of_those_after_keeps_up() -> None:
+    group = silent(2)
+    group.both = Members((1, 2, 3), (4,))
+    node = Node(group, member(1), member(2), member(3, retired=True), member(4))
+    assert node.steps() == [Replace(3, 4), ForgetNode(3)], "1 and 3 before, 1 and 4 after"
+    group = silent(2, 3)
+    group.both = Members((1, 2, 3), (4,))
+    assert Node(group, member(1), member(2), member(3, retired=True), member(4)).steps() == []
+
+
+def test_a_replacement_under_way_is_waited_for() -> None:
+    group = Group((1, 2, 4))
+    group.both = Members((1, 2, 4), (), (1, 2, 3))
+    node = Node(group, member(1), member(2), member(3, retired=True), member(4))
+    assert not finished(node.keeper.step())
+    assert node.done == []
+
+
+def test_beside_an_earlier_version_one_joins_and_then_one_leaves() -> None:
+    """It cannot read joint members. Who is gone leaves first."""
+    nodes = (member(1), member(2), member(3, retired=True), member(4))
+    node = Node(silent(3), *nodes)
+    node.group.may_replace = False
+    assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
+    node = Node(Group((1, 2, 3)), *nodes)
+    node.group.may_replace = False
     assert node.steps() == [AddLearner(4), Promote(4), Remove(3), ForgetNode(3)]
 
 
@@ -165,7 +230,12 @@ def test_a_leader_that_is_replaced_leads_until_then() -> None:
     node = Node(group, member(1, retired=True), member(2), member(3), member(4))
     assert node.steps(3) == []
     group.behind.clear()
-    assert node.steps(2) == [Promote(4), "hand over to 2"]
+    assert node.steps(1) == ["hand over to 2"], "which replaces it"
+
+
+def test_an_only_voter_that_is_to_leave_counts_its_successor_first() -> None:
+    node = Node(Group((1,), (2,)), member(1, retired=True), member(2))
+    assert node.steps(2) == [Promote(2), "hand over to 2"]
 
 
 def test_a_successor_that_does_not_answer_is_not_waited_for() -> None:
@@ -253,7 +323,7 @@ def test_a_group_that_is_full_still_changes() -> None:
     everybody = tuple(range(1, MEMBERS_MAX + 1))
     group = Group(everybody[:7], everybody[7:])
     nodes = [member(each, retired=each == 2) for each in (*everybody, MEMBERS_MAX + 1)]
-    assert Node(group, *nodes).steps(3) == [Remove(2), AddLearner(MEMBERS_MAX + 1), Promote(8)]
+    assert Node(group, *nodes).steps(2) == [Replace(2, 8), AddLearner(MEMBERS_MAX + 1)]
 
 
 def test_no_more_voters_than_make_sense() -> None:

@@ -121,11 +121,9 @@ def commits_earlier_terms() -> Patch:
 
     def advance_commit(self: Feeding) -> None:
         core = self._core
-        have = [core.match_index[peer] for peer in core.voters]
-        if core.is_voter:
-            have.append(core.journal.last_index)
-        majority_has = sorted(have, reverse=True)[core.quorum - 1]
-        core.commit_index = max(core.commit_index, majority_has)
+        have = {peer.id: core.match_index[peer] for peer in core.voters}
+        have[core.node_id] = core.journal.last_index
+        core.commit_index = max(core.commit_index, core.majority_value(have))
 
     return Feeding, "advance_commit", advance_commit
 

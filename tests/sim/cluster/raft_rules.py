@@ -78,7 +78,7 @@ class RaftRules:
         leaders: of each term.
         applied: every entry that any member has applied, once that was written.
         committed_by: for each of them a term in which it was committed already.
-        voters: the sets of voters that members had, by the index that set them.
+        voters: the members that there were, as far as they vote, by the index that set them.
         wiped: the nodes whose disks were lost.
     """
 
@@ -88,7 +88,7 @@ class RaftRules:
         self.committed_by: dict[int, int] = {}
         self.newest = 0
         self.wiped: set[int] = set()
-        self.voters: dict[int, set[tuple[int, ...]]] = {}
+        self.voters: dict[int, set[tuple[frozenset[int], ...]]] = {}
         self._applying: dict[str, list[tuple[int, Entry, int]]] = {}
         self._leads: dict[str, int] = {}
         self._hard_states: dict[str, tuple[bytes | None, Log]] = {}
@@ -147,7 +147,8 @@ class RaftRules:
         assert machine.node is not None
         journal = machine.node.replica.group.core.journal
         if journal.members.voters:
-            self.voters.setdefault(journal.members_index, set()).add(journal.members.voters)
+            sets = tuple(machine.node.replica.group.core.voter_sets)
+            self.voters.setdefault(journal.members_index, set()).add(sets)
 
     def crashed(self, machine: Machine) -> None:
         """What it was about to apply may be forgotten."""
@@ -207,8 +208,9 @@ class RaftRules:
         } | self.wiped
         # It may have been committed by the members before a change that is under way, and a member
         # that is cut off may have a change in its log that will never be committed.
-        recent = [who for index in sorted(self.voters)[-4:] for who in sorted(self.voters[index])]
-        enough = any(len(holding & set(who)) > len(who) // 2 for who in recent)
+        recent = [who for index in sorted(self.voters)[-4:] for who in self.voters[index]]
+        # While members are joint, a majority of each of the two sets of voters must hold it.
+        enough = any(all(2 * len(holding & one) > len(one) for one in who) for who in recent)
         require(
             enough,
             f"entry {self.newest} was applied, but of {recent} only "

@@ -1,0 +1,257 @@
+"""One voter takes the place of another one in one change (joint consensus, dissertation, 4.3)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroom.kv.memory import MemoryEngine
+from postroom.raft import messages
+from postroom.raft.journal import JOINT, is_payload, members_in, membership_payload
+from postroom.raft.membership import AddLearner, Members, Promote, Replace
+from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
+from postroom.raft.options import RaftOptions
+from postroom.raft.outcome import Outcome
+from tests.raft.cluster import Cluster, Member
+from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+
+JOINT_MEMBERS = Members((1, 2, 4), (), (1, 2, 3))
+
+
+def with_learner(*, caught_up: bool = True) -> Puppets:
+    """Member 1 leads voters 1, 2 and 3, and learner 4; all is committed."""
+    puppets = Puppets()
+    puppets.lead()
+    puppets.acknowledge(2)
+    puppets.group.change_members(AddLearner(4), puppets.outcomes.append)
+    puppets.turn()
+    puppets.acknowledge(2)
+    assert puppets.outcomes.pop() is Outcome.APPLIED
+    if caught_up:
+        puppets.acknowledge(4)
+    puppets.acknowledge(3)
+    return puppets
+
+
+def replacing() -> Puppets:
+    """The joint members are in the log of member 1, who leads."""
+    puppets = with_learner()
+    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
+    puppets.turn()
+    assert puppets.group.is_joint
+    assert puppets.group.members == (1, 2, 4, 3), "everybody who counts"
+    return puppets
+
+
+@pytest.mark.parametrize("alone", [3, 4])
+def test_what_is_decided_needs_a_majority_before_and_one_after(alone: int) -> None:
+    puppets = replacing()
+    puppets.acknowledge(alone)
+    assert puppets.outcomes == [], "a majority of one set of voters only"
+    puppets.acknowledge(7 - alone)
+    assert puppets.outcomes == [Outcome.APPLIED], "1 and 3 of the former, 1 and 4 of the new ones"
+
+
+def test_one_that_is_of_both_sets_is_enough_for_both() -> None:
+    puppets = replacing()
+    puppets.acknowledge(2)
+    assert puppets.outcomes == [Outcome.APPLIED]
+
+
+def test_the_leader_ends_it_by_itself() -> None:
+    puppets = replacing()
+    said = puppets.acknowledge(2)
+    payloads = [
+        payload for _, each in said if isinstance(each, Append) for _, payload in each.entries
+    ]
+    assert membership_payload(Members((1, 2, 4))) in payloads
+    assert puppets.group.members == (1, 2, 4)
+    assert not puppets.group.is_joint
+    index = puppets.group.last_index
+    puppets.acknowledge(3)
+    assert puppets.group.applied_index < index, "who has left is not counted"
+    puppets.acknowledge(4)
+    assert puppets.group.applied_index == index
+
+
+def test_no_other_change_meanwhile() -> None:
+    puppets = with_learner()
+    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
+    puppets.group.change_members(AddLearner(5), puppets.outcomes.append)
+    puppets.turn()
+    assert puppets.outcomes == [Outcome.SUPERSEDED]
+
+
+def test_a_candidate_needs_both_majorities() -> None:
+    puppets = Puppets()
+    joint = membership_payload(JOINT_MEMBERS)
+    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, joint), commit=1)))
+    asked = {to for to, what in puppets.wait(2.0) if isinstance(what, PreVote)}
+    assert asked == {2, 3, 4}
+    puppets.turn((4, PreVoted(2, granted=True)))
+    assert puppets.group.term == 1, "one of the new voters, none of the former"
+    said = puppets.turn((3, PreVoted(2, granted=True)))
+    assert {to for to, what in said if isinstance(what, Vote)} == {2, 3, 4}
+    puppets.turn((3, Voted(2, granted=True)))
+    assert not puppets.group.is_leader
+    puppets.turn((4, Voted(2, granted=True)))
+    assert puppets.group.is_leader
+
+
+def test_a_leader_that_hears_one_majority_only_steps_down() -> None:
+    puppets = replacing()
+    for _ in range(20):
+        puppets.now += 0.1
+        puppets.acknowledge(4)
+    assert not puppets.group.is_leader
+
+
+def test_joint_members_outlast_a_restart_and_the_end_of_their_entry() -> None:
+    engine = MemoryEngine()
+    puppets = Puppets(engine=engine)
+    joint = membership_payload(JOINT_MEMBERS)
+    entries = [(1, NOOP_PAYLOAD), (1, joint), *[(1, NOOP_PAYLOAD)] * 3]
+    puppets.turn((2, puppets.append(1, (0, 0), *entries, commit=5)))
+    puppets.turn((2, Append(1, 5, 1, 5, 5, ())))
+    assert puppets.journal.base_index >= 2, "the entry is not kept any more"
+    engine.disk.crash(puppets.consensus._random)
+    again = Puppets(engine=MemoryEngine(engine.disk))
+    assert again.core.members == JOINT_MEMBERS
+    assert again.core.voter_sets == [{1, 2, 4}, {1, 2, 3}]
+
+
+def test_a_program_that_does_not_know_joint_members_refuses_their_entry() -> None:
+    payload = membership_payload(JOINT_MEMBERS)
+    assert payload[:1] == JOINT, "it has a kind that was not used before"
+    assert members_in(payload) == JOINT_MEMBERS
+    assert membership_payload(Members((1, 2), (3,))) == b"\x03\x92\x92\x01\x02\x91\x03"
+    twice = JOINT + msgspec.msgpack.encode(((1, 2), (), (2, 2)))
+    learns = JOINT + msgspec.msgpack.encode(((1, 2), (3,), (1, 3)))
+    assert not is_payload(twice)
+    assert not is_payload(learns), "who votes in one set is no learner"
+
+
+def test_beside_a_member_that_cannot_read_it_nobody_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    puppets = with_learner()
+    encoded = messages.encode_frame
+
+    def of_an_earlier_version(*said: object) -> bytes:
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(encoded(*said))[:3])  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tests.raft.puppet.encode_frame", of_an_earlier_version)
+    puppets.acknowledge(2)
+    monkeypatch.undo()
+    assert not puppets.group.may_replace
+    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
+    puppets.turn()
+    assert puppets.outcomes == [Outcome.SUPERSEDED]
+    puppets.acknowledge(2)
+    assert puppets.group.may_replace, "it was upgraded"
+
+
+# In a cluster.
+
+
+def joined(cluster: Cluster, node: int) -> Member:
+    member = cluster.members[node] = Member(cluster, node)
+    told: list[Outcome] = []
+    cluster.replicate()
+    cluster.elect().group.change_members(AddLearner(node), told.append)
+    cluster.run_until(lambda: told)
+    cluster.settle()
+    return member
+
+
+def leader_for(cluster: Cluster, *others: int) -> Member:
+    """The leader, which is none of ``others``."""
+    cluster.run_until(lambda: cluster.leader is not None)
+    if cluster.elect().node in others:
+        cluster.elect().group.transfer_leadership(
+            next(each for each in cluster.members if each not in others)
+        )
+        cluster.run_until(lambda: cluster.leader and cluster.leader.node not in others)
+        cluster.replicate()
+    return cluster.elect()
+
+
+def test_a_voter_is_replaced_under_load() -> None:
+    cluster = Cluster(3)
+    joined(cluster, 4)
+    leader = leader_for(cluster, 3, 4)
+    told: list[Outcome] = []
+    leader.group.change_members(Replace(3, 4), told.append)
+    proposed = [cluster.propose(leader) for _ in range(3)]
+    cluster.run_until(lambda: told and not leader.group.is_joint)
+    cluster.settle()
+    assert told == [Outcome.APPLIED]
+    assert [each.outcome for each in proposed] == [Outcome.APPLIED] * 3
+    assert set(leader.group.members) == {1, 2, 4}
+    cluster.check_state_machine_safety()
+    cluster.check_outcomes()
+
+
+def test_as_many_may_die_meanwhile_as_before_and_as_after() -> None:
+    """Promoted first, there would be four voters, and three of them had to live."""
+    cluster = Cluster(3)
+    joined(cluster, 4)
+    leader = leader_for(cluster, 3, 4)
+    leader.group.change_members(Replace(3, 4), lambda outcome: None)
+    leader.turn()
+    assert leader.group.is_joint
+    for node in (3, 4):
+        cluster.crash(node)
+    cluster.run_until(lambda: not leader.group.is_joint)
+    cluster.replicate(3)
+    cluster.settle()
+    cluster.check_outcomes()
+
+
+def test_whoever_leads_next_ends_it() -> None:
+    cluster = Cluster(3)
+    joined(cluster, 4)
+    leader = leader_for(cluster, 3, 4)
+    leader.group.change_members(Replace(3, 4), lambda outcome: None)
+    leader.turn()
+    cluster.run_until(
+        lambda: any(each.group.is_joint for each in cluster.members.values() if each is not leader)
+    )
+    cluster.crash(leader.node)
+    cluster.run_until(
+        lambda: cluster.leader is not None and set(cluster.leader.group.members) == {1, 2, 4}
+    )
+    cluster.start(leader.node)
+    cluster.replicate(3)
+    cluster.settle()
+    cluster.check_state_machine_safety()
+    assert not any(each.group.is_joint for each in cluster.current())
+
+
+def test_a_leader_that_replaces_itself_hands_over() -> None:
+    cluster = Cluster(3)
+    joined(cluster, 4)
+    leader = cluster.elect()
+    told: list[Outcome] = []
+    leader.group.change_members(Replace(leader.node, 4), told.append)
+    cluster.run_until(lambda: cluster.leader not in (None, leader))
+    assert told == [Outcome.APPLIED]
+    assert leader.node not in cluster.elect().group.members
+    cluster.replicate(3)
+    cluster.settle()
+    cluster.check_outcomes()
+
+
+def test_a_group_of_one_moves_to_another_node() -> None:
+    cluster = Cluster(1, options=RaftOptions())
+    joined(cluster, 2)
+    leader = cluster.elect()
+    leader.group.change_members(Replace(1, 2), lambda outcome: None)
+    cluster.run_until(lambda: cluster.members[2].group.is_leader)
+    cluster.crash(1)
+    cluster.replicate(3)
+    assert cluster.elect().group.members == (2,)
+    told: list[Outcome] = []
+    cluster.elect().group.change_members(Promote(1), told.append)
+    cluster.run_until(lambda: told)
+    assert told == [Outcome.SUPERSEDED]
