@@ -218,5 +218,19 @@ class Keeper:
         return not any(node.retired for node in nodes.nodes if node not in gone)
 
 
+def has_its_place(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
+    """Whether a node has become in the group what it is to be, as far as it knows.
+
+    A voter, and nobody else's replacement any more; or a learner, if enough others vote.
+    """
+    mine = next((node for node in nodes.nodes if node.node_id == node_id), None)
+    if mine is None or mine.retired:
+        return True
+    if group.is_joint or node_id not in group.members:
+        staying = set(group.members) & set(_wanted(nodes)) - {node_id}
+        return len(staying) >= VOTERS_MAX
+    return True
+
+
 def _wanted(nodes: Nodes) -> list[NodeId]:
     return [node.node_id for node in nodes.nodes if not node.retired]

@@ -23,7 +23,7 @@ from postroom.raft.membership import (
 )
 from postroom.raft.outcome import Outcome
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
-from postroom.server.keeper import Keeper
+from postroom.server.keeper import Keeper, has_its_place
 
 T = TypeVar("T")
 LAST_INDEX = 1000
@@ -330,3 +330,24 @@ def test_no_more_voters_than_make_sense() -> None:
     everybody = range(1, 10)
     node = Node(Group((1, 2, 3, 4, 5, 6, 7)), *(member(each) for each in everybody))
     assert node.steps() == [AddLearner(8), AddLearner(9)]
+
+
+@pytest.mark.parametrize(
+    ("both", "nodes", "expected"),
+    [
+        (Members((1, 2, 3), (4,)), [1, 2, 3, 4], False),
+        (Members((1, 2, 4), (), (1, 2, 3)), [1, 2, 4], False),
+        (Members((1, 2, 4)), [1, 2, 4], True),
+        (Members((1, 2, 3)), [1, 2, 3], True),
+        (Members((1, 2, 3, 5, 6, 7, 8), (4,)), [1, 2, 3, 5, 6, 7, 8, 4], True),
+        (Members((1, 2, 3, 5, 6, 7, 8), (4,)), [2, 3, 5, 6, 7, 8, 4], False),
+    ],
+)
+def test_a_node_has_its_place_when_it_counts_or_enough_others_do(
+    both: Members, nodes: list[int], expected: bool
+) -> None:
+    """Until then it says not "ready": who replaces nodes one after the other waits for that."""
+    group = Group(())
+    group.both = both
+    known = Nodes(b"c" * 16, 100, tuple(member(each) for each in nodes))
+    assert has_its_place(4, group, known) is expected  # type: ignore[arg-type]

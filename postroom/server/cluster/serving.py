@@ -47,6 +47,7 @@ from postroom.server.cluster.sessions import Sessions
 from postroom.server.cluster.store_service import SERVICE as STORE_SERVICE
 from postroom.server.cluster.store_service import StoreService
 from postroom.server.drivers import AsyncioDriver
+from postroom.server.keeper import has_its_place
 from postroom.server.node import Node, NodeOptions
 from postroom.server.tasks import Pending
 
@@ -133,7 +134,8 @@ class ServedNode:
         """Serve until :meth:`stop` is called.
 
         Args:
-            on_ready: called once the node knows who leads, so that clients can be served.
+            on_ready: called once the node knows who leads, so that clients can be served, and
+                counts in its group.
 
         Raises:
             Error: it cannot start, or cannot go on.
@@ -298,10 +300,17 @@ class ServedNode:
             if can_serve != serving:
                 serving = can_serve
                 await self._set_health(serving=serving)
-            if serving and not self._has_served:
+            if serving and not self._has_served and self._has_its_place():
                 self._has_served = True
                 on_ready()
             await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
+
+    def _has_its_place(self) -> bool:
+        """Whether this node counts: whoever replaces one after the other waits for that."""
+        node = self.node
+        return node.nodes is not None and has_its_place(
+            node.node_id, node.replica.group, node.nodes
+        )
 
     async def _look_around(self) -> None:
         """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
