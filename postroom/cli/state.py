@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import postroom
@@ -92,6 +93,12 @@ def _print_survey(now: Survey, as_json: bool) -> None:
     if not as_json:
         console = _console()
         console.print(nodes_table(now))
+        for report in now.nodes:
+            if report.status and report.status.damage:
+                console.print(
+                    f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
+                    f"disk:[/bold red] {escape(report.status.damage)}"
+                )
         if now.counters is not None:
             console.print(_table("messages", msgspec.structs.asdict(now.counters)))
         return
@@ -123,6 +130,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "disk_bytes": status and status.disk_bytes,
         "free_bytes": status and status.free_bytes,
         "clock_offset_seconds": status and status.clock_offset_seconds,
+        "damage": status and (status.damage or None),
     }
 
 

@@ -15,6 +15,7 @@ Invariants:
   every one written with ``sync=True`` and every one before such a one.
 * After a ``write`` that raised, the outcome of that write set is unknown until the engine is opened
   again (it is there whole, or not at all), and every further write raises ``EngineFailed``.
+* What cannot be read raises ``BlockDamaged``: never is something else returned, or left out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
+from postroom.errors import StoreCorrupted
+
 WriteSet: TypeAlias = dict[bytes, bytes | None]
 """Key to value; ``None`` deletes the key."""
 
 
 class EngineFailed(Exception):
     """A write failed on the device. Nothing more is written until the engine is opened again."""
+
+
+class BlockDamaged(StoreCorrupted):
+    """A part of the data cannot be read, the rest can. To users it is a ``StoreCorrupted``."""
 
 
 class Reader(Protocol):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom import errors
+from postroom.kv.engine import BlockDamaged
 
 OWNER_FILE: Final = "owner"
 
@@ -151,6 +152,11 @@ def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
         f"The store in {folder} is damaged: {what}. Nothing was changed. Restore the folder from "
         "a backup, or copy it aside and repair the copy (plyvel.repair_db keeps what is readable)."
     )
+
+
+def unreadable(folder: Path, what: str) -> BlockDamaged:
+    """The error for a part of the data that cannot be read while the store is open."""
+    return BlockDamaged(str(damaged(folder, what)))
 
 
 def reason(error: Exception) -> str:

@@ -45,6 +45,7 @@ from postroom.kv.folder import (
     prepare,
     reason,
     sync_folder,
+    unreadable,
 )
 from postroom.kv.torn_log import cut_torn_end
 
@@ -136,7 +137,7 @@ class _LevelDBReader:
         try:
             value: bytes | None = self._source.get(key, verify_checksums=True)
         except plyvel.Error as error:
-            raise damaged(self._folder, reason(error)) from error
+            raise unreadable(self._folder, reason(error)) from error
         return value
 
     def iterate(

@@ -208,6 +208,19 @@ class Group:
             self._transfer_to = (to,)
             self._wake(self)
 
+    def step_aside(self) -> None:
+        """Never lead again: the state here cannot be read. An only voter goes on all the same."""
+        self.core.unfit = True
+
+    def step_down(self) -> None:
+        """Follow, in the same term, whoever is elected next."""
+        core = self.core
+        if core.role == LEADER and not core.is_only_voter:
+            core.become_follower(core.term, None)
+            core.quiet = False
+            core.restart_election_timer()
+            self._wake(self)
+
     # What the node's set of groups calls.
 
     def deliver(self, sender: NodeId, message: Message) -> None:

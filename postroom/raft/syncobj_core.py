@@ -172,6 +172,8 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """Nothing is to be done: this member's timers stand still (see :mod:`.replication`)."""
         self.installing = False
         """A snapshot is being put in place: nothing is applied, and this member does not lead."""
+        self.unfit = False
+        """The state cannot be read: this member votes and acknowledges, and does not lead."""
         self.on_members: Callable[[], None] = _nothing
         self.__restore(applied_index)
         self.__settle_members()
@@ -222,8 +224,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         section 4.2.2): it can be that the others need its vote, and cannot get it because their
         logs lack that entry.
         """
-        if self.is_voter or self.installing:
-            return not self.installing
+        if self.installing or (self.unfit and not self.is_only_voter):
+            return False
+        if self.is_voter:
+            return True
         log = self.journal
         uncommitted = log.members_index > self.commit_index
         return uncommitted and self.node_id in log.members_at(log.members_index - 1).counted

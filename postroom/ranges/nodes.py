@@ -238,6 +238,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         serves: whether it holds the lease.
         peers: what it knows of the others, if it leads.
         clock_offset_seconds: how far its wall clock is ahead of those of most others.
+        damage: what cannot be read on its disk; empty: nothing that it knows of.
     """
 
     node_id: int
@@ -252,6 +253,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     disk_bytes: int
     free_bytes: int
     clock_offset_seconds: float
+    damage: str = ""
 
 
 __all__: list[Any] = [

@@ -34,7 +34,7 @@ from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import Engine
+from postroom.kv.engine import BlockDamaged, Engine
 from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import lease as leases
@@ -70,6 +70,9 @@ class Host(Protocol):
 
     def wake_at(self, timestamp: int, token: object) -> None:
         """What waits for ``token`` is to be woken when the clock has passed ``timestamp``."""
+
+    def on_damage(self, error: BlockDamaged) -> bool:
+        """Some of the data cannot be read; whether another node is to serve instead."""
 
 
 class Replica:
@@ -195,7 +198,7 @@ class Replica:
             if wait.until:
                 self._host.wake_at(wait.until, wait.token)
         except Exception as error:
-            call.complete(None, error)
+            call.complete(None, self._elsewhere_if_damaged(error))
         else:
             call.complete(answer, None)
 
@@ -417,7 +420,13 @@ class Replica:
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
-            call.complete(answer, error)
+            call.complete(answer, None if error is None else self._elsewhere_if_damaged(error))
+
+    def _elsewhere_if_damaged(self, error: BaseException) -> BaseException:
+        """What to tell whoever asked for something that cannot be read here."""
+        if isinstance(error, BlockDamaged) and self._host.on_damage(error):
+            return self._not_leaseholder()
+        return error
 
     def _fail(self, proposal: Proposal, outcome: Outcome) -> None:
         unknown = outcome is Outcome.UNKNOWN

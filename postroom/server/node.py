@@ -32,7 +32,7 @@ import msgspec
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
-from postroom.kv.engine import Engine, EngineFailed, WriteSet
+from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
@@ -55,6 +55,7 @@ from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions import Committer
+from postroom.server.damage import Damage
 from postroom.server.describe import describe
 from postroom.server.keeper import Keeper
 from postroom.server.peer_clocks import PeerClocks
@@ -168,6 +169,7 @@ class Node:
         self.on_nodes: Callable[[], None] = lambda: None
         self.on_malformed: Callable[[NodeId], None] = lambda _: None
         self.nodes = decode_nodes(engine.get(nodes_key(RANGE_ID)))
+        self.damage = Damage(engine)
         self._nodes_changed = Signal(self.tasks)
         self.replica = self._create_replica()
 
@@ -189,6 +191,8 @@ class Node:
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
+        if self.damage.found:
+            replica.group.step_aside()
         self.services = self._create_services(replica, deliveries, executions)
         return replica
 
@@ -292,10 +296,29 @@ class Node:
         return self._handing_over
 
     def _give_up_handing_over(self) -> None:
-        """Nobody has taken over in time: go on."""
-        if self._handing_over is not None and not self._handing_over.done:
-            self._handing_over.complete(None)
+        """Nobody has taken over in time: go on, or let the others elect somebody."""
+        if self._handing_over is None or self._handing_over.done:
+            return
+        self._handing_over.complete(None)
+        if self.damage.found and len(self.replica.group.members) > 1:
+            self.replica.group.step_down()
+        else:
             self.replica.resume()
+
+    def on_damage(self, error: BlockDamaged) -> bool:
+        """Some of the data cannot be read; whether another node is to serve instead."""
+        if len(self.replica.group.members) < 2:
+            return False
+        try:
+            is_new = self.damage.note(error)
+        except EngineFailed as failure:
+            self._failing = stopped_by(failure)
+            self.wake(urgent=False)
+            return True
+        if is_new:
+            self.replica.group.step_aside()
+            self.hand_over()
+        return True
 
     def clock_offset_seconds(self) -> float:
         """How far this node's wall clock is ahead of those of most others."""

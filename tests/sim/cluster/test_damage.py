@@ -1,0 +1,134 @@
+"""A leader that cannot read a part of its data: others serve it, and it leads no more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from postroom.errors import StoreCorrupted
+from postroom.kv import keys
+from postroom.kv.engine import BlockDamaged
+from postroom.kv.memory import MemoryEngine
+from postroom.server.node import NodeOptions
+from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.machine import Machine
+
+BAD: bytes = keys.head_key(b"bad")
+
+
+def cluster_of(size: int) -> Cluster:
+    options = NodeOptions(disk_reserve_bytes=0, lease_seconds=1.0)
+    made = Cluster(1, [options] * size, [(1.0, 0.0, 0.0)] * size)
+    for machine in made.machines:
+        assert machine.open()
+    return made
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = cluster_of(3)
+    yield made
+    made.abandon()
+
+
+@pytest.fixture
+def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
+    """Has a machine's disk have a block, that of the key ``bad``, which cannot be read."""
+    damaged: list[Any] = []
+    get = MemoryEngine.get
+
+    def guarded(engine: MemoryEngine, key: bytes) -> bytes | None:
+        if key == BAD and engine.disk in damaged:
+            raise BlockDamaged("the store is damaged: a block cannot be read")
+        return get(engine, key)
+
+    monkeypatch.setattr(MemoryEngine, "get", guarded)
+
+    def damages(machine: Machine) -> None:
+        assert machine.node is not None
+        machine.node.replica._cache.clear()
+        damaged.append(machine.disk)
+
+    return damages
+
+
+def leader_of(cluster: Cluster) -> Machine:
+    leader = cluster.leader()
+    assert leader is not None
+    return leader
+
+
+def connected(cluster: Cluster) -> Any:
+    db: Any = cluster.database("client")
+    cluster.run(db._sender.connect(), "somebody answers")
+    cluster.run(db.put(b"bad", b"value"), "it is written")
+    cluster.run(db.put(b"good", b"value"), "it is written")
+    return db
+
+
+def test_another_one_answers(
+    cluster: Cluster, damage: Callable[[Machine], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    db = connected(cluster)
+    bad = leader_of(cluster)
+    damage(bad)
+    with caplog.at_level(logging.ERROR):
+        assert cluster.run(db.get(b"bad"), "another one answers", 5.0) == b"value"
+    assert leader_of(cluster) is not bad
+    assert [record.message[:36] for record in caplog.records] == [
+        "this node does not lead any more: re"
+    ]
+    assert bad.node is not None
+    assert "cannot be read" in bad.node.describe().damage
+    cluster.run(db.put(b"bad", b"again"), "it is written")
+    cluster.run(db.put(b"good", b"again"), "it is written")
+    cluster.agenda.run(3.0)
+    assert not bad.node.replica.group.is_leader
+
+
+def test_a_write_that_must_read_it_goes_elsewhere_too(
+    cluster: Cluster, damage: Callable[[Machine], None]
+) -> None:
+    db = connected(cluster)
+    bad = leader_of(cluster)
+    damage(bad)
+    cluster.run(db.put(b"bad", b"new"), "it is written", 5.0)
+    assert cluster.run(db.get(b"bad"), "it is read") == b"new"
+    assert leader_of(cluster) is not bad
+
+
+def test_it_does_not_lead_after_a_restart_either(
+    cluster: Cluster, damage: Callable[[Machine], None]
+) -> None:
+    db = connected(cluster)
+    bad = leader_of(cluster)
+    damage(bad)
+    cluster.run(db.get(b"bad"), "another one answers", 5.0)
+    bad.crash(power=True)
+    assert bad.open()
+    assert bad.node is not None
+    assert "cannot be read" in bad.node.describe().damage
+    cluster.run(db.put(b"good", b"again"), "it follows")
+    leader = leader_of(cluster)
+    assert leader.node is not None
+    leader.node.hand_over(bad.node_id)
+    cluster.agenda.run(5.0)
+    assert not bad.node.replica.group.is_leader, "not even when it is asked to"
+    cluster.run(db.put(b"good", b"and again"), "all goes on")
+
+
+def test_who_has_nobody_to_hand_over_to_answers_for_what_it_can_read(
+    damage: Callable[[Machine], None],
+) -> None:
+    cluster = cluster_of(1)
+    try:
+        db = connected(cluster)
+        damage(leader_of(cluster))
+        with pytest.raises(StoreCorrupted, match="cannot be read"):
+            cluster.run(db.get(b"bad"), "it is refused")
+        assert cluster.run(db.get(b"good"), "it is read") == b"value"
+    finally:
+        cluster.abandon()
