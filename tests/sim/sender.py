@@ -11,6 +11,7 @@ from collections.abc import Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any
 
+from postroom.client.sender import TransactionIds
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 
@@ -82,6 +83,7 @@ class SimulatedSender:
         self.world = world
         self.random = randomness
         self.is_dead = False
+        self.next_id = TransactionIds(randomness.randbytes(8))
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
         """The answer to ``request``, to be awaited once."""

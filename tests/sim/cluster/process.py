@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
+from postroom.client.sender import TransactionIds
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
@@ -80,6 +81,7 @@ class Process:
         self._rate = randomness.uniform(0.99, 1.01)
         addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
         self.router = Router(addresses, self, self.monotonic, randomness)
+        self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
     # --- what clients call
