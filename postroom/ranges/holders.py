@@ -84,6 +84,11 @@ class Holders:
         self._rings_at = self._expiries.first()
         return expired
 
+    @property
+    def entries(self) -> int:
+        """How many deadlines are kept, those included that were cancelled and not removed yet."""
+        return self._expiries.entries
+
     def clear(self) -> None:
         """Nobody holds anything."""
         self._expiries.clear()

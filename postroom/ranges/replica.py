@@ -194,9 +194,12 @@ class Replica:
         return self._waiting.lines
 
     def sizes(self) -> dict[str, int]:
-        """How much is kept in memory for clients, by name; all zero when they have ended."""
+        """How much is kept in memory for clients, by name. When they have ended it is nothing, but
+        for a few deadlines that were cancelled.
+        """
         sizes = {name: size() for name, size in self.registry.sizes.items()}
         sizes["holders"] = len(self.holders)
+        sizes["deadlines"] = self.holders.entries
         sizes["parked"] = len(self._waiting)
         sizes["blocked"] = len(self._blocked) + len(self._without_lease)
         return sizes

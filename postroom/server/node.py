@@ -256,6 +256,10 @@ class Node:
         self.tasks.at(seconds, pending)
         self.on_wake(False)
 
+    def sizes(self) -> dict[str, int]:
+        """How much is kept in memory for clients, and how many timers there are, by name."""
+        return {**self.replica.sizes(), "timers": self.tasks.timers}
+
     # --- what a cluster needs
 
     @property
