@@ -264,9 +264,6 @@ class Simulation:
     def _look(self) -> None:
         """The disk is in order, and the state on it only goes forward."""
         checkers.check(self.world.host.disk.content)
-        node = self.world.host.node
-        if node is not None:
-            waiting_rules.check_lines(node)
         self.world.note("look", self.world.host.disk.writes)
 
     def _watch_memory(self) -> None:
@@ -293,6 +290,10 @@ class Simulation:
         for task, database in self._clients.values():
             if not task.done:
                 world.kill(task, database)
+        database = world.database("somebody who is killed")
+        task = world.spawn("leave", waiting_rules.leave_everything(database))
+        world.let_pass(1.0)
+        world.kill(task, database)
         world.clock.advance(TRANSACTION_SECONDS_MAX)  # what the dead hold is free again
         world.let_pass(CALM_SECONDS)
         assert host.node is not None

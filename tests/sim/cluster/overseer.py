@@ -94,7 +94,4 @@ class Overseer:
         self._note("look", self.raft.newest)
         self.seen["looks"] += 1
         self.raft.look(self.machines)
-        for machine in self.machines:
-            if machine.node is not None and machine.node.failed is None:
-                waiting_rules.check_lines(machine.node)
         return replica_rules.look(self.machines)

@@ -232,7 +232,10 @@ class ClusterSimulation:
         for task, database in self._clients.values():
             if not task.done:
                 cluster.kill(task, database)
+        database = cluster.database("somebody who is killed")
+        task = cluster.spawn("leave", _connect_and_leave(database))
         cluster.agenda.run(DUE_SECONDS)
+        cluster.kill(task, database)
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
         cluster.agenda.run(GONE_SECONDS)
         for machine in cluster.machines:
@@ -300,6 +303,11 @@ class ClusterSimulation:
         disks = [machine.disk.content for machine in self.cluster.machines]
         indexes = {replica_rules.applied_index(disk) for disk in disks}
         return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
+
+
+async def _connect_and_leave(db: Database) -> None:
+    await db._sender.connect()  # type: ignore[attr-defined]
+    await waiting_rules.leave_everything(db)
 
 
 async def _connect_and_start(workload: Workload, client: Client) -> None:
