@@ -21,6 +21,7 @@ from postroom.ranges.requests import (
 )
 
 _LATER_SECONDS_MAX = 2.0**36  # two thousand years: a timestamp has room for it
+_WAIT_SECONDS_MAX = 1e9  # thirty years: what threads and event loops can wait for
 _HEADER_TYPES = (str, bytes, int, float, bool, type(None))
 
 
@@ -124,6 +125,20 @@ def count(given: Any, name: str, least: int = 1) -> int:
     if given < least:
         raise ValueError(f"{name} is at least {least}, not {given}")
     return given
+
+
+def wait(given: Any) -> float:
+    """Seconds to wait for something, as many as one likes; ``None``: 0."""
+    if given is None:
+        return 0.0
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise TypeError(f"wait is a number of seconds or None, not {type(given).__name__}")
+    if not given >= 0:
+        raise ValueError(
+            f"wait is a number of seconds from 0 on, not {given}; to wait for as long as it takes, "
+            'give float("inf")'
+        )
+    return float(min(given, _WAIT_SECONDS_MAX))
 
 
 def integer(given: Any, name: str = "by") -> int:

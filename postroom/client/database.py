@@ -7,7 +7,6 @@ the same coroutines and block where these wait.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
@@ -94,8 +93,6 @@ class Database:
         self.codec = codec
         self._status = status
         self._close = close
-        self._id_prefix = sender.random.randbytes(8)
-        self._numbers = itertools.count(1)
 
     # --- reading
 
@@ -273,13 +270,10 @@ class Database:
     async def _commit_one(self, anchor: bytes, write: Any) -> Any:
         sender = self._sender
         request = CommitTransaction(
-            self._next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
+            sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
         )
         reply: Committed = await sender.send(request)
         return reply.answers[0] if reply.answers else None
-
-    def _next_id(self) -> bytes:
-        return self._id_prefix + next(self._numbers).to_bytes(8, "big")
 
     # --- transactions
 
@@ -295,25 +289,28 @@ class Database:
             raise ValueError(
                 f"timeout is above 0 and at most {TRANSACTION_SECONDS_MAX:g} s, not {timeout}"
             )
-        return Transaction(self._sender, self.codec, self._next_id(), timeout)
+        return Transaction(self._sender, self.codec, self._sender.next_id(), timeout)
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
-        On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
+        On ``Retryable`` it starts over, with a back-off, for a minute, in which the time that it
+        waits for messages (``reap_queue``) does not count; on ``CommitUnknown`` it
         commits again with the same id, which tells the outcome, unless so much time has passed that
         nobody can tell any more. So ``function`` may be called several times.
         """
         give_up = self._sender.monotonic() + RETRY_SECONDS_MAX
         backoff = BACKOFF_SECONDS_FIRST
         while True:
+            tx: Transaction | None = None
             try:
                 async with self.begin() as tx:
                     result = function(tx, *args, **kwargs)
                     if isawaitable(result):
                         result = await result
-                    await self._commit_for_sure(tx, give_up)
+                    await self._commit_for_sure(tx, give_up + tx.waited_seconds)
             except Retryable as error:
+                give_up += 0.0 if tx is None else tx.waited_seconds
                 if self._sender.monotonic() > give_up:
                     raise
                 await self._back_off(error, backoff)

@@ -7,21 +7,51 @@ them on the event loop; a synchronous one blocks the thread at each answer that 
 
 from __future__ import annotations
 
+import itertools
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from postroom.ranges.requests import Protect, Unprotect
+
 T = TypeVar("T")
+
+
+class TransactionIds:
+    """Draws the ids of a client's transactions: 16 bytes, its name and a number that rises.
+
+    A node lets nobody touch what the transactions of other clients hold; it knows them by this.
+
+    Args:
+        client: 8 random bytes that no other client has.
+    """
+
+    def __init__(self, client: bytes) -> None:
+        self._client = client
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> bytes:
+        """The next one."""
+        return self._client + next(self._numbers).to_bytes(8, "big")
+
+
+def taken_back_by(request: Any, result: Any) -> Unprotect | None:
+    """What takes back the answer to ``request`` that nobody got: who waited was cancelled just when
+    it came.
+    """
+    return Unprotect(result) if type(request) is Protect and result is not None else None
 
 
 class Sender(Protocol):
     """Sends requests and lets time pass.
 
     Attributes:
-        random: for back-off and ids.
+        random: for back-off.
+        next_id: draws an id for a transaction.
     """
 
     random: random.Random
+    next_id: TransactionIds
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``, to be awaited once.

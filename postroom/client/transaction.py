@@ -56,7 +56,7 @@ from postroom.ranges.requests import (
     UpdateRequest,
     Value,
 )
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions import RECORD_SECONDS, advice_on_time
 
 _UNWRITTEN: Final[Any] = object()
 _OVERHEAD_BYTES: Final = 32
@@ -78,6 +78,9 @@ class Transaction:
 
     Use it as ``async with db.begin() as tx``: it commits at the end of the block and rolls back on
     an exception. Made by :meth:`Database.begin`.
+
+    Attributes:
+        waited_seconds: how long it has waited for messages.
     """
 
     __slots__ = (
@@ -98,6 +101,7 @@ class Transaction:
         "_timeout",
         "_unknown",
         "_writes",
+        "waited_seconds",
     )  # fmt: skip
 
     def __init__(self, sender: Sender, codec: Codec, transaction_id: bytes, timeout: float) -> None:
@@ -105,8 +109,8 @@ class Transaction:
         self._codec = codec
         self._id = transaction_id
         self._timeout = timeout
-        self._began = sender.reading()
-        self._expires = sender.monotonic() + timeout
+        self.waited_seconds = 0.0
+        self._start_clock()
         self._read_timestamp = 0
         self._commit_timestamp = 0
         self._reads: list[bytes] = []
@@ -382,27 +386,57 @@ class Transaction:
             max_results: how many at most.
             max_bytes: how many bytes of them at most (but one message at least); 8 MiB if not told,
                 since what is reaped counts towards the 16 MiB of the transaction.
-            wait: seconds to wait for the first one to arrive.
+            wait: seconds to wait for the first one to arrive, as many as you like. The time-out of
+                the transaction counts from the end of the wait, unless it has read or reaped
+                something before.
+
+        Raises:
+            TransactionConflict: what it had read or reaped before has become too old while it
+                waited.
         """
         self._check_alive()
         most = arguments.count(max_results, "max_results")
         size = (
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
-        left = self._remaining()
         key = arguments.key(key)
-        request = ReapQueue(key, most, size, self._id, left, wait=bool(wait))
-        self._locked = True
-        try:
-            reply: ReapedMessages = await self._sender.send(
-                request, min(wait, left) if wait else None
-            )
-        except DeadlineExceeded:
+        patience = arguments.wait(wait)
+        reply = await self._reap(key, most, size, patience)
+        if reply is None:
             return Reaped([], more=False)
         taken = messages(key, reply.messages, self._codec)
         if taken:
             self._reaped.setdefault(key, []).extend(id_ for id_, _ in reply.messages)
         return Reaped(taken, more=reply.more)
+
+    async def _reap(
+        self, key: bytes, most: int, size: int, patience: float
+    ) -> ReapedMessages | None:
+        """``None``: nothing came for ``patience`` seconds.
+
+        Before it has read or reaped anything a transaction has no age: nothing that it knows can
+        be outdated, and nobody waits for it. Afterwards the time that it waits counts, like any.
+        """
+        left = self._remaining()
+        is_idle = not (self._read_timestamp or self._reaped or self._unknown)
+        request = ReapQueue(
+            key, most, size, self._id, self._timeout if is_idle else left, wait=patience > 0
+        )
+        self._locked = True
+        time_out = patience if is_idle else min(patience, left)
+        began_to_wait = self._sender.monotonic()
+        reply: ReapedMessages | None = None
+        try:
+            reply = await self._sender.send(request, time_out if patience else None)
+        except DeadlineExceeded:
+            if time_out < patience:
+                raise self._too_old() from None
+        finally:
+            if patience:
+                self.waited_seconds += self._sender.monotonic() - began_to_wait
+        if patience and is_idle:
+            self._start_clock()
+        return reply
 
     # --- ending
 
@@ -491,6 +525,17 @@ class Transaction:
         if self._locked:
             await self._sender.send(ReleaseLocks(self._id))
 
+    def _start_clock(self) -> None:
+        self._began = self._sender.reading()
+        self._expires = self._sender.monotonic() + self._timeout
+
+    def _too_old(self) -> TransactionConflict:
+        return TransactionConflict(
+            f"the transaction waited for messages until it had been open for {self._timeout:g} s, "
+            "and what it had read or reaped before is too old; nothing was changed: try again "
+            "(run() does), and wait for messages first"
+        )
+
     def _remaining(self) -> float:
         return max(self._expires - self._sender.monotonic(), 0.0)
 
@@ -513,7 +558,7 @@ class Transaction:
     def _expired(self) -> TransactionExpired:
         return TransactionExpired(
             f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
-            "begin a new one, or give begin() a longer timeout (60 s at most)"
+            f"{advice_on_time(self._timeout)}"
         )
 
     async def __aenter__(self) -> Self:

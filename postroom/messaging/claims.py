@@ -1,8 +1,8 @@
 """Who holds which messages: claims in the leaseholder's memory.
 
-Competing reapers get different messages instead of conflicts at commit. A claim ends with its
-transaction, or when that has expired. Like all locks here they only save work: the commit checks
-that the messages are still there.
+Competing reapers get different messages instead of conflicts at commit. Like all locks here they
+only save work: the commit checks that the messages are still there. How long a transaction may hold
+its claims is the affair of :mod:`postroom.ranges.holders`.
 
 For each inbox a *free mark* remembers that everything below it is claimed or gone, so that the
 hundredth reaper need not step over what the other ninety-nine hold.
@@ -11,11 +11,9 @@ hundredth reaper need not step over what the other ninety-nine hold.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from postroom.messaging.tokens import Arrival
-
-_NEVER: Final = 1 << 64
 
 
 class Free(NamedTuple):
@@ -33,50 +31,32 @@ class _Claimed:
     free_mark: bytes = b""
 
 
-@dataclass(slots=True)
-class _Holder:
-    expires: int
-    messages: dict[bytes, list[bytes]] = field(default_factory=dict)
-
-
 class Claims:
-    """The claims of one range."""
+    """The claims of one range. Its length is how many messages are claimed."""
 
     def __init__(self) -> None:
         self._inboxes: dict[bytes, _Claimed] = {}
-        self._holders: dict[bytes, _Holder] = {}
-        self._first_expiry = _NEVER
+        self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
 
-    def free(self, key: bytes, oldest: bytes, now: int) -> Free:
+    def __len__(self) -> int:
+        return sum(len(inbox.messages) for inbox in self._inboxes.values())
+
+    def free(self, key: bytes, oldest: bytes) -> Free:
         """Where a transaction may take messages of ``key`` from. (Not twice, either, the same
         one.)
         """
-        if now >= self._first_expiry:
-            self._expire(now)
         inbox = self._inboxes.get(key)
         if inbox is None:
             return Free(oldest, {})
         return Free(max(oldest, inbox.free_mark), inbox.messages)
 
-    def first_expiry(self) -> int:
-        """When the first of the claims may end for being forgotten; 0 if there are none."""
-        return self._first_expiry if self._holders else 0
-
-    def _expire(self, now: int) -> None:
-        """Dead clients hold nothing."""
-        for transaction_id, holder in list(self._holders.items()):
-            if holder.expires <= now:
-                self.release(transaction_id)
-        self._first_expiry = min((each.expires for each in self._holders.values()), default=_NEVER)
-
-    def claim(self, key: bytes, transaction_id: bytes, ids: list[bytes], expires: int) -> None:
+    def claim(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
         """The transaction takes the messages ``ids``, in their order."""
         inbox = self._inboxes.setdefault(key, _Claimed())
         inbox.messages.update(dict.fromkeys(ids, transaction_id))
         inbox.free_mark = max(inbox.free_mark, ids[-1] + b"\x00")
-        holder = self._holders.setdefault(transaction_id, _Holder(expires))
-        self._first_expiry = min(self._first_expiry, holder.expires)
-        holder.messages.setdefault(key, []).extend(ids)
+        held = self._holders.setdefault(transaction_id, {})
+        held.setdefault(key, []).extend(ids)
 
     def arrived(self, key: bytes, first: bytes) -> None:
         """A message with an old id may have come in below the free mark."""
@@ -86,17 +66,15 @@ class Claims:
 
     def release(self, transaction_id: bytes) -> list[object]:
         """The transaction has ended; answers whom to wake: its inboxes may have free messages."""
-        holder = self._holders.pop(transaction_id, None)
-        if holder is None:
-            return []
-        for key, ids in holder.messages.items():
+        held = self._holders.pop(transaction_id, {})
+        for key, ids in held.items():
             inbox = self._inboxes[key]
             for id_ in ids:
                 del inbox.messages[id_]
             inbox.free_mark = min(inbox.free_mark, *ids)
             if not inbox.messages:
                 del self._inboxes[key]
-        return [Arrival(key) for key in holder.messages]
+        return [Arrival(key) for key in held]
 
     def clear(self) -> None:
         """Forget all claims."""

@@ -21,9 +21,6 @@ import msgspec
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
-from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.claims import Claims
 from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
@@ -40,6 +37,7 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
@@ -57,15 +55,18 @@ class Inboxes:
     Args:
         check_age: refuses a timestamp that is collected or still to come.
         wake: answers what waits for tokens.
+        holders: told which transactions hold messages.
     """
 
     def __init__(
         self,
         check_age: Callable[[View, int], None],
         wake: Callable[[list[object]], None],
+        holders: Holders,
     ) -> None:
         self._check_age = check_age
         self._wake = wake
+        self._holders = holders
         self._claims = Claims()
 
     def register(self, registry: Registry) -> None:
@@ -76,11 +77,10 @@ class Inboxes:
             ListInboxes: self.list_inboxes,
         }
         registry.writes[ReapMessages] = self.reap_messages
-        registry.on_lease.append(self._forget)
+        registry.on_lease.append(lambda _: self._claims.clear())
+        registry.on_lease_end.append(self._claims.clear)
         registry.on_release.append(self._claims.release)
-
-    def _forget(self, _: Reader) -> None:
-        self._claims.clear()
+        registry.sizes["claims"] = self._claims.__len__
 
     # --- delivering
 
@@ -115,21 +115,20 @@ class Inboxes:
     def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
         mail = _read_mail(view, request.key)
-        now = view.now
         taken: list[tuple[bytes, bytes]] = []
         more = False
         if mail is not None:
-            free = self._claims.free(request.key, mail.oldest, now)
+            free = self._claims.free(request.key, mail.oldest)
             prefix = keys.inbox_prefix(request.key)
             entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
             unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
             taken, more = fill(unclaimed, request.messages_max, request.bytes_max)
         if not taken and request.wait:
-            raise MustWait(Arrival(request.key), self._claims.first_expiry())
+            raise MustWait(Arrival(request.key))
         if taken:
-            expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
             ids = [id_ for id_, _ in taken]
-            self._claims.claim(request.key, request.transaction_id, ids, expires)
+            self._claims.claim(request.key, request.transaction_id, ids)
+            self._holders.hold(request.transaction_id, request.seconds_max)
         return Reaped(taken, more)
 
     def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> None:

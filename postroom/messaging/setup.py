@@ -20,6 +20,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
+from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 
 
@@ -30,6 +31,7 @@ class Messaging:
         range_id: whose.
         check_age: refuses timestamps that cannot be read at.
         wake: answers requests that wait for tokens.
+        holders: told which transactions hold messages.
         deliveries, executions: set when a commit has added to the outbox.
     """
 
@@ -38,6 +40,7 @@ class Messaging:
         range_id: int,
         check_age: Callable[[View, int], None],
         wake: Callable[[list[object]], None],
+        holders: Holders,
         deliveries: Signal,
         executions: Signal,
     ) -> None:
@@ -45,7 +48,7 @@ class Messaging:
         self._executions = executions
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation)
-        self.inboxes = Inboxes(check_age, wake)
+        self.inboxes = Inboxes(check_age, wake, holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes)
         self._range_id = range_id
         self._wake = wake

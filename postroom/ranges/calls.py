@@ -25,7 +25,7 @@ class Call:
         complete: told the answer or the error, once; drivers have subclasses with a method instead.
         urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait
             a moment for company, and is evaluated after everything else.
-        token: what it waits for, if it is parked.
+        token: what it is in line for (:mod:`.waiting`); ``None``: nothing.
         cancelled: nobody wants the answer any more.
     """
 

@@ -35,15 +35,13 @@ class Blocked(Exception):
 class MustWait(Exception):
     """The request can be answered only after whoever wakes ``token`` has done so.
 
-    Attributes:
-        until: the timestamp at which it is worth another look even so (0: none): what it waits for
-            belongs to somebody whose time is over then.
+    All requests that wait for one token are alike: if one of them must wait, so must the others,
+    unless the token is *shared* (:mod:`.waiting`).
     """
 
-    def __init__(self, token: object, until: int = 0) -> None:
+    def __init__(self, token: object) -> None:
         super().__init__(token)
         self.token = token
-        self.until = until
 
 
 _UNKNOWN: Final[Any] = object()

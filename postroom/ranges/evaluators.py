@@ -20,10 +20,8 @@ from postroom.errors import (
     shorten,
 )
 from postroom.kv import keys, versions
-from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
+from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
@@ -182,11 +180,12 @@ def read_metrics(stored: bytes | None) -> dict[str, int]:
 
 
 class Reads:
-    """The reads of one replica: they need its locks and its protections."""
+    """The reads of one replica: they need its locks, who holds them, and its protections."""
 
-    def __init__(self, locks: LockTable, protections: Protections) -> None:
+    def __init__(self, locks: LockTable, protections: Protections, holders: Holders) -> None:
         self._locks = locks
         self._protections = protections
+        self._holders = holders
 
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
@@ -201,12 +200,23 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
-        registry.on_lease.append(self._forget)
+        registry.on_lease.append(lambda _: self._forget())
+        registry.on_lease_end.append(self._forget)
         registry.on_release.append(self._locks.release)
+        registry.on_given_up.append(self._given_up)
+        registry.sizes |= {
+            "locks": self._locks.__len__,
+            "lock waits": lambda: self._locks.waits,
+            "protections": self._protections.__len__,
+        }
 
-    def _forget(self, _: Reader) -> None:
+    def _forget(self) -> None:
         self._locks.clear()
         self._protections.clear()
+
+    def _given_up(self, request: object) -> None:
+        if type(request) is GetForUpdate:
+            self._locks.waits_no_more(request.transaction_id)
 
     def now(self, view: View, _: Now) -> int:
         """``Now``."""
@@ -222,17 +232,16 @@ class Reads:
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
         """``GetForUpdate``."""
-        now = view.now
-        expires = now + from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
         head = view.get(keys.head_key(request.key))
-        if not self._locks.acquire(request.key, request.transaction_id, now, expires):
+        if not self._locks.acquire(request.key, request.transaction_id):
             if self._locks.closes_circle(request.transaction_id):
                 raise TransactionConflict(
                     f"another transaction has locked {shorten(request.key)} and waits for what "
                     "this one has locked; nothing was changed: try again (run() does)"
                 )
-            raise MustWait(request.key, self._locks.expiry(request.key))
-        at = request.timestamp or now
+            raise MustWait(request.key)
+        self._holders.hold(request.transaction_id, request.seconds_max)
+        at = request.timestamp or view.now
         if head is not None and head[1:9] > at.to_bytes(8, "big"):
             raise TransactionConflict(
                 f"another transaction changed {shorten(request.key)} since this one first read; "

@@ -2,62 +2,66 @@
 
 ``get_for_update`` locks a key so that competing transactions wait instead of failing at commit.
 After a change of leaseholder the locks are gone, and the check at commit still catches every
-conflict. A lock ends with its transaction, or when that has expired (its client died).
+conflict. How long a transaction may hold its locks is the affair of :mod:`.holders`.
 
-Transactions that wait for each other in a circle would wait until then: who would close the circle
-is told so, and begins anew. A transaction that does not wait any more may be taken for one that
-does; then a circle is seen where there is none, which costs a repetition and nothing else.
+Transactions that wait for each other in a circle would wait until their time is over: who would
+close the circle is told so, and begins anew.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 
-
-@dataclass(slots=True)
-class _Held:
-    transaction_id: bytes
-    expires: int
-
-
-@dataclass(slots=True)
 class LockTable:
-    """Exclusive locks of tokens by transactions. Waiting is the caller's affair."""
+    """Exclusive locks of tokens by transactions. Waiting is the caller's affair.
 
-    _locks: dict[object, _Held] = field(default_factory=dict)
-    _tokens: dict[bytes, list[object]] = field(default_factory=dict)
-    _waits: dict[bytes, object] = field(default_factory=dict)
+    Its length is how many locks there are.
+    """
 
-    def acquire(self, token: object, transaction_id: bytes, now: int, expires: int) -> bool:
-        """Lock ``token``; false if another live transaction holds it."""
-        held = self._locks.get(token)
-        if held is not None and held.transaction_id == transaction_id:
-            return True
-        if held is not None and held.expires > now:
+    __slots__ = ("_holders", "_tokens", "_waits")
+
+    def __init__(self) -> None:
+        self._holders: dict[object, bytes] = {}
+        self._tokens: dict[bytes, list[object]] = {}
+        self._waits: dict[bytes, object] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def acquire(self, token: object, transaction_id: bytes) -> bool:
+        """Lock ``token``; false if another transaction holds it, for which this one waits now."""
+        holder = self._holders.get(token)
+        if holder is None:
+            self._holders[token] = transaction_id
+            self._tokens.setdefault(transaction_id, []).append(token)
+        elif holder != transaction_id:
             self._waits[transaction_id] = token
             return False
-        if held is not None:
-            self.release(held.transaction_id)
         self._waits.pop(transaction_id, None)
-        self._locks[token] = _Held(transaction_id, expires)
-        self._tokens.setdefault(transaction_id, []).append(token)
         return True
 
-    def expiry(self, token: object) -> int:
-        """When the lock of ``token`` ends at the latest; 0 if it is free."""
-        held = self._locks.get(token)
-        return 0 if held is None else held.expires
+    def holder(self, token: object) -> bytes | None:
+        """Which transaction has locked ``token``; ``None``: it is free."""
+        return self._holders.get(token)
+
+    @property
+    def waits(self) -> int:
+        """How many transactions are known to wait."""
+        return len(self._waits)
+
+    def waits_no_more(self, transaction_id: bytes) -> None:
+        """The transaction has given up waiting."""
+        self._waits.pop(transaction_id, None)
 
     def closes_circle(self, transaction_id: bytes) -> bool:
         """Whether ``transaction_id`` waits, in the end, for itself."""
         token, seen = self._waits.get(transaction_id), {transaction_id}
-        while (held := self._locks.get(token)) is not None:
-            if held.transaction_id in seen:
-                return held.transaction_id == transaction_id
-            seen.add(held.transaction_id)
-            if held.transaction_id not in self._waits:
+        while (holder := self._holders.get(token)) is not None:
+            if holder in seen:
+                return holder == transaction_id
+            seen.add(holder)
+            if holder not in self._waits:
                 return False
-            token = self._waits[held.transaction_id]
+            token = self._waits[holder]
         return False
 
     def release(self, transaction_id: bytes) -> list[object]:
@@ -65,11 +69,11 @@ class LockTable:
         self._waits.pop(transaction_id, None)
         tokens = self._tokens.pop(transaction_id, [])
         for token in tokens:
-            del self._locks[token]
+            del self._holders[token]
         return tokens
 
     def clear(self) -> None:
         """Forget all locks."""
-        self._locks.clear()
+        self._holders.clear()
         self._tokens.clear()
         self._waits.clear()

@@ -16,6 +16,9 @@ class Protections:
         self._counts: Counter[int] = Counter()
         self.collected = 0
 
+    def __len__(self) -> int:
+        return self._counts.total()
+
     def add(self, timestamp: int) -> None:
         """Protects ``timestamp`` once more."""
         self._counts[timestamp] += 1

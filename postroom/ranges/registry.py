@@ -32,7 +32,11 @@ class Registry:
         finishers: called once a proposal holds all its requests, to write records that sum up.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
+        on_lease_end: called when this replica serves no longer: what it kept in memory for clients
+            is of no use to anybody.
         on_release: called with a transaction's id when its locks go; answers the tokens to wake.
+        on_given_up: called with a request that had to wait, and that nobody waits for any more.
+        sizes: of what is kept in memory for clients, by name. They return to zero.
         observers: engine keys of records, and who is told, on every replica, what is applied there.
     """
 
@@ -42,5 +46,8 @@ class Registry:
     companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
+    on_lease_end: list[Callable[[], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)
+    on_given_up: list[Callable[[object], None]] = field(default_factory=list)
+    sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)

@@ -10,7 +10,9 @@
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
 whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
 is under way; what arrives meanwhile goes together into the next one (:mod:`.batch`). That is the
-whole concurrency control inside a range: no latches, no threads.
+whole concurrency control inside a range: no latches, no threads. What must wait for something
+stands in line for it (:mod:`.waiting`); what transactions hold in memory ends with them, with their
+time, or with their client (:mod:`.holders`).
 
 Invariants:
 
@@ -42,10 +44,12 @@ from postroom.ranges.batch import Batcher
 from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.feed import TOKEN
+from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
 from postroom.ranges.state import RangeState
 from postroom.ranges.tenure import Tenure
+from postroom.ranges.waiting import Line, Waiting
 
 _OFFERS_MAX: Final = 1000
 
@@ -68,9 +72,6 @@ class Host(Protocol):
     def wake(self, *, urgent: bool) -> None:
         """A turn is wanted: now, or within a moment."""
 
-    def wake_at(self, timestamp: int, token: object) -> None:
-        """What waits for ``token`` is to be woken when the clock has passed ``timestamp``."""
-
     def on_damage(self, error: BlockDamaged) -> bool:
         """Some of the data cannot be read; whether another node is to serve instead."""
 
@@ -90,6 +91,7 @@ class Replica:
         state: the state machine of the replica's group.
         failed: what everybody is told, once the node has stopped.
         last_commit: the timestamp of the last commit that is applied.
+        holders: the transactions that hold something in this leaseholder's memory.
     """
 
     def __init__(
@@ -119,9 +121,10 @@ class Replica:
         self._batcher = Batcher(range_id, registry, self._cache, clock, self._tenure)
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
         self.state = RangeState(range_id, stored, self._cache, registry, self._tenure, self)
-        self._blocked: list[Call] = []
-        self._without_lease: list[Call] = []
-        self._parked: dict[object, list[Call]] = {}
+        self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
+        self._blocked: dict[Call, None] = {}
+        self._without_lease: dict[Call, None] = {}
+        self._waiting = Waiting(self._look_again)
         self._proposal: Proposal | None = None
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
@@ -152,32 +155,57 @@ class Replica:
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits; false if it is too late for that."""
         call.cancelled = True
-        for waiting in (self._parked.get(call.token), self._blocked, self._without_lease):
-            if waiting and call in waiting:
-                waiting.remove(call)
-                return True
-        return False
+        waited = call in self._blocked or call in self._without_lease
+        self._blocked.pop(call, None)
+        self._without_lease.pop(call, None)
+        if self._waiting.cancel(call):
+            waited = True
+            for give_up in self.registry.on_given_up:
+                give_up(call.request)
+        return waited
 
     def wake(self, tokens: list[object]) -> None:
-        """Evaluate again what waited for ``tokens``."""
+        """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
         for token in tokens:
-            self._submit_again(self._parked.pop(token, []))
+            self._waiting.wake(token)
 
     def release_locks(self, transaction_id: bytes) -> None:
         """A transaction has ended: whoever waits for what it locked may go on."""
+        self.holders.release(transaction_id)
         for release in self.registry.on_release:
             tokens = release(transaction_id)
             if tokens:
                 self.wake(tokens)
+
+    def release_client(self, client: bytes) -> None:
+        """A client has gone: nothing is held for its transactions any more."""
+        for transaction_id in self.holders.of(client):
+            self.release_locks(transaction_id)
+
+    def release_expired(self) -> None:
+        """Nothing is held for transactions whose time is over."""
+        for transaction_id in self.holders.take_expired():
+            self.release_locks(transaction_id)
 
     def refuse(self, refusal: Unavailable | None) -> None:
         """What those who want to write are told from now on; ``None``: they are served."""
         self._batcher.refusal = refusal
 
     @property
-    def waiting_for(self) -> dict[object, list[Call]]:
-        """The requests that wait, by token."""
-        return self._parked
+    def waiting_for(self) -> dict[object, Line]:
+        """The requests that wait, by token, in the order in which they will be answered."""
+        return self._waiting.lines
+
+    def sizes(self) -> dict[str, int]:
+        """How much is kept in memory for clients, by name. When they have ended it is nothing, but
+        for a few deadlines that were cancelled.
+        """
+        sizes = {name: size() for name, size in self.registry.sizes.items()}
+        sizes["holders"] = len(self.holders)
+        sizes["deadlines"] = self.holders.entries
+        sizes["parked"] = len(self._waiting)
+        sizes["blocked"] = len(self._blocked) + len(self._without_lease)
+        return sizes
 
     # --- reads
 
@@ -185,22 +213,31 @@ class Replica:
         view = self._view
         view.now = now = self._clock.now()
         if not self._tenure.serves(now):
-            self._without_lease.append(call)
+            self._without_lease[call] = None
+            self._waiting.look_later(call)
             self._host.wake(urgent=True)
             return
         try:
             answer = evaluator(view, call.request)
         except Blocked:
-            self._blocked.append(call)
+            self._blocked[call] = None
+            self._waiting.look_later(call)
         except MustWait as wait:
-            call.token = wait.token
-            self._parked.setdefault(wait.token, []).append(call)
-            if wait.until:
-                self._host.wake_at(wait.until, wait.token)
+            self._waiting.park(call, wait.token)
         except Exception as error:
-            call.complete(None, self._elsewhere_if_damaged(error))
+            self._answer(call, None, self._elsewhere_if_damaged(error))
         else:
-            call.complete(answer, None)
+            self._answer(call, answer, None)
+
+    def _look_again(self, call: Call) -> None:
+        """``call`` is first in line for what may be free."""
+        self._read(call, self._reads[type(call.request)])
+
+    def _answer(self, call: Call, answer: Any, error: BaseException | None) -> None:
+        token = self._waiting.leave(call)
+        call.complete(answer, error)
+        if token is not None:  # it may have left something for the next in line
+            self._waiting.wake(token)
 
     def try_get(self, request: Get) -> Value | None:
         """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
@@ -262,7 +299,12 @@ class Replica:
         return bool(self._queue or self._upkeep or self._without_lease or self._wants_lease)
 
     def next_deadline(self) -> float | None:
-        """When ``evaluate`` has something to do without being woken; ``None``: never."""
+        """When a turn has something to do without being woken; ``None``: never."""
+        deadlines = (self.holders.next_deadline(), self._lease_deadline())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def _lease_deadline(self) -> float | None:
+        """When this leader may ask for the lease."""
         if self._proposal is not None or self._tenure.serves_from or not self._has_work():
             return None
         if self._is_handing_over or not self.group.has_applied_own_term:
@@ -320,11 +362,11 @@ class Replica:
         self.last_commit = self._tenure.begin()
         self._wants_lease = False
         self._cache.clear()
+        self.holders.clear()
         for begin in self.registry.on_lease:
             begin(self._stored)
         self._host.on_serving(True)
         self._serve_again()
-        self.wake(list(self._parked))
 
     def _serve_again(self) -> None:
         self._submit_again(_taken(self._without_lease))
@@ -362,9 +404,11 @@ class Replica:
         """This lease is not used any more, and whoever waits is sent elsewhere."""
         if self._tenure.end():
             self._host.on_serving(False)
-        parked = [call for waiting in self._parked.values() for call in waiting]
-        self._parked = {}
-        self._turn_away_calls([*parked, *_taken(self._blocked)])
+            self.holders.clear()
+            for end in self.registry.on_lease_end:
+                end()
+        waited = dict.fromkeys((*self._waiting.clear(), *_taken(self._blocked)))
+        self._turn_away_calls([call for call in waited if call not in self._without_lease])
 
     def on_leadership(self, leads: bool, term: int) -> None:
         """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
@@ -416,7 +460,7 @@ class Replica:
     def _finish(self, results: list[Result], after: list[Callable[[], None]]) -> None:
         for act in after:
             act()
-        self.wake([TOKEN])
+        self._waiting.wake_all(TOKEN)
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
@@ -456,16 +500,17 @@ class Replica:
     def fail_all(self, error: Error) -> None:
         """Answer everything that waits, or will come, with ``error``: the node stops."""
         self.failed = error
-        parked = [call for waiting in self._parked.values() for call in waiting]
-        self._parked = {}
+        waited = dict.fromkeys(self._waiting.clear())
         for calls in (self._queue, self._upkeep, self._without_lease, self._blocked):
-            parked += _taken(calls)
-        for call in parked:
+            waited |= dict.fromkeys(_taken(calls))
+        self.holders.clear()
+        for end in self.registry.on_lease_end:
+            end()
+        for call in waited:
             call.complete(None, error)
 
     def _submit_again(self, calls: list[Call]) -> None:
         for call in calls:
-            call.token = None
             if not call.cancelled:
                 self.submit(call)
 
@@ -482,7 +527,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: list[Call] | deque[Call]) -> list[Call]:
+def _taken(calls: dict[Call, None] | deque[Call]) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()

@@ -25,6 +25,8 @@ import msgspec
 from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 TRANSACTION_ID_BYTES: Final = 16
+CLIENT_ID_BYTES: Final = 8
+"""A transaction's id begins with its client's, and ends with a number that rises."""
 UNBOUNDED: Final = 1 << 62
 """Where a client may leave ``bytes_max`` out: more than any answer takes."""
 

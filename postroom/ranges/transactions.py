@@ -117,9 +117,19 @@ def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
             "read what it would have written to find out"
         )
     raise TransactionExpired(
-        f"the transaction was open for more than {seconds:g} s; nothing was "
-        "changed: begin a new one, or give begin() a longer timeout (60 s at most)"
+        f"the transaction was open for more than {seconds:g} s; nothing was changed: "
+        f"{advice_on_time(seconds)}"
     )
+
+
+def advice_on_time(seconds: float) -> str:
+    """What somebody can do whose transaction may stay open for ``seconds``, and did not end."""
+    if seconds < TRANSACTION_SECONDS_MAX:
+        return (
+            f"begin a new one, and give begin() a longer timeout ({TRANSACTION_SECONDS_MAX:g} s "
+            "at most)"
+        )
+    return "that is as long as one may be: do the work in shorter ones, or before you begin one"
 
 
 def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:

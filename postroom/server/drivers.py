@@ -25,10 +25,11 @@ from collections.abc import Awaitable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
-from postroom.ranges.requests import CommitTransaction, Get
+from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
@@ -82,7 +83,8 @@ class _AsyncioAnswer(Call):
         try:
             yield from future
         except BaseException:
-            self._withdraw()
+            if not self._withdraw():
+                self._take_back()
             raise
         finally:
             if timer is not None:
@@ -95,6 +97,13 @@ class _AsyncioAnswer(Call):
     def _withdraw(self) -> bool:
         return self._driver.node.replica.cancel(self)
 
+    def _take_back(self) -> None:
+        """The answer came, and nobody took it."""
+        request = taken_back_by(self.request, self._result)
+        if request is not None:
+            with suppress(Invalid):  # the store is closed
+                self._driver.send(request)
+
 
 class AsyncioDriver:
     """Drives a node on the running event loop; a ``Sender`` for the clients on it."""
@@ -102,6 +111,7 @@ class AsyncioDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
         self.loop = asyncio.get_running_loop()
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
@@ -235,6 +245,7 @@ class ThreadDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
         self._lock = threading.Lock()
         self._driving = False
         self._waiting: dict[_ThreadAnswer, None] = {}
@@ -393,7 +404,7 @@ class ThreadDriver:
             return True
 
     def _left(self, deadline: float) -> float:
-        return max(deadline - self.monotonic(), 0.0)
+        return min(max(deadline - self.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
     def _withdraw(self, answer: _ThreadAnswer, error: BaseException | None) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ import msgspec
 
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
+from postroom.kv.clock import Clock, HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
@@ -163,6 +163,7 @@ class Node:
         self._room = Room(options.disk_reserve_bytes)
         self._look_for_room_at = clock.monotonic()
         self._handing_over: Pending | None = None
+        self._hand_over_time_out = Pending()
         self._wall_milliseconds = clock.wall_milliseconds
         self._peer_clocks = PeerClocks()
         self._look_at_clocks_at = 0.0
@@ -179,14 +180,16 @@ class Node:
         registry, locks, protections = Registry(), LockTable(), Protections()
         replica = Replica(RANGE_ID, self.options.node_id, self.engine, self.clock, registry, self)
         evaluators.register(registry)
-        reads = Reads(locks, protections)
+        reads = Reads(locks, protections, replica.holders)
         reads.register(registry)
         Committer(registry.writes, self.clock.now).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
-        messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
+        messaging = Messaging(
+            RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions
+        )
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
@@ -250,13 +253,16 @@ class Node:
         """A turn is wanted: now, or within ``UPKEEP_SECONDS``."""
         self.on_wake(urgent)
 
-    def wake_at(self, timestamp: int, token: object) -> None:
-        """What waits for ``token`` is woken when the clock has passed ``timestamp``."""
-        milliseconds = (timestamp - self.clock.last() >> LOGICAL_BITS) + 1
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        """``act`` is called in a turn, after a time."""
         pending = Pending()
-        pending.callback = lambda: self.replica.wake([token])
-        self.tasks.at(milliseconds / 1000, pending)
+        pending.callback = act
+        self.tasks.at(seconds, pending)
         self.on_wake(False)
+
+    def sizes(self) -> dict[str, int]:
+        """How much is kept in memory for clients, and how many timers there are, by name."""
+        return {**self.replica.sizes(), "timers": self.tasks.timers}
 
     # --- what a cluster needs
 
@@ -289,9 +295,10 @@ class Node:
         """
         if self._handing_over is None or self._handing_over.done:
             self._handing_over = Pending()
-            time_out = Pending()
-            time_out.callback = self._give_up_handing_over
-            self.tasks.at(HAND_OVER_SECONDS, time_out)
+            self.tasks.cancel_timer(self._hand_over_time_out)
+            self._hand_over_time_out = Pending()
+            self._hand_over_time_out.callback = self._give_up_handing_over
+            self.tasks.at(HAND_OVER_SECONDS, self._hand_over_time_out)
             self.replica.hand_over(lambda: self._transfer(to))
         return self._handing_over
 
@@ -382,6 +389,7 @@ class Node:
         if self.failed is not None or self._failing is not None:
             return {}
         self.tasks.run()
+        self.replica.release_expired()
         self._mind_the_room()
         self.replica.evaluate()
         staged = self.consensus.stage()

@@ -11,12 +11,12 @@ in a simulation, always alike. No service ever sees another thread.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
+
+from postroom.ranges.deadlines import Deadlines
 
 _log = logging.getLogger(__name__)
 
@@ -69,8 +69,11 @@ class Signal:
         if not self._set:
             self._waiting = pending = Pending()
             self._tasks.at(timeout_seconds, pending)
-            await pending
-            self._waiting = None
+            try:
+                await pending
+            finally:
+                self._tasks.cancel_timer(pending)
+                self._waiting = None
         self._set = False
 
 
@@ -86,8 +89,7 @@ class Tasks:
         self._monotonic = monotonic
         self._wake = wake
         self._ready: deque[Coroutine[Any, Any, None]] = deque()
-        self._timers: list[tuple[float, int, Pending]] = []
-        self._numbers = itertools.count()
+        self._timers: Deadlines[Pending] = Deadlines()
         self._alive: dict[Coroutine[Any, Any, None], None] = {}
         self._stopped = False
 
@@ -105,31 +107,38 @@ class Tasks:
         coroutine.close()
 
     def at(self, seconds: float, pending: Pending) -> None:
-        """Complete ``pending`` after a time, unless it is by then."""
-        due = self._monotonic() + seconds
-        heapq.heappush(self._timers, (due, next(self._numbers), pending))
+        """Complete ``pending`` after a time, unless it is by then, or the timer is cancelled."""
+        self._timers.set(pending, self._monotonic() + seconds)
+
+    def cancel_timer(self, pending: Pending) -> None:
+        """Nobody waits for ``pending`` any more."""
+        self._timers.cancel(pending)
+
+    @property
+    def timers(self) -> int:
+        """How many timers there are, those included that were cancelled and not removed yet."""
+        return self._timers.entries
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
         pending = Pending()
         self.at(seconds, pending)
-        await pending
+        try:
+            await pending
+        finally:
+            self.cancel_timer(pending)
 
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
-        timers = self._timers
-        if timers:
-            now = self._monotonic()
-            while timers and (timers[0][2].done or timers[0][0] <= now):
-                heapq.heappop(timers)[2].complete(None)
+        if len(self._timers):
+            for pending in self._timers.take_due(self._monotonic()):
+                pending.complete(None)
         while self._ready and not self._stopped:
             self._step(self._ready.popleft())
 
     def next_deadline(self) -> float | None:
         """When ``run`` has something to do at the latest, on the monotonic clock."""
-        while self._timers and self._timers[0][2].done:
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        return self._timers.first()
 
     def stop(self) -> None:
         """No task is stepped any more."""

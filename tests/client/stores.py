@@ -23,6 +23,7 @@ from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
+from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
@@ -39,7 +40,7 @@ from postroom.server.node import Node, NodeOptions
 T = TypeVar("T")
 
 CEILING_KEY: Final = keys.store_key("clock ceiling")
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 10_000.0
 """Who waits longer than this, on the clock moved by hand, waits for ever."""
 
 
@@ -165,6 +166,7 @@ class HandDriver:
 
     def __init__(self, clock: HandClock, random: Random) -> None:
         self.random = random
+        self.next_id = TransactionIds(random.randbytes(8))
         self.closed = False
         self._clock = clock
         self._woken = False
@@ -296,6 +298,7 @@ class RemoteDriver(HandDriver):
     def __init__(self, clock: HandClock, random: Random) -> None:
         super().__init__(clock, random)
         self.router = Router(["node:7400"], _Port(self), clock.monotonic, Random(7))
+        self.next_id = TransactionIds(self.router.client)
         self.cut = False
         self._streams: dict[int, Session] = {}
         self._alarm = math.inf

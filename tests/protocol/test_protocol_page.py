@@ -91,7 +91,7 @@ def conversation() -> str:
     overheard.carry(store)
     began = router.reading()
     writes = [Put(b"order/1", b"paid"), EnqueueMessage(b"shipping", b"order/1")]
-    id_ = b"client-1" + (1).to_bytes(8, "big")
+    id_ = router.client + (1).to_bytes(8, "big")
     for request in (
         CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], writes),
         Get(b"nothing"),
@@ -99,7 +99,7 @@ def conversation() -> str:
         router.submit(Asked(request))
     overheard.carry(store)
     wrong = [ConditionalPut(b"order/1", b"sent", b"open")]
-    id_ = b"client-1" + (2).to_bytes(8, "big")
+    id_ = router.client + (2).to_bytes(8, "big")
     router.submit(Asked(CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], wrong)))
     overheard.carry(store)
     store.db.close()

@@ -75,9 +75,12 @@ def store() -> Iterator[Store]:
     store.db.close()
 
 
-def commit(store: Store, number: int, *writes: Any) -> CommitTransaction[Any]:
+def commit(
+    store: Store, number: int, *writes: Any, client: bytes = bytes(8)
+) -> CommitTransaction[Any]:
     began = store.node.clock.reading()
-    return CommitTransaction(number.to_bytes(16, "big"), began, 60.0, 0, b"k", [], [], list(writes))
+    id_ = client + number.to_bytes(8, "big")
+    return CommitTransaction(id_, began, 60.0, 0, b"k", [], [], list(writes))
 
 
 def waiting(store: Store) -> int:
@@ -195,7 +198,9 @@ def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
     client.ask(Protect(at), Protect(at), Protect(at))
     client.ask(Unprotect(at), first=10)
     store.db.put(b"k", b"new")
-    store.advance(200)
+    for _ in range(200):
+        store.advance(1)
+        client.ask()
     assert store.db.get(b"k", at=at) == b"old"
     client.session.close()
     store.advance(200)
@@ -337,9 +342,9 @@ def test_bytes_count_too_over_all_sessions(store: Store) -> None:
     sessions = Sessions(store.node, Limits(bytes_max=3000))
     first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
     big = Put(b"k", bytes(2000))
-    first.ask(commit(store, 1, big))
-    second.ask(commit(store, 2, big))
-    second.ask(commit(store, 3, big), first=2)
+    first.ask(commit(store, 1, big, client=b"11111111"))
+    second.ask(commit(store, 2, big, client=b"22222222"))
+    second.ask(commit(store, 3, big, client=b"22222222"), first=2)
     second.read()
     assert list(second.failures) == [2]
     store.driver.settle()
@@ -404,7 +409,7 @@ def test_messages_arrive_at_who_waits(store: Store) -> None:
     client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
     client.ask(ReapQueue(b"k", 10, 100, bytes(16), 60.0, wait=True))
     assert client.read()[1:] == []
-    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m")))
+    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m"), client=b"somebody"))
     store.driver.settle()
     client.read()
     assert client.answers[1][0]

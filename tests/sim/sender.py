@@ -7,12 +7,15 @@ yielding what they wait for (:class:`Waiting`), and the world resumes them in a 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Awaitable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any
 
+from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
+from postroom.ranges.requests import Unprotect
 
 if TYPE_CHECKING:
     from tests.sim.world import Task, World
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 class Killed(BaseException):
     """The client dies. Whatever it tries to send in its last moments goes nowhere."""
+
+
+class GaveUp(BaseException):
+    """Somebody cancels what a client is doing, as ``asyncio.Task.cancel`` does."""
 
 
 class Answer(Call):
@@ -51,7 +58,11 @@ class Answer(Call):
 
     def __await__(self) -> Generator[Answer, None, Any]:
         if not self.done:
-            yield self
+            try:
+                yield self
+            except GaveUp:
+                self.client.give_up(self)
+                raise
         if self.error is not None:
             raise self.error
         return self.result
@@ -82,10 +93,14 @@ class SimulatedSender:
         self.world = world
         self.random = randomness
         self.is_dead = False
+        self.protected: Counter[int] = Counter()
+        self.next_id = TransactionIds(randomness.randbytes(8))
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
         """The answer to ``request``, to be awaited once."""
         self._require_alive()
+        if isinstance(request, Unprotect):
+            self.protected[request.timestamp] -= 1
         answer = Answer(self, request)
         self.world.send(answer)
         if timeout_seconds is not None and not answer.done:
@@ -98,6 +113,30 @@ class SimulatedSender:
         pause = Pause()
         self.world.at(seconds, lambda: self.world.resume(pause))
         return pause
+
+    async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
+        """What comes of ``awaitable``; ``None`` if it was cancelled after a time, as it stood."""
+        task, over = self.world.current, list[None]()
+        assert task is not None
+
+        def ring() -> None:
+            if not over and not self.is_dead:
+                self.world.interrupt(task, GaveUp())
+
+        self.world.at(seconds, ring)
+        try:
+            return await awaitable
+        except GaveUp:
+            return None
+        finally:
+            over.append(None)
+
+    def give_up(self, answer: Answer) -> None:
+        """Nobody waits for ``answer``, as the drivers do it."""
+        if not self.world.withdraw(answer):
+            request = taken_back_by(answer.request, answer.result)
+            if request is not None:
+                self.send(request)
 
     def now(self) -> int:
         """A timestamp of the node's."""

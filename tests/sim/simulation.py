@@ -24,7 +24,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, waiting_rules
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
@@ -35,6 +35,7 @@ from tests.sim.workloads.lists import Lists
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task, World
@@ -47,6 +48,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Reapers,
     Ring,
     Seats,
+    Waiters,
     Watchers,
 )
 STEPS: Final = 2500
@@ -139,6 +141,7 @@ class Simulation:
         for _ in range(self._steps):
             self._torment()
             world.step()
+            self._watch_memory()
         self._calm()
         self._reckon()
 
@@ -263,6 +266,12 @@ class Simulation:
         checkers.check(self.world.host.disk.content)
         self.world.note("look", self.world.host.disk.writes)
 
+    def _watch_memory(self) -> None:
+        """What is kept in memory for clients is in order."""
+        node = self.world.host.node
+        if node is not None:
+            waiting_rules.check_step(node)
+
     def _calm(self) -> None:
         """Nothing breaks any more; clients come to an end."""
         world, host = self.world, self.world.host
@@ -281,8 +290,14 @@ class Simulation:
         for task, database in self._clients.values():
             if not task.done:
                 world.kill(task, database)
+        database = world.database("somebody who is killed")
+        task = world.spawn("leave", waiting_rules.leave_everything(database))
+        world.let_pass(1.0)
+        world.kill(task, database)
         world.clock.advance(TRANSACTION_SECONDS_MAX)  # what the dead hold is free again
         world.let_pass(CALM_SECONDS)
+        assert host.node is not None
+        waiting_rules.check_rest(host.node)
 
     def _reckon(self) -> None:
         world = self.world

@@ -29,6 +29,7 @@ from postroom.client.values import Status
 from postroom.errors import Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import ReadCounters
+from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.node import NodeOptions
 from tests.sim.clock import VirtualClock
 from tests.sim.host import Host
@@ -102,6 +103,7 @@ class World:
         self.heals = False
         """Whether a node that is down, or has failed, is opened again at once."""
         self.tasks: list[Task] = []
+        self.current: Task | None = None
         self.steps = 0
         self._seed = seed
         self._in_parts = in_parts
@@ -154,6 +156,27 @@ class World:
         else:
             raise AssertionError(f"{task.name} goes on after it was killed")
         self._end(task)
+        self._take_back(sender)
+
+    def _take_back(self, sender: SimulatedSender) -> None:
+        """Nothing waits for a dead client, and nothing is protected for it: a process with a store
+        of its own dies as a whole, and in a cluster the session sees to it.
+        """
+        for answer in list(self.host.outstanding):
+            if isinstance(answer, Answer) and answer.client is sender:
+                self.host.cancel(answer)
+        for moment in (+sender.protected).elements():
+            self._on_their_way.append(Answer(sender, Unprotect(moment)))
+
+    def interrupt(self, task: Task, error: BaseException) -> None:
+        """Somebody cancels what a client does: it goes on where it stands, with ``error``."""
+        if task.done:
+            return
+        if task in self._ready:
+            self._ready.remove(task)
+        elif task.waits_for is not None:
+            task.waits_for.task = None
+        self._resume(task, error)
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Take steps until ``awaitable`` has ended."""
@@ -242,11 +265,13 @@ class World:
         ]
         return "; ".join(waiting) or "no client is left"
 
-    def _resume(self, task: Task) -> None:
+    def _resume(self, task: Task, error: BaseException | None = None) -> None:
         task.waits_for = None
         self.note("resume", task.name)
+        self.current = task
         try:
-            waits_for = task.coroutine.send(None)
+            resumed = task.coroutine
+            waits_for = resumed.send(None) if error is None else resumed.throw(error)
         except StopIteration as stop:
             task.result = stop.value
             self._end(task)
@@ -291,6 +316,10 @@ class World:
         self.host.outstanding.pop(answer, None)
         result, error = answer.result, answer.error
         self.note("answer", result if error is None else type(error).__name__)
+        if isinstance(answer.request, Protect) and error is None:
+            if answer.client.is_dead:
+                self._on_their_way.append(Answer(answer.client, Unprotect(result)))
+            answer.client.protected[result] += 1
         if not answer.client.is_dead:
             self.witness.answered(answer.request, result, error)
         self.resume(answer)

@@ -29,6 +29,9 @@ QUIET_SECONDS: Final = 0.5
 """Who waits for an answer asks for a sign of life after this time without one."""
 IDLE_SECONDS: Final = 10.0
 """Who waits for nothing, after this."""
+SPEAK_SECONDS: Final = 1.0
+"""Who waits for something, or holds something, says something at least so often: else the node
+would take it for dead."""
 SILENT_SECONDS: Final = 1.0
 """A node that gives no sign of life for so long, when asked for one, is given up."""
 OPENING_SECONDS: Final = 10.0
@@ -49,6 +52,7 @@ class Link:
         sent: what may have reached the node and is not answered, by number.
         open: how many of those, and of what is not sent yet, do not wait there for long.
         heard_at: when a frame last came in.
+        spoke_at: when the last frame was taken.
         asked_at: when it was asked for a sign of life; 0: it need not give one.
     """
 
@@ -70,6 +74,8 @@ class Link:
         "open",
         "requests_max",
         "sent",
+        "speaks",
+        "spoke_at",
         "state",
         "withdrawn",
     )
@@ -88,8 +94,9 @@ class Link:
         self.looks_up = False
         self.open = 0
         self.requests_max = 0
-        self.heard_at = now
+        self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
+        self.speaks = False
         self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number))
         self._told = True
         self._thins = False
@@ -146,6 +153,11 @@ class Link:
             self.looks_up = True
         return self.tell()
 
+    def speak(self) -> bool:
+        """Give a sign of life; whether the port must be told."""
+        self.speaks = True
+        return self.tell()
+
     def take(self, clock: int) -> bytes | None:
         """The next frame, with what is placed, as far as it goes into one."""
         if self._hello is not None:
@@ -154,7 +166,8 @@ class Link:
         if self.commits_may_go():
             self.batch += self.commits
             self.commits = []
-        if not (self.batch or self.withdrawn or self.looks_up) or self.state == _OPENING:
+        has_words = self.batch or self.withdrawn or self.looks_up or self.speaks
+        if not has_words or self.state == _OPENING:
             self._told = False
             return None
         batch, self.batch = self.batch, []
@@ -164,7 +177,7 @@ class Link:
             batch = self._thinned(batch)
         frame = self._encoded(batch, clock)
         self.withdrawn = self.withdrawn[REQUESTS_PER_FRAME_MAX:]
-        self.looks_up = False
+        self.looks_up = self.speaks = False
         return frame
 
     def _encoded(self, batch: list[RemoteCall], clock: int) -> bytes:
@@ -231,11 +244,26 @@ class Link:
 
     def next_look(self) -> float:
         """When ``is_silent`` may have something to say, or a look-up is due."""
-        if self.asked_at:
-            return self.asked_at + SILENT_SECONDS
         if self.state == _OPENING:
             return self.heard_at + OPENING_SECONDS
-        return self.heard_at + (QUIET_SECONDS if self.sent or self.holds else IDLE_SECONDS)
+        is_busy = self.sent or self.holds
+        if self.asked_at:
+            look = self.asked_at + SILENT_SECONDS
+        else:
+            look = self.heard_at + (QUIET_SECONDS if is_busy else IDLE_SECONDS)
+        return min(look, self.spoke_at + SPEAK_SECONDS) if is_busy else look
+
+    def is_to_speak(self, now: float) -> bool:
+        """Whether the node might take this client for dead if nothing is said now."""
+        is_busy = self.state == _READY and (self.sent or self.holds)
+        return bool(is_busy) and now >= self.spoke_at + SPEAK_SECONDS
+
+    def is_to_look_up(self, now: float) -> bool:
+        """Whether it is time to ask for a sign of life."""
+        if self.asked_at or self.state == _OPENING:
+            return False
+        busy = self.sent or self.holds
+        return now >= self.heard_at + (QUIET_SECONDS if busy else IDLE_SECONDS)
 
     def is_silent(self, now: float) -> bool:
         """Whether the node is to be given up."""

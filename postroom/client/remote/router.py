@@ -18,8 +18,10 @@ plain answer is the affair of :mod:`.outcomes`.
 *A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
 asked for every half second, and after another second without one the link is given up.
 
-What the leaseholder keeps in memory for this client goes with the link, or the lease. Protections
-are asked for again; whoever waits asks again.
+What the leaseholder keeps in memory for this client goes with the lease, and protections go with
+the link: they are asked for again; whoever waits asks again. What it holds for transactions (locks,
+claims) it keeps while it hears of this client. So something is said every second while anything is
+held or awaited there, whatever the application does meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from postroom.client.remote.link import Link
 from postroom.client.remote.outcomes import Outcomes, client_closed
 from postroom.client.remote.search import Search
 from postroom.errors import CommitUnknown, Unavailable
+from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -50,8 +53,10 @@ from postroom.protocol.failures import (
     error_from,
 )
 from postroom.protocol.requests import DescribeNode, decode_result
+from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.nodes import RetireNode
 from postroom.ranges.requests import (
+    CLIENT_ID_BYTES,
     CommitTransaction,
     GetForUpdate,
     Protect,
@@ -73,6 +78,7 @@ LATE_SECONDS: Final = 0.25
 """Who looks so much too late was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
+_OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, DescribeNode})
 
 
@@ -94,6 +100,9 @@ class Router:
         monotonic: seconds that never go back.
         randomness: for the client's id and for jitter.
         request_seconds: after which a request without a time-out of its own ends.
+
+    Attributes:
+        client: what this client is known by; the ids of its transactions begin with it.
     """
 
     def __init__(
@@ -112,16 +121,19 @@ class Router:
         self._monotonic = monotonic
         self._random = randomness
         self._request_seconds = request_seconds
-        client = randomness.randbytes(frames.CLIENT_ID_BYTES)
-        self._search = Search(self.addresses, port, monotonic, client, self._arm, self._is_idle)
+        self.client = randomness.randbytes(CLIENT_ID_BYTES)
+        self._search = Search(
+            self.addresses, port, monotonic, self.client, self._arm, self._is_idle
+        )
         self._links = self._search.links
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds
         )
         self._queue: deque[RemoteCall] = deque()
-        self._timed: list[tuple[float, int, RemoteCall]] = []
+        self._timed: Deadlines[RemoteCall] = Deadlines()
         self._later: list[tuple[float, int, RemoteCall]] = []
         self._protected: Counter[int] = Counter()
+        self._holding: dict[bytes, float] = {}
         self._number = 0
         self._sweep_at = math.inf
         self._alarm_at = math.inf
@@ -147,7 +159,7 @@ class Router:
             call.deadline = now + self._request_seconds
         else:
             call.deadline = now + seconds
-            heapq.heappush(self._timed, (call.deadline, call.number, call))
+            self._timed.set(call, call.deadline)
             self._arm(call.deadline)
         if kind in _UNLIKE_OTHERS and self._is_done_otherwise(call, kind):
             return
@@ -164,12 +176,15 @@ class Router:
         """Nobody wants the answer any more: ``complete`` will not be called."""
         if not call.done:
             self._withdraw(call)
-            call.done = True
+            self._done(call)
 
     def take(self, link: int) -> bytes | None:
         """The next frame to write to the link; ``None``: nothing, until ``Port.output``."""
         known = self._links.get(link)
-        return None if known is None else known.take(self.clock.reading())
+        frame = None if known is None else known.take(self.clock.reading())
+        if known is not None and frame is not None:
+            known.spoke_at = self._monotonic()
+        return frame
 
     def received(self, link: int, frame: bytes) -> None:
         """A frame has come in."""
@@ -201,6 +216,7 @@ class Router:
         late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
         if self._closed:
             return
+        self._let_go_expired(now)
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
@@ -215,10 +231,10 @@ class Router:
     def next_deadline(self) -> float:
         """When ``tick`` has something to do."""
         first = min(self._search.next_deadline(), self._sweep_at)
-        for heap in (self._timed, self._later):
-            if heap:
-                first = min(first, heap[0][0])
-        return first
+        if self._later:
+            first = min(first, self._later[0][0])
+        timed = self._timed.first()
+        return first if timed is None else min(first, timed)
 
     def is_quiet(self) -> bool:
         """Whether nothing is under way but what waits for something to happen."""
@@ -252,8 +268,9 @@ class Router:
         if kind is Unprotect:
             self._protected[call.request.timestamp] -= 1
             self._protected = +self._protected
+            self._mark_holding(link)
             if link is None:  # whoever leads next does not know of it
-                call.done = True
+                self._done(call)
                 call.complete(None, None)
             return link is None
         if kind is DescribeNode and link is None:
@@ -311,7 +328,7 @@ class Router:
             self._finish(call, DeadlineExceeded())
             return False
         if type(call.request) is Unprotect:
-            call.done = True
+            self._done(call)
             call.complete(None, None)
             return False
         if call.waits and call.timeout_seconds is None:
@@ -349,8 +366,10 @@ class Router:
             raise
         if kind is Protect:
             self._on_protected(link, call, answer)
+        elif kind in _OF_TRANSACTIONS:
+            self._on_transaction(link, call.request, answer)
         if not call.done:
-            call.done = True
+            self._done(call)
             self.addresses.served()
             call.complete(answer, None)
 
@@ -361,6 +380,28 @@ class Router:
         elif type(call) is not _Upkeep:
             self._protected[moment] += 1
             link.holds = True
+
+    def _on_transaction(self, link: Link, request: Any, answer: Any) -> None:
+        """The leaseholder holds something for a transaction of this client, or has let go of it."""
+        if type(request) is GetForUpdate or (type(request) is ReapQueue and answer.messages):
+            seconds = min(TRANSACTION_SECONDS_MAX, request.seconds_max)
+            self._holding[request.transaction_id] = self._monotonic() + seconds
+            link.holds = True
+        elif type(request) is not ReapQueue:
+            self._let_go(request.transaction_id)
+
+    def _let_go(self, transaction_id: bytes) -> None:
+        if self._holding.pop(transaction_id, None) is not None:
+            self._mark_holding(self._search.target)
+
+    def _let_go_expired(self, now: float) -> None:
+        """Of what was neither committed nor released, the leaseholder lets go by itself."""
+        for transaction_id in [each for each, until in self._holding.items() if until <= now]:
+            self._let_go(transaction_id)
+
+    def _mark_holding(self, link: Link | None) -> None:
+        if link is not None:
+            link.holds = bool(self._protected or self._holding)
 
     def _on_failure(self, link: Link, call: RemoteCall, failure: Failure, clock: int) -> None:
         name = failure[0]
@@ -393,8 +434,15 @@ class Router:
             self._arm(when)
 
     def _finish(self, call: RemoteCall, error: BaseException) -> None:
-        call.done = True
+        self._done(call)
+        if type(call.request) is CommitTransaction:
+            self._let_go(call.request.transaction_id)
         call.complete(None, error)
+
+    def _done(self, call: RemoteCall) -> None:
+        call.done = True
+        if call.timeout_seconds is not None:
+            self._timed.cancel(call)
 
     # --- who leads
 
@@ -408,7 +456,7 @@ class Router:
 
     def _protect_again(self, link: Link) -> None:
         """The leaseholder's memory of this client is gone, or another node's."""
-        link.holds = bool(self._protected)
+        self._mark_holding(link)
         for moment, times in self._protected.items():
             for _ in range(times):
                 self._place(link, self._upkeep(Protect(moment)))
@@ -435,7 +483,7 @@ class Router:
     # --- time
 
     def _is_idle(self) -> bool:
-        return not (self._queue or self._protected)
+        return not (self._queue or self._protected or self._holding)
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:
@@ -444,8 +492,7 @@ class Router:
 
     def _expire(self, now: float) -> None:
         """What had a time-out of its own."""
-        while self._timed and self._timed[0][0] <= now:
-            call = heapq.heappop(self._timed)[2]
+        for call in self._timed.take_due(now):
             if call.done:
                 continue
             self._withdraw(call)
@@ -453,7 +500,7 @@ class Router:
                 self._finish(call, DeadlineExceeded())
             else:  # the node may just have answered, or can at once: its word counts
                 call.withdrawn = True
-                heapq.heappush(self._timed, (now + WITHDRAWING_SECONDS, call.number, call))
+                self._timed.set(call, now + WITHDRAWING_SECONDS)
 
     def _sweep(self, now: float) -> None:
         """What had not, and those in the queue that nobody waits for any more."""

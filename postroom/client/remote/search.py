@@ -131,8 +131,12 @@ class Search:
                 link.asked_at = now
             if link.is_silent(now):
                 given_up.append(link)
-            elif link.next_look() <= now:
+            elif link.is_to_look_up(now):
                 self._look_up(link, now)
+            if link.is_to_speak(now):
+                link.spoke_at = now
+                if link.speak():
+                    self._port.output(link.number)
         return given_up
 
     def tick(self, now: float) -> None:

@@ -19,11 +19,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
+from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Invalid
 from postroom.ranges.requests import Now
 
@@ -58,6 +60,10 @@ class _Awaited(RemoteCall):
                 yield from future
             except BaseException:
                 self._sender.router.cancel(self)
+                request = taken_back_by(self.request, self._result)
+                if request is not None:
+                    with suppress(Invalid):  # the database is closed
+                        self._sender.send(request)
                 raise
         if self._error is not None:
             raise self._error
@@ -87,6 +93,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
+        self.next_id = TransactionIds(self.router.client)
         self._submit = self.router.submit
         self._closed = False
         self.router.start()
@@ -209,6 +216,7 @@ class ThreadSender:
         self._sender = sender = self._create()
         self.monotonic = sender.monotonic
         self.reading = sender.reading
+        self.next_id = sender.next_id
         await connected(sender)
 
     # --- a sender

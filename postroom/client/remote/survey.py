@@ -24,6 +24,7 @@ from postroom.protocol import frames
 from postroom.protocol.failures import WireError, error_from
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import NodeStatus
+from postroom.ranges.requests import CLIENT_ID_BYTES
 
 SURVEY_SECONDS: Final = 3.0
 _DESCRIBE, _COUNT = 1, 2
@@ -99,7 +100,7 @@ class _Asking:
     def __init__(self, streams: Streams, randomness: random.Random) -> None:
         self.done = asyncio.Event()
         self._streams = streams
-        self._client = randomness.randbytes(frames.CLIENT_ID_BYTES)
+        self._client = randomness.randbytes(CLIENT_ID_BYTES)
         self._links: dict[int, NodeReport] = {}
         self._frames: dict[int, list[bytes]] = {}
         self._unanswered: dict[int, set[int]] = {}

@@ -11,9 +11,15 @@ Plain synchronous code: a shell (:mod:`.store_service`) or a simulation moves th
 happens now, so that all answers of a turn leave in one frame; it does not read from a session that
 is not ``reading``: its client does not take its answers.
 
-A session ends with its stream. What still waits is withdrawn, and the protections that it had asked
-for are taken back. A client's new stream ends its old one on this node before it is welcomed, so
-that nothing sent on the old one is evaluated after what is sent on the new one
+A session ends with its stream, or when its client has been silent while it waits for something or
+holds something: a client that lives says something every second then, also while its application is
+busy (:mod:`postroom.client.remote.link`). What still waits is withdrawn, and the protections that
+it had asked for are taken back. What its transactions hold (locks, claims on messages) is released
+when it has been silent for ``SILENT_SECONDS``, whether the stream has ended or not: who was only
+cut off, and comes back in time, keeps it. Whose a transaction is tells its id.
+
+A client's new stream ends its old one on this node before it is welcomed, so that nothing sent on
+the old one is evaluated after what is sent on the new one
 (:mod:`postroom.client.remote.router` relies on that).
 
 Nothing that comes in is trusted to be well-formed, in time or of sane size; what is not ends the
@@ -47,12 +53,25 @@ from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.nodes import Nodes, NodeStatus
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.ranges.requests import (
+    CLIENT_ID_BYTES,
+    CommitTransaction,
+    GetForUpdate,
+    Protect,
+    ReleaseLocks,
+    Unprotect,
+)
 from postroom.server.cluster.admission import Admission, Limits
 
 ANSWERS_PER_FRAME_MAX: Final = 256
 REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
 """A reaper that sets no limit gets so much at most at a time."""
+SILENT_SECONDS: Final = 5.0
+"""Who holds something, or waits for something, and says nothing for so long, has gone."""
+IDLE_SECONDS: Final = 30.0
+"""The same for others: they look up every ten seconds."""
+LOOK_SECONDS: Final = 0.5
+"""How often it is looked who was silent."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +82,7 @@ class Node(Protocol):
     failed: Error | None
     nodes: Nodes | None
     clock: HybridLogicalClock
+    monotonic: Callable[[], float]
     replica: Replica
 
     @property
@@ -74,6 +94,9 @@ class Node(Protocol):
 
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits."""
+
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        """``act`` is called after a time."""
 
     def leader(self) -> NodeId | None:
         """Who leads, as far as this node knows."""
@@ -121,7 +144,12 @@ class _TakenBack(Call):
 
 
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
+_OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
+_NOT_YOURS: Final = failure_from(Invalid(
+    "the id of the transaction does not begin with the client's; nothing was done: a client can "
+    "only lock, reap, commit and release for its own transactions"
+))  # fmt: skip
 _CLOCK_AHEAD: Final[Failure] = (
     CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
 )  # fmt: skip
@@ -133,6 +161,7 @@ class Session:
     Attributes:
         client: who it is, once it has said so.
         stream: which of that client's streams.
+        heard_at: when it last gave a sign of life, on the node's monotonic clock.
         ended: the shell is to close the stream once everything was taken.
     """
 
@@ -143,6 +172,7 @@ class Session:
         self._peer = peer
         self._sessions = sessions
         self._node = sessions.node
+        self.heard_at = sessions.node.monotonic()
         self._submit = sessions.node.submit
         self._admission = sessions.admission
         self._on_output = on_output
@@ -165,6 +195,7 @@ class Session:
         """A frame has come in."""
         if self.ended:
             return
+        self.heard_at = self._node.monotonic()
         try:
             message = frames.from_client(frame)
             if type(message) is frames.Ask:
@@ -181,6 +212,8 @@ class Session:
         if not self._frames:
             self._told = False
             return None
+        if not self.reading:  # it cannot say anything, but takes what it is told
+            self.heard_at = self._node.monotonic()
         frame = self._frames.popleft()
         self._unread_bytes -= len(frame)
         return frame
@@ -205,6 +238,15 @@ class Session:
         if self._node.replica.lease.sequence == self._protected_under:
             for moment in self._protected.elements():
                 self._submit(_TakenBack(Unprotect(moment)))
+
+    def give_up_at(self) -> float:
+        """When its client has been silent for too long."""
+        has_much_to_lose = self._asked or self._protected or self.holds()
+        return self.heard_at + (SILENT_SECONDS if has_much_to_lose else IDLE_SECONDS)
+
+    def holds(self) -> bool:
+        """Whether a transaction of its client holds anything here."""
+        return bool(self._node.replica.holders.of(self.client))
 
     # --- what comes in
 
@@ -256,8 +298,11 @@ class Session:
                 raise WireError(f"request {number} is under way already")
             kind = type(request)
             no = refusal or self._overload()
-            if no is None and kind is CommitTransaction and request.began > last:
-                no = _CLOCK_AHEAD
+            if no is None and kind in _OF_TRANSACTIONS:
+                if request.transaction_id[:CLIENT_ID_BYTES] != self.client:
+                    no = _NOT_YOURS
+                elif kind is CommitTransaction and request.began > last:
+                    no = _CLOCK_AHEAD
             if no is not None:
                 self._say((number, None, no))
             elif kind in _UNLIKE_OTHERS:
@@ -290,12 +335,22 @@ class Session:
         if type(request) is DescribeNode:
             self._say((number, self._node.describe()))
             return
+        if type(request) is Unprotect and not self._may_have_protected(request.timestamp):
+            self._say((number, None))
+            return
         kind = _Protecting if type(request) in {Protect, Unprotect} else _Asked
         if type(request) is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
             request = msgspec.structs.replace(request, bytes_max=REAPED_BYTES_MAX)
         self._asked[number] = call = kind(self, number, request, size)
         self._admission.entered(size)
         self._submit(call)
+
+    def _may_have_protected(self, moment: int) -> bool:
+        """Else the protection belongs to somebody else, or to nobody any more."""
+        if self._protected[moment]:
+            return self._node.replica.lease.sequence == self._protected_under
+        asked = (call.request for call in self._asked.values() if type(call) is _Protecting)
+        return any(type(each) is Protect and each.timestamp == moment for each in asked)
 
     def _on_withdrawn(self, number: int) -> None:
         call = self._asked.pop(number, None)
@@ -391,6 +446,8 @@ class Sessions:
         self.node = node
         self.admission = Admission(limits or Limits())
         self._open: dict[bytes, Session] = {}
+        self._heard_at: dict[bytes, float] = {}
+        self._looks_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -419,12 +476,42 @@ class Sessions:
             ))  # fmt: skip
             return False
         self._open[session.client] = session
+        self._heard_at.pop(session.client, None)
+        self._look_soon()
         return True
 
     def closed(self, session: Session) -> None:
-        """It has ended."""
+        """It has ended. Its client may come back, and finds what it holds, if that is soon."""
         if self._open.get(session.client) is session:
             del self._open[session.client]
+            if session.holds():
+                self._heard_at[session.client] = session.heard_at
+                self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._looks_at is None:
+            self._looks_at = self.node.monotonic() + LOOK_SECONDS
+            self.node.call_after(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Who was silent for too long has gone: what it held, and waited for, goes as well.
+
+        If this is late the node itself did not run, or had more to do than it could: then silence
+        says nothing, and everybody gets another chance to say something.
+        """
+        now, planned, self._looks_at = self.node.monotonic(), self._looks_at, None
+        if planned is not None and now > planned + LOOK_SECONDS:
+            for session in self._open.values():
+                session.heard_at = now
+        for session in list(self._open.values()):
+            if session.give_up_at() <= now:
+                session.end(Unavailable(f"nothing was heard of the client for {SILENT_SECONDS} s"))
+        for client, heard_at in list(self._heard_at.items()):
+            if heard_at + SILENT_SECONDS <= now:
+                del self._heard_at[client]
+                self.node.replica.release_client(client)
+        if self._open or self._heard_at:
+            self._look_soon()
 
     def tell_nodes(self) -> None:
         """The nodes are others now. All clients are told: of those that one knows from before, none

@@ -84,6 +84,7 @@ class Cluster:
         self.witness: Witness = Unobserved()
         self.overseer = Overseer(self.note)
         self.tasks: list[Task] = []
+        self.current: Task | None = None
         self._processes: list[Process] = []
         self._sessions: dict[tuple[str, int], Sessions] = {}
         names = [f"machine {number}" for number in range(1, len(options) + 1)]
@@ -221,12 +222,20 @@ class Cluster:
         delay = RESUME_SECONDS * self.random.random()
         self.agenda.after(delay, lambda: self._resume(task))
 
-    def _resume(self, task: Task) -> None:
+    def interrupt(self, task: Task, error: BaseException) -> None:
+        """Somebody cancels what a client does: it goes on where it stands, with ``error``."""
+        if task.waits_for is not None and not task.done:
+            task.waits_for.task = None
+            self._resume(task, error)
+
+    def _resume(self, task: Task, error: BaseException | None = None) -> None:
         if task.done:
             return
         task.waits_for = None
+        self.current = task
         try:
-            waits_for = task.coroutine.send(None)
+            resumed = task.coroutine
+            waits_for = resumed.send(None) if error is None else resumed.throw(error)
         except StopIteration as stop:
             task.result = stop.value
             self._end(task)

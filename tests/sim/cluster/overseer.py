@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from postroom.kv.engine import WriteSet
+from tests.sim import waiting_rules
 from tests.sim.checkers import Broken, Content
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.lease_rules import LeaseRules
@@ -68,6 +69,7 @@ class Overseer:
             stopped = machine.node.replica.group.stopped
             if stopped is not None and machine.node.failed is None:
                 raise Broken(f"the replica on {machine.name} has stopped") from stopped
+            waiting_rules.check_step(machine.node)
             self.raft.acted(machine)
             self.leases.acted(machine, self.machines)
 

@@ -12,12 +12,13 @@ write what there is after everything else that happens at the moment, and ring t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
+from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
@@ -25,7 +26,7 @@ from postroom.server.cluster.sessions import Session, Sessions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import CONNECT_SECONDS, End, Network
-from tests.sim.sender import Killed, Pause
+from tests.sim.sender import GaveUp, Killed, Pause
 from tests.sim.world import Task
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ class Answer(RemoteCall):
 
     def __await__(self) -> Generator[Answer, None, Any]:
         if not self.done:
-            yield self
+            try:
+                yield self
+            except GaveUp:
+                self.process.give_up(self)
+                raise
         if self.error is not None:
             raise self.error
         return self.result
@@ -80,6 +85,7 @@ class Process:
         self._rate = randomness.uniform(0.99, 1.01)
         addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
         self.router = Router(addresses, self, self.monotonic, randomness)
+        self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
     # --- what clients call
@@ -111,6 +117,30 @@ class Process:
         pause = Pause()
         self._agenda.after(seconds, lambda: self._cluster.resume(pause))
         return pause
+
+    async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
+        """What comes of ``awaitable``; ``None`` if it was cancelled after a time, as it stood."""
+        task, over = self._cluster.current, list[None]()
+        assert task is not None
+
+        def ring() -> None:
+            if not over and not self.is_dead:
+                self._cluster.interrupt(task, GaveUp())
+
+        self._agenda.after(seconds, ring)
+        try:
+            return await awaitable
+        except GaveUp:
+            return None
+        finally:
+            over.append(None)
+
+    def give_up(self, answer: Answer) -> None:
+        """Nobody waits for ``answer``, as the asyncio form does it."""
+        self.router.cancel(answer)
+        request = taken_back_by(answer.request, answer.result)
+        if request is not None:
+            self.send(request)
 
     def now(self) -> Answer:
         """A timestamp of the store's."""

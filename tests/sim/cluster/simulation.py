@@ -19,7 +19,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, waiting_rules
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
@@ -44,6 +44,9 @@ CALM_SECONDS: Final = 12.0
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
 
+
+GONE_SECONDS: Final = 7.0
+"""After so long nothing is held for clients any more that have died."""
 
 DUE_SECONDS: Final = 1.0
 """By then everything is due that workloads have scheduled for later."""
@@ -223,16 +226,22 @@ class ClusterSimulation:
         self._is_over = True
         self.faults.mend()
         self._correct_clocks()
-        self._change_leader()  # whatever the dead have locked is free again
         patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else CALM_SECONDS
         cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, patience)
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, patience)
         for task, database in self._clients.values():
             if not task.done:
                 cluster.kill(task, database)
-        self._change_leader()
+        database = cluster.database("somebody who is killed")
+        task = cluster.spawn("leave", _connect_and_leave(database))
         cluster.agenda.run(DUE_SECONDS)
+        cluster.kill(task, database)
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
+        cluster.agenda.run(GONE_SECONDS)
+        for machine in cluster.machines:
+            if machine.node is not None:
+                waiting_rules.check_rest(machine.node)
+        self._change_leader()
 
     def _correct_clocks(self) -> None:
         """All wall clocks are right again, and ahead of everything that anybody was told."""
@@ -294,6 +303,11 @@ class ClusterSimulation:
         disks = [machine.disk.content for machine in self.cluster.machines]
         indexes = {replica_rules.applied_index(disk) for disk in disks}
         return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
+
+
+async def _connect_and_leave(db: Database) -> None:
+    await db._sender.connect()  # type: ignore[attr-defined]
+    await waiting_rules.leave_everything(db)
 
 
 async def _connect_and_start(workload: Workload, client: Client) -> None:

@@ -132,16 +132,16 @@ def test_transactions_that_wait_for_each_other_do_not_wait_until_they_expire() -
     """Two that locked two keys in opposite orders stood still for a minute."""
     locks = LockTable()
     one, other, third = b"one", b"other", b"third"
-    assert locks.acquire(b"a", one, 1, 100)
-    assert locks.acquire(b"b", other, 1, 100)
-    assert not locks.acquire(b"b", one, 2, 100)
+    assert locks.acquire(b"a", one)
+    assert locks.acquire(b"b", other)
+    assert not locks.acquire(b"b", one)
     assert not locks.closes_circle(one)
-    assert not locks.acquire(b"a", third, 2, 100)
+    assert not locks.acquire(b"a", third)
     assert not locks.closes_circle(third)
-    assert not locks.acquire(b"a", other, 3, 100)
+    assert not locks.acquire(b"a", other)
     assert locks.closes_circle(other)
     locks.release(other)
-    assert locks.acquire(b"b", one, 4, 100)
+    assert locks.acquire(b"b", one)
     assert not locks.closes_circle(third)
 
 

@@ -1,0 +1,77 @@
+"""Deadlines by name: one each, replaced and cancelled, never more of them than names.
+
+A heap cannot give up an entry in its middle. So a deadline that is replaced or cancelled stays
+there until it comes to the top, and the heap is made anew when most of it is such leftovers. What
+sets a deadline a million times and cancels it as often therefore holds no more than a few dozen
+entries.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+
+_LEFTOVERS_MIN: Final = 16
+
+
+class Deadlines(Generic[Name]):
+    """Moments on a monotonic clock, by name. Its length is how many names have one."""
+
+    __slots__ = ("_heap", "_moments", "_numbers")
+
+    def __init__(self) -> None:
+        self._moments: dict[Name, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, Name]] = []
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def set(self, name: Name, moment: float) -> None:
+        """The deadline of ``name`` is ``moment``, and no other one any more."""
+        self._numbers += 1
+        self._moments[name] = (moment, self._numbers)
+        heapq.heappush(self._heap, (moment, self._numbers, name))
+        self._shrink()
+
+    def cancel(self, name: Name) -> None:
+        """``name`` has no deadline any more."""
+        if self._moments.pop(name, None) is not None:
+            self._shrink()
+
+    def first(self) -> float | None:
+        """The earliest moment; ``None``: there is none."""
+        heap = self._heap
+        while heap and self._is_leftover(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_due(self, now: float) -> list[Name]:
+        """The names whose moments have come, in order; they have no deadline any more."""
+        due = []
+        while (moment := self.first()) is not None and moment <= now:
+            name = heapq.heappop(self._heap)[2]
+            del self._moments[name]
+            due.append(name)
+        return due
+
+    def clear(self) -> None:
+        """No name has a deadline."""
+        self._moments.clear()
+        self._heap.clear()
+
+    @property
+    def entries(self) -> int:
+        """How many entries are held, leftovers included."""
+        return len(self._heap)
+
+    def _is_leftover(self, entry: tuple[float, int, Name]) -> bool:
+        return self._moments.get(entry[2]) != entry[:2]
+
+    def _shrink(self) -> None:
+        if len(self._heap) > 2 * len(self._moments) + _LEFTOVERS_MIN:
+            self._heap = [(*placed, name) for name, placed in self._moments.items()]
+            heapq.heapify(self._heap)

@@ -1,0 +1,138 @@
+"""Who waits for what: calls in line at tokens, first come, first served.
+
+::
+
+    evaluated ── must wait ──▶ line of the token ── looked at again when the token is woken ─┐
+                                  ▲ at the end                 keeps its place: must wait yet ◀┤
+                                  │                                      out of the line ◀─────┘
+                                 new                                  answered, or cancelled
+
+A token names what is waited for: a locked key, the arrival of a message at a key, the next change.
+Whoever frees something wakes its token. Most tokens are *exclusive*: what one takes the next cannot
+have. Then only the first in line is looked at, and the one behind it only when that one was
+answered. So a handover costs the same with ten in line and with ten thousand, and none is woken in
+vain but the last. A token that tells the same to everybody is *shared*: all are looked at.
+
+No wake-up is lost, because a call stays in line until it is answered or cancelled:
+
+* It may have to wait for something else when it is looked at (a write under way, the lease). It is
+  *looked at later* then, in its place; should it be cancelled meanwhile, the next one is looked at.
+* It may have to wait for the token again: then nothing was free, for those behind it neither.
+* It may take a part of what there is, or fail: the next one is looked at and takes the rest.
+
+Invariant: since the token was last woken, the first in line was found to have to wait, or will be
+looked at again. There are no timers here. What is waited for is held by transactions, and the time
+of each of those runs out once (:mod:`.holders`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from postroom.ranges.calls import Call
+
+Line: TypeAlias = dict[Call, None]
+
+
+class Waiting:
+    """The lines of one replica. Its length is how many calls are in line.
+
+    Args:
+        look: looks at a call once more, and then calls ``park``, ``look_later`` or ``leave``.
+    """
+
+    __slots__ = ("_later", "_lines", "_look", "_waking")
+
+    def __init__(self, look: Callable[[Call], object]) -> None:
+        self._look = look
+        self._lines: dict[object, Line] = {}
+        self._later: dict[Call, None] = {}
+        self._waking: dict[object, bool] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    @property
+    def lines(self) -> dict[object, Line]:
+        """Who waits, by token, in order. Only to look at; no line is empty."""
+        return self._lines
+
+    def is_looked_at_later(self, call: Call) -> bool:
+        """Whether ``call`` is in line, and will be looked at without being woken."""
+        return call in self._later
+
+    # --- getting in line, and out of it
+
+    def park(self, call: Call, token: object) -> None:
+        """``call`` must wait for ``token``: at the end of the line, or where it stands in it."""
+        self._later.pop(call, None)
+        if call.token is not None and call.token != token:
+            self.leave(call)
+        call.token = token
+        self._lines.setdefault(token, {})[call] = None
+
+    def look_later(self, call: Call) -> None:
+        """``call`` was looked at, and whoever did so will look again. It may not be in line."""
+        if call.token is not None:
+            self._later[call] = None
+
+    def leave(self, call: Call) -> object:
+        """``call`` is about to be answered; answers what it was in line for (``None``: nothing).
+
+        That is to be woken when the call was answered: there may be something left.
+        """
+        token, call.token = call.token, None
+        if token is None:
+            return None
+        self._later.pop(call, None)
+        line = self._lines[token]
+        del line[call]
+        if not line:
+            del self._lines[token]
+        return token
+
+    def cancel(self, call: Call) -> bool:
+        """Nobody wants the answer any more; whether it was in line."""
+        is_heir = call in self._later
+        token = self.leave(call)
+        if token is not None and is_heir:
+            self.wake(token)
+        return token is not None
+
+    def clear(self) -> list[Call]:
+        """Nobody is in line any more; answers who was, in order."""
+        calls = [call for line in self._lines.values() for call in line]
+        for call in calls:
+            call.token = None
+        self._lines.clear()
+        self._later.clear()
+        return calls
+
+    # --- waking
+
+    def wake(self, token: object) -> None:
+        """What ``token`` stands for may be free: look at the first, and on until one must wait."""
+        if token in self._waking:  # by the loop below, further up the stack: it looks once more
+            self._waking[token] = True
+            return
+        self._waking[token] = True
+        try:
+            while self._waking[token] and (line := self._lines.get(token)):
+                first = next(iter(line))
+                if first in self._later:
+                    return
+                self._waking[token] = False
+                self._look(first)
+        finally:
+            del self._waking[token]
+
+    def wake_all(self, token: object) -> None:
+        """What ``token`` stands for is the same for all: look at everybody in line."""
+        self._waking[token] = False
+        try:
+            for call in list(self._lines.get(token, ())):
+                if call.token == token and call not in self._later:
+                    self._look(call)
+        finally:
+            del self._waking[token]

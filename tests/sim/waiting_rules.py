@@ -1,0 +1,89 @@
+"""Who waits is not forgotten, and nothing stays that nobody needs: looked at from outside.
+
+At every step: timers are few, whatever waits; each transaction that holds something holds a lock or
+a claim; nobody stands in line who has given up; and nobody stands in line for what is free. When
+nothing is under way any more, all of it has gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from postroom.client.database import Database
+from postroom.kv import keys
+from postroom.messaging.claims import Claims
+from postroom.messaging.requests import ReapQueue
+from postroom.messaging.tokens import Arrival
+from postroom.ranges.locks import LockTable
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import GetForUpdate
+from postroom.server.node import Node
+from tests.sim.checkers import Broken, require
+
+TIMERS_MAX: Final = 40
+"""Those of the services, of a hand-over and of sessions; with leftovers."""
+ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
+
+
+async def leave_everything(db: Database) -> None:
+    """Holds and awaits one of everything, for somebody to be killed in the middle of it."""
+    async with db.begin() as tx:
+        tx.enqueue_message(b"left/inbox", b"left")
+    async with db.snapshot():
+        holder = db.begin()
+        await holder.get_for_update(b"left/key")
+        await holder.reap_queue(b"left/inbox", 1)
+        await db.begin().get_for_update(b"left/key")
+
+
+def check_step(node: Node) -> None:
+    """What must hold at every moment. Quick."""
+    sizes = node.sizes()
+    held = sizes["locks"] + sizes["claims"]
+    timers, deadlines = sizes["timers"], sizes["deadlines"]
+    if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX or sizes["holders"] > held:
+        raise Broken(f"timers gather, or transactions that hold nothing: {sizes}")
+    if sizes["parked"]:
+        check_lines(node)
+
+
+def check_lines(node: Node) -> None:
+    """Nobody waits in vain."""
+    replica = node.replica
+    if replica._proposal is not None:
+        return  # what it frees is not free yet
+    for token, line in replica.waiting_for.items():
+        require(not any(call.cancelled for call in line), f"{token} is waited for by nobody")
+        first = next(iter(line))
+        if replica._waiting.is_looked_at_later(first):
+            continue
+        if isinstance(token, Arrival):
+            require(not _has_free(replica, token.key), f"{token} is waited for, and is there")
+        elif isinstance(token, bytes):
+            require(_locks(replica).holder(token) is not None, f"{token!r} is waited for, and free")
+
+
+def check_rest(node: Node) -> None:
+    """Nothing is under way any more."""
+    left = {name: size for name, size in node.sizes().items() if size and name not in ALWAYS_THERE}
+    require(not left, f"clients have gone, but there is still {left}")
+
+
+def _has_free(replica: Replica, key: bytes) -> bool:
+    """Whether there is a message in an inbox that nobody has claimed."""
+    prefix = keys.inbox_prefix(key)
+    entries = replica._stored.iterate(prefix, prefix + b"\xff" * 20)
+    claimed = _claims(replica).free(key, b"").claimed
+    return any(raw[-20:] not in claimed for raw, _ in entries)
+
+
+def _claims(replica: Replica) -> Claims:
+    evaluator: Any = replica.registry.reads[ReapQueue]
+    claims: Claims = evaluator.__self__._claims
+    return claims
+
+
+def _locks(replica: Replica) -> LockTable:
+    evaluator: Any = replica.registry.reads[GetForUpdate]
+    locks: LockTable = evaluator.__self__._locks
+    return locks
