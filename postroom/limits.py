@@ -12,6 +12,9 @@ TRANSACTION_SECONDS_MAX: Final = 60.0
 REAPED_BYTES_DEFAULT: Final = TRANSACTION_BYTES_MAX // 2
 """A reap that names no number of bytes takes no more: its transaction must be able to commit it."""
 
+PEEKED_MESSAGES_MAX: Final = 10_000
+"""Of one inbox, by one ``peek`` of a transaction: the commit looks at each of them once more."""
+
 CLOCK_OFFSET_SECONDS_MAX: Final = 0.5
 """How far the clocks of two nodes may stand apart (``max_offset``)."""
 

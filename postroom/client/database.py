@@ -350,7 +350,7 @@ class Database:
         found = await stored_messages(
             self._sender, arguments.key(key), arguments.timestamp(at), most
         )
-        return messages(key, found, self.codec)
+        return messages(key, found.messages, self.codec)
 
     async def inboxes(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100

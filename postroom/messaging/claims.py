@@ -58,6 +58,11 @@ class Claims:
             return Free(oldest, {})
         return Free(max(oldest, inbox.free_mark), inbox.messages)
 
+    def held_by(self, transaction_id: bytes, key: bytes) -> int:
+        """How many messages of ``key`` the transaction holds."""
+        holder = self._holders.get(transaction_id)
+        return 0 if holder is None else len(holder.messages.get(key, ()))
+
     def first_expiry(self) -> int:
         """When the first of the claims may end for being forgotten; 0 if there are none."""
         return self._first_expiry if self._holders else 0

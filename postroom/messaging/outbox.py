@@ -50,6 +50,7 @@ Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 and the transaction's id and source."""
 
 _encode = msgspec.msgpack.encode
+_recipients = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Due(NamedTuple):
@@ -129,6 +130,16 @@ class Outbox:
             return True
         due = view.iterate(self._head, self._prefix + keys.u64(view.now + 1))
         return next(iter(due), None) is None
+
+    def recipients_due(self, ctx: Evaluation, entries_max: int) -> set[bytes] | None:
+        """Whom the messages are for that are due here; ``None`` if there are more than that."""
+        if not self._waiting(ctx):
+            return set()
+        due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
+        found = [stored for _, stored in islice(due, entries_max + 1)]
+        if len(found) > entries_max:
+            return None
+        return {_recipients.decode(stored).key for stored in found}
 
     def id_of(self, key: bytes) -> bytes:
         """The part of an entry's key that says where it comes from: commit timestamp and

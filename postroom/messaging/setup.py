@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.delivery import Delivery
@@ -55,6 +56,7 @@ class Messaging:
         outboxes, conservation = self.outboxes, self.conservation
         for part in (outboxes, self.inboxes, self.dead_letters, conservation):
             part.register(registry)
+        InboxChecks(outboxes.deliverable).register(registry)
         Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry

@@ -45,11 +45,15 @@ class Committer:
 
     Args:
         writes: the evaluators.
+        checks: those of them that write nothing.
         now: the node's clock.
     """
 
-    def __init__(self, writes: dict[type, WriteEvaluator], now: Callable[[], int]) -> None:
+    def __init__(
+        self, writes: dict[type, WriteEvaluator], checks: set[type], now: Callable[[], int]
+    ) -> None:
         self._writes = writes
+        self._checks = checks
         self._now = now
         self._remembers_from = 0
         self._latest: dict[bytes, bytes] = {}
@@ -95,6 +99,8 @@ class Committer:
         evaluators = self._writes
         answers = [evaluators[type(write)](ctx, write) for write in request.writes]
         check_size(ctx.bytes - size_before)
+        if all(type(write) in self._checks for write in request.writes):
+            return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
         told = any(answer is not None for answer in answers)
         ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
         ctx.garbage.append(record)
