@@ -27,5 +27,14 @@ SYNC_INTERVAL_SECONDS: Final = 0.05
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more requests join a proposal that has grown past this."""
 
+UPKEEP_BYTES: Final = 2 * 1024 * 1024
+"""Of that, what deliveries, updates and the collection of garbage have for themselves."""
+
+FEED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is kept of the last changes for those who watch them."""
+
+CACHE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What each of the two generations of a cache of engine values may hold."""
+
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""

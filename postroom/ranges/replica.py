@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys, versions
-from postroom.kv.cache import Cache
+from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.raft.group import Group
@@ -220,7 +220,7 @@ class Replica:
             version = self._stored.get(head)
         if generation != self._generation:
             return None
-        if not known:
+        if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
             self._offers.append((generation, head, version))
         return Value(versions.payload(version), at)
 

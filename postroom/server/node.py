@@ -45,7 +45,7 @@ from postroom.raft.transport import Transport
 from postroom.ranges import evaluators
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluators import Reads
-from postroom.ranges.feed import ChangeFeed
+from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.locks import LockTable
@@ -182,18 +182,22 @@ class Node:
         Committer(registry.writes, registry.checks, self.clock.now).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
-        ChangeFeed(lambda: replica.last_commit, protections).register(registry)
+        feed = ChangeFeed(
+            lambda: replica.last_commit, protections,
+            lambda: bool(replica.waiting_for.get(TOKEN)), Signal(self.tasks),
+        )  # fmt: skip
+        feed.register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
         messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
-        self.services = self._create_services(replica, deliveries, executions)
+        self.services = self._create_services(replica, feed, deliveries, executions)
         return replica
 
     def _create_services(
-        self, replica: Replica, deliveries: Signal, executions: Signal
+        self, replica: Replica, feed: ChangeFeed, deliveries: Signal, executions: Signal
     ) -> Services:
         options, now = self.options, self.clock.now
 
@@ -209,6 +213,7 @@ class Node:
             dispatcher(self.upkeep, deliveries, *moving).run,
             executor(self.upkeep, executions, *moving).run,
             collector.run,
+            lambda: feed.forget_when_idle(self.tasks.sleep),
             Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
