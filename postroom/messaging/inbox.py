@@ -75,6 +75,7 @@ class Inboxes:
             Peek: self.peek,
             ListInboxes: self.list_inboxes,
         }
+        registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
         registry.on_lease.append(self._forget)
         registry.on_release.append(self._claims.release)

@@ -65,6 +65,7 @@ class HardState(msgspec.Struct, array_like=True, frozen=True):
     base_term: int
     voters: NodeIds
     learners: NodeIds = ()
+    won_alone: bool = False
 
 
 class _Versioned(msgspec.Struct, array_like=True, frozen=True):
@@ -123,6 +124,8 @@ class Journal:
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
+        self.won_alone = False
+        """Whether this member leads ``term``: it was the only voter when it entered it."""
 
     # Reading.
 
@@ -214,6 +217,7 @@ class Journal:
                     base_term,
                     self._members[0][1].voters,
                     self._members[0][1].learners,
+                    self.won_alone,
                 )
             )
 
@@ -222,6 +226,7 @@ class Journal:
         assert term >= self.term, f"term falls from {self.term} to {term}"
         self.term = term
         self.vote = vote
+        self.won_alone = False
         self._hard_state_changed = self.needs_sync = self.enters_term = True
 
     def add(self, payload: bytes, index: int, term: int) -> None:
@@ -323,6 +328,7 @@ class Journal:
         stored = list(engine.iterate(journal._entry_prefix, upper))
         journal._read_entries(stored)
         journal._meet(applied_index)
+        journal.won_alone = journal.won_alone and journal.last_term == journal.term
         journal.term = max(journal.term, journal.last_term)
         return journal
 
@@ -339,7 +345,7 @@ class Journal:
             hard = _decode_hard_state(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"the hard state is unreadable ({error})") from error
-        self.term, self.vote = hard.term, hard.vote
+        self.term, self.vote, self.won_alone = hard.term, hard.vote, hard.won_alone
         self._hard_base_index = hard.base_index
         self._entries = [(b"", hard.base_index, hard.base_term)]
         self._members = [(hard.base_index, Members(hard.voters, hard.learners))]

@@ -201,6 +201,7 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
+        registry.locking.add(GetForUpdate)
         registry.on_lease.append(self._forget)
         registry.on_release.append(self._locks.release)
 

@@ -24,6 +24,7 @@ class Registry:
 
     Attributes:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
+        locking: those of the reads that take something for a time, counted from a clock that goes.
         commands: evaluated into a proposal of their own accord.
         writes: evaluated inside a transaction.
         checks: those of the writes that write nothing, and only fail if something has changed.
@@ -38,6 +39,7 @@ class Registry:
     """
 
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
+    locking: set[type] = field(default_factory=set)
     commands: dict[type, WriteEvaluator] = field(default_factory=dict)
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
     checks: set[type] = field(default_factory=set)

@@ -46,7 +46,7 @@ class Committer:
     Args:
         writes: the evaluators.
         checks: those of them that write nothing.
-        now: the node's clock.
+        now: about now, by the node's clock.
     """
 
     def __init__(
@@ -64,8 +64,12 @@ class Committer:
         registry.on_lease.append(self._restart)
 
     def _restart(self, _: Reader) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is forgotten may come again: nothing that began up to now counts as new."""
         self._latest.clear()
-        self._remembers_from = self._now()
+        self._remembers_from = self._now() + 1
 
     def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
         client, number = request.transaction_id[:8], request.transaction_id[8:]
@@ -73,9 +77,7 @@ class Committer:
         if latest is not None and number <= latest:
             return True
         if latest is None and len(self._latest) >= CLIENTS_MAX:
-            # What is forgotten may come again: nothing that began before now counts as new.
-            self._latest.clear()
-            self._remembers_from = self._now()
+            self._forget()
         self._latest[client] = number
         return request.began < self._remembers_from
 

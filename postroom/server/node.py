@@ -90,6 +90,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         members: of a new group; none if this node is to be added to one.
         sync: whether writes are synced before they count.
         lease_seconds: how long the others wait for a leaseholder that has gone.
+        rests_alone: whether a node that is alone writes nothing, its lease included, until there is
+            something to write.
     """
 
     node_id: int = 1
@@ -102,6 +104,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     gc_interval_seconds: float = 5.0
     poll_seconds: float = 5.0
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    rests_alone: bool = False
 
 
 _CEILING_KEY: Final = keys.store_key("clock ceiling")
@@ -179,7 +182,7 @@ class Node:
         evaluators.register(registry)
         reads = Reads(locks, protections)
         reads.register(registry)
-        Committer(registry.writes, registry.checks, self.clock.now).register(registry)
+        Committer(registry.writes, registry.checks, self.clock.reading).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
         feed = ChangeFeed(
@@ -190,6 +193,7 @@ class Node:
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
         messaging = Messaging(RANGE_ID, reads.check_age, replica.wake, deliveries, executions)
         messaging.register(registry)
+        self._first_due = messaging.first_due
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
@@ -339,10 +343,32 @@ class Node:
     def on_serving(self, serves: bool) -> None:
         """The lease has come here, or is not used any more."""
         _log.info("node %d %s", self.node_id, "serves" if serves else "serves no longer")
-        if serves:
-            self.services.start()
-        else:
+        if not serves:
             self.services.stop()
+        elif self.replica.rests:
+            self._wake_when_due()
+        else:
+            self.services.start()
+
+    def may_rest(self) -> bool:
+        """Whether nothing is due that the services would have to do."""
+        if not self.options.rests_alone:
+            return False
+        due = self._first_due(self.engine)
+        return not due or due > self.clock.reading()
+
+    def _wake_when_due(self) -> None:
+        """A store that rests has no services; they begin when something is due."""
+        due = self._first_due(self.engine) if self.replica.rests else 0
+        if not due:
+            return
+        milliseconds = (due - self.clock.reading() >> LOGICAL_BITS) + 1
+        if milliseconds <= 0:
+            self.replica.wake_up()
+            return
+        later = Pending()
+        later.callback = self._wake_when_due
+        self.tasks.at(min(milliseconds / 1000, self.options.poll_seconds), later)
 
     def _observe_nodes(self, stored: bytes | None) -> None:
         self.nodes = decode_nodes(stored)
@@ -428,7 +454,9 @@ class Node:
         """Let go of everything. What has not been answered by now gets an error."""
         self.services.stop()
         self.tasks.stop()
-        error = self.failed or self._write_ceiling(self.clock.last())
+        error = self.failed
+        if error is None and not (self.clock.rests and self._unsynced_since is None):
+            error = self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
         self.engine.close()
         if error is not None and self.failed is None and not self.options.sync:
