@@ -73,7 +73,9 @@ def test_a_restart_writes_nothing() -> None:
     puppets.propose(b"x")
     puppets.turn()
     stored = dict(puppets.engine.iterate(b"", b"\xff"))
+    again = puppets
     for _ in range(3):
+        again.engine.close()
         again = Puppets((1,), MemoryEngine(puppets.engine.disk))
         assert again.group.is_leader
         assert dict(again.engine.iterate(b"", b"\xff")) == stored
@@ -90,6 +92,7 @@ def test_who_was_not_elected_alone_enters_a_new_term() -> None:
     puppets.journal.pass_over(puppets.journal.last_index, 4)
     puppets.journal.end()
     puppets.engine.write(puppets.journal.writes, sync=True)
+    puppets.engine.close()
     again = Puppets((1,), MemoryEngine(puppets.engine.disk))
     assert again.group.term == 5
 

@@ -1,8 +1,8 @@
 """Transactions that take turns on one store, written down as they go.
 
-A :class:`Session` runs steps of several transactions, in any order, on a database in its synchronous
-form, and notes what each was told. In the end the oracle has all that were committed, what was there
-before, and what is there now.
+A :class:`Session` runs steps of several transactions, in any order, on a database in its
+synchronous form, and notes what each was told. In the end the oracle has all that were committed,
+what was there before, and what is there now.
 """
 
 from __future__ import annotations
@@ -129,6 +129,10 @@ class Session:
         """It has committed."""
         del self._open[who]
         self._committed.append(who)
+
+    def forget(self, who: str) -> None:
+        """It was refused."""
+        del self._open[who]
 
     def _rollback(self, who: str, _: str, __: str) -> object:
         self.transaction(who).rollback()

@@ -1,8 +1,8 @@
-"""Hermitage: the schedules of Martin Kleppmann's collection of anomalies, for keys and for inboxes.
+"""Hermitage: Martin Kleppmann's collection of anomalies, for keys and for inboxes.
 
-https://github.com/ept/hermitage, with its names. Each schedule interleaves a few transactions as the
-original does; whatever comes of it, those that were committed must have one order that explains all
-that they saw (:mod:`.oracle`), and the transactions named in the table, no others, are refused.
+https://github.com/ept/hermitage, with its names. Each schedule interleaves a few transactions as
+the original does; whatever comes of it, those that were committed must have one order that explains
+all that they saw (:mod:`.oracle`), and the transactions named in the table, no others, are refused.
 
 Three kinds of things are read and written, as the same schedule:
 
