@@ -128,6 +128,7 @@ class Node:
 
     Attributes:
         failed: why it does nothing any more.
+        feed: what those who watch are told from.
         nodes: who is in the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` is another one.
@@ -185,7 +186,7 @@ class Node:
         Committer(registry.writes, registry.checks, self.clock.reading).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
-        feed = ChangeFeed(
+        self.feed = feed = ChangeFeed(
             lambda: replica.last_commit, protections,
             lambda: bool(replica.waiting_for.get(TOKEN)), Signal(self.tasks),
         )  # fmt: skip
@@ -197,11 +198,11 @@ class Node:
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
-        self.services = self._create_services(replica, feed, deliveries, executions)
+        self.services = self._create_services(replica, deliveries, executions)
         return replica
 
     def _create_services(
-        self, replica: Replica, feed: ChangeFeed, deliveries: Signal, executions: Signal
+        self, replica: Replica, deliveries: Signal, executions: Signal
     ) -> Services:
         options, now = self.options, self.clock.now
 
@@ -217,7 +218,7 @@ class Node:
             dispatcher(self.upkeep, deliveries, *moving).run,
             executor(self.upkeep, executions, *moving).run,
             collector.run,
-            lambda: feed.forget_when_idle(self.tasks.sleep),
+            lambda: self.feed.forget_when_idle(self.tasks.sleep),
             Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
