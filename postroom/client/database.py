@@ -416,7 +416,8 @@ class Database:
     # --- the store itself
 
     def now(self) -> Moment | Awaitable[Timestamp]:
-        """A timestamp above every one so far: ``await db.now()``.
+        """A timestamp above that of every commit so far, and below that of every later one:
+        ``await db.now()``.
 
         An embedded store knows it at once: what it returns is the timestamp already, and may be
         awaited all the same. A remote one is asked.

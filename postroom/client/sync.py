@@ -325,7 +325,7 @@ class Database:
         return _iterate(self._sender, self._core.watch(start, end, after=after))
 
     def now(self) -> Timestamp:
-        """A timestamp above every one so far."""
+        """A timestamp above that of every commit so far, and below that of every later one."""
         moment = self._core.now()
         return moment if isinstance(moment, Timestamp) else self._run(_awaited(moment))
 

@@ -355,7 +355,9 @@ class Transaction:
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
-        They are deleted when the transaction commits, and free again when it does not.
+        They are deleted when the transaction commits, and free again when it does not. What is not
+        among them is no read; but an inbox that is found empty is one, unless others hold messages
+        of it: the commit raises ``TransactionConflict`` if it is not empty any more.
 
         Args:
             key: whose inbox.
