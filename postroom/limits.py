@@ -12,6 +12,9 @@ TRANSACTION_SECONDS_MAX: Final = 60.0
 REAPED_BYTES_DEFAULT: Final = TRANSACTION_BYTES_MAX // 2
 """A reap that names no number of bytes takes no more: its transaction must be able to commit it."""
 
+PEEKED_MESSAGES_MAX: Final = 10_000
+"""Of one inbox, by one ``peek`` of a transaction: the commit looks at each of them once more."""
+
 CLOCK_OFFSET_SECONDS_MAX: Final = 0.5
 """How far the clocks of two nodes may stand apart (``max_offset``)."""
 
@@ -23,6 +26,15 @@ SYNC_INTERVAL_SECONDS: Final = 0.05
 
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more requests join a proposal that has grown past this."""
+
+UPKEEP_BYTES: Final = 2 * 1024 * 1024
+"""Of that, what deliveries, updates and the collection of garbage have for themselves."""
+
+FEED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is kept of the last changes for those who watch them."""
+
+CACHE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What each of the two generations of a cache of engine values may hold."""
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""

@@ -347,7 +347,7 @@ class Database:
         found = await stored_messages(
             self._sender, arguments.key(key), arguments.timestamp(at), most
         )
-        return messages(key, found, self.codec)
+        return messages(key, found.messages, self.codec)
 
     async def inboxes(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
@@ -413,7 +413,8 @@ class Database:
     # --- the store itself
 
     def now(self) -> Moment | Awaitable[Timestamp]:
-        """A timestamp above every one so far: ``await db.now()``.
+        """A timestamp above that of every commit so far, and below that of every later one:
+        ``await db.now()``.
 
         An embedded store knows it at once: what it returns is the timestamp already, and may be
         awaited all the same. A remote one is asked.

@@ -84,9 +84,7 @@ async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Va
     return Values(found, moment)
 
 
-async def stored_messages(
-    sender: Sender, key: bytes, timestamp: int, limit: int
-) -> list[tuple[bytes, bytes]]:
+async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int) -> Peeked:
     """The oldest ``limit`` messages of an inbox, as (id, stored), as of ``timestamp`` (0: now).
 
     However many pages that takes, all of them are of one view: those after the first are read at
@@ -94,7 +92,7 @@ async def stored_messages(
     """
     page: Peeked = await sender.send(Peek(key, limit, timestamp, LIST_BYTES_PER_PAGE))
     if not page.more or len(page.messages) >= limit:
-        return page.messages
+        return page
     found = list(page.messages)
     moment = await sender.send(Protect(page.timestamp))
     try:
@@ -103,7 +101,7 @@ async def stored_messages(
             page = await sender.send(Peek(key, left, moment, LIST_BYTES_PER_PAGE, last))
             found += page.messages
             if not page.more or len(found) >= limit:
-                return found
+                return Peeked(found, page.more, moment)
     finally:
         await sender.send(Unprotect(moment))
 

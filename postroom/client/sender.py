@@ -65,8 +65,8 @@ class Sender(Protocol):
         """Let a time pass."""
 
     def now(self) -> int | Awaitable[int]:
-        """A timestamp above every one so far; a promise of one if somebody must be asked, which
-        has been done when this returns.
+        """A timestamp above that of every commit so far, below that of every later one; a promise
+        of one if somebody must be asked, which has been done when this returns.
         """
 
     def reading(self) -> int:

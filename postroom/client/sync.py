@@ -146,6 +146,10 @@ class Transaction:
         """Takes the oldest messages of ``key`` that nobody else holds; gone when it commits."""
         return self._run(self._core.reap_queue(key, max_results, max_bytes=max_bytes, wait=wait))
 
+    def peek(self, key: bytes, limit: int = 100) -> list[Message]:
+        """The oldest messages in the inbox of ``key``, without consuming any: a checked read."""
+        return self._run(self._core.peek(key, limit))
+
     def commit(self) -> Timestamp:
         """Makes everything take effect; returns the timestamp at which it does."""
         return self._run(self._core.commit())
@@ -321,7 +325,7 @@ class Database:
         return _iterate(self._sender, self._core.watch(start, end, after=after))
 
     def now(self) -> Timestamp:
-        """A timestamp above every one so far."""
+        """A timestamp above that of every commit so far, and below that of every later one."""
         moment = self._core.now()
         return moment if isinstance(moment, Timestamp) else self._run(_awaited(moment))
 

@@ -19,7 +19,7 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.codec import Codec
-from postroom.client.pages import pages, stored_values
+from postroom.client.reading import Reads
 from postroom.client.sender import Sender
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
@@ -34,8 +34,9 @@ from postroom.errors import (
     shorten,
 )
 from postroom.kv.clock import Timestamp, from_seconds
-from postroom.limits import REAPED_BYTES_DEFAULT, TRANSACTION_BYTES_MAX
+from postroom.limits import PEEKED_MESSAGES_MAX, REAPED_BYTES_DEFAULT, TRANSACTION_BYTES_MAX
 from postroom.messaging.requests import (
+    CheckInbox,
     Delivered,
     EnqueueMessage,
     EnqueueUpdate,
@@ -49,16 +50,13 @@ from postroom.ranges.requests import (
     Committed,
     CommitTransaction,
     Delete,
-    Get,
-    GetForUpdate,
     Put,
     ReleaseLocks,
     UpdateRequest,
-    Value,
 )
 from postroom.ranges.transactions import RECORD_SECONDS, advice_on_time
 
-_UNWRITTEN: Final[Any] = object()
+_COMMITTING: Final = "being committed"
 _OVERHEAD_BYTES: Final = 32
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
@@ -92,12 +90,10 @@ class Transaction:
         "_expires",
         "_id",
         "_locked",
-        "_read_timestamp",
         "_reads",
         "_reaped",
         "_sender",
         "_sends",
-        "_spans",
         "_timeout",
         "_unknown",
         "_writes",
@@ -111,13 +107,11 @@ class Transaction:
         self._timeout = timeout
         self.waited_seconds = 0.0
         self._start_clock()
-        self._read_timestamp = 0
         self._commit_timestamp = 0
-        self._reads: list[bytes] = []
-        self._spans: list[tuple[bytes, bytes | None]] = []
+        self._reads = Reads(sender)
         self._writes: dict[bytes, bytes | None] = {}
         self._sends: list[EnqueueMessage | EnqueueUpdate] = []
-        self._reaped: dict[bytes, list[bytes]] = {}
+        self._reaped: dict[bytes, dict[bytes, None]] = {}
         self._locked = False
         self._unknown = False
         self._bytes = 0
@@ -133,7 +127,8 @@ class Transaction:
     @property
     def read_timestamp(self) -> Timestamp | None:
         """Where it reads; ``None`` before its first read."""
-        return Timestamp(self._read_timestamp) if self._read_timestamp else None
+        moment = self._reads.timestamp
+        return Timestamp(moment) if moment else None
 
     @property
     def commit_timestamp(self) -> Timestamp | None:
@@ -153,14 +148,7 @@ class Transaction:
         Raises:
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
-        self._check_alive()
-        key = arguments.key(key)
-        written = self._writes.get(key, _UNWRITTEN)
-        if written is _UNWRITTEN:
-            reply: Value = await self._sender.send(Get(key, self._read_timestamp))
-            self._reads.append(key)
-            self._read_timestamp = reply.timestamp
-            written = reply.value
+        written = await self._stored(key)
         return None if written is None else self._codec.decode(written)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
@@ -168,12 +156,11 @@ class Transaction:
         self._check_alive()
         wanted = [arguments.key(key) for key in keys]
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
-        found = dict(self._writes)
+        found: dict[bytes, bytes | None] = {}
         if missing:
-            reply = await stored_values(self._sender, missing, self._read_timestamp)
-            self._reads += missing
-            self._read_timestamp = reply.timestamp
-            found.update(zip(missing, reply.values, strict=True))
+            found = dict(zip(missing, await self._reads.get_many(missing), strict=True))
+            self._check_open()
+        found.update(self._writes)
         decode = self._codec.decode
         return [None if (value := found[key]) is None else decode(value) for key in wanted]
 
@@ -186,18 +173,15 @@ class Transaction:
         self._check_alive()
         key = arguments.key(key)
         self._locked = True
-        left = self._remaining()
-        request = GetForUpdate(key, self._read_timestamp, self._id, left)
         try:
-            reply: Value = await self._sender.send(request, left)
+            stored = await self._reads.get_for_update(key, self._id, self._remaining())
         except DeadlineExceeded:
             raise TransactionConflict(
                 f"another transaction holds {shorten(key)} and did not end in time; nothing was "
                 "changed: try again (run() does)"
             ) from None
-        self._reads.append(key)
-        self._read_timestamp = reply.timestamp
-        written = self._writes.get(key, reply.value)
+        await self._check_still_open()
+        written = self._writes.get(key, stored)
         return None if written is None else self._codec.decode(written)
 
     def scan(
@@ -229,12 +213,9 @@ class Transaction:
         start, end = arguments.span(start, end)
         left = -1 if limit is None else limit
         own = sorted(self._own(start, end), reverse=reverse)
-        if not self._read_timestamp:
-            self._read_timestamp = await self._now()
         size = None if limit is None else limit + len(own)
-        scan = pages(self._sender, start, end, self._read_timestamp, limit=size, reverse=reverse)
-        async for page in scan:
-            self._spans.append((page.start, page.end))
+        async for page in self._reads.scan(start, end, limit=size, reverse=reverse):
+            self._check_open()
             for pair in _overlaid(page.pairs, own, page.start, page.end, reverse=reverse):
                 if left == 0:
                     return
@@ -304,10 +285,9 @@ class Transaction:
         key = arguments.key(key)
         if key in self._writes:
             return self._writes[key]
-        reply: Value = await self._sender.send(Get(key, self._read_timestamp))
-        self._reads.append(key)
-        self._read_timestamp = reply.timestamp
-        return reply.value
+        stored = await self._reads.get(key)
+        self._check_open()
+        return self._writes.get(key, stored)  # it may have been written meanwhile
 
     def _write(self, key: bytes, packed: bytes | None) -> None:
         self._grow(len(key) + (len(packed) if packed else 0))
@@ -379,7 +359,9 @@ class Transaction:
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
-        They are deleted when the transaction commits, and free again when it does not.
+        They are deleted when the transaction commits, and free again when it does not. What is not
+        among them is no read; but an inbox that is found empty is one, unless others hold messages
+        of it: the commit raises ``TransactionConflict`` if it is not empty any more.
 
         Args:
             key: whose inbox.
@@ -400,25 +382,64 @@ class Transaction:
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
         key = arguments.key(key)
-        patience = arguments.wait(wait)
-        reply = await self._reap(key, most, size, patience)
-        if reply is None:
-            return Reaped([], more=False)
-        taken = messages(key, reply.messages, self._codec)
-        if taken:
-            self._reaped.setdefault(key, []).extend(id_ for id_, _ in reply.messages)
-        return Reaped(taken, more=reply.more)
+        reply = await self._reap(key, most, size, arguments.wait(wait))
+        await self._check_still_open()
+        return self._taken(key, reply)
 
-    async def _reap(
-        self, key: bytes, most: int, size: int, patience: float
-    ) -> ReapedMessages | None:
-        """``None``: nothing came for ``patience`` seconds.
+    def _taken(self, key: bytes, reply: ReapedMessages) -> Reaped:
+        if reply.drained is not None:
+            self._reads.found_drained(key, reply.drained)
+        own = self._reaped.get(key, ())
+        # A new leaseholder has forgotten what this transaction holds, and may give it once more.
+        fresh = [pair for pair in reply.messages if pair[0] not in own] if own else reply.messages
+        if fresh:
+            self._reaped.setdefault(key, {}).update(dict.fromkeys(id_ for id_, _ in fresh))
+        return Reaped(messages(key, fresh, self._codec), more=reply.more)
+
+    async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
+        """The oldest messages in the inbox of ``key``, without consuming any.
+
+        A read like any other: as of the timestamp at which this transaction reads, and checked at
+        the commit, which fails if other messages would be seen by then. What comes behind the last
+        message of a peek that has found ``limit`` of them is not among that. Messages that other
+        transactions hold are shown, those that this one has reaped are not. What it sends itself
+        is not in an inbox before it commits.
+
+        Args:
+            key: whose inbox.
+            limit: how many messages at most. 10,000 of one inbox are the most that can be checked;
+                their bytes count towards the 16 MiB of the transaction.
+
+        Raises:
+            TransactionTooLarge: these are too many.
+        """
+        self._check_alive()
+        most = arguments.count(limit, "limit")
+        key = arguments.key(key)
+        asked = most + len(self._reaped.get(key, ()))
+        found = await self._reads.peek(key, asked)
+        self._check_open()
+        self._count_peeked(key, found)
+        own = self._reaped.get(key, ())
+        return messages(key, [pair for pair in found if pair[0] not in own][:most], self._codec)
+
+    def _count_peeked(self, key: bytes, found: list[tuple[bytes, bytes]]) -> None:
+        if len(found) > PEEKED_MESSAGES_MAX:
+            raise TransactionTooLarge(
+                f"more than {PEEKED_MESSAGES_MAX} messages of {shorten(key)} were peeked at, which "
+                "a commit cannot check; nothing was changed: peek with a lower limit"
+            )
+        for _, stored in found:
+            self._grow(len(stored))
+
+    async def _reap(self, key: bytes, most: int, size: int, patience: float) -> ReapedMessages:
+        """What there is, or what comes within ``patience`` seconds.
 
         Before it has read or reaped anything a transaction has no age: nothing that it knows can
         be outdated, and nobody waits for it. Afterwards the time that it waits counts, like any.
         """
         left = self._remaining()
-        is_idle = not (self._read_timestamp or self._reaped or self._unknown)
+        is_idle = not (self._reads or self._reaped or self._unknown)
         request = ReapQueue(
             key, most, size, self._id, self._timeout if is_idle else left, wait=patience > 0
         )
@@ -436,6 +457,9 @@ class Transaction:
                 self.waited_seconds += self._sender.monotonic() - began_to_wait
         if patience and is_idle:
             self._start_clock()
+        if reply is None:
+            # Nothing came. What there is now, the answer says: also, whether others hold it.
+            reply = await self._sender.send(msgspec.structs.replace(request, wait=False))
         return reply
 
     # --- ending
@@ -464,15 +488,17 @@ class Transaction:
         writes = self._requests()
         if not writes:
             await self._close("committed")
-            self._commit_timestamp = self._read_timestamp or await self._now()
+            self._commit_timestamp = self._reads.timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
+        self._closed = _COMMITTING
         try:
             reply: Committed = await self._sender.send(self._commit_request(writes))
         except CommitUnknown:
-            self._unknown = True
+            self._closed, self._unknown = "", True
             raise
         except Exception as error:
             if self._unknown and isinstance(error, Unavailable):
+                self._closed = ""
                 raise CommitUnknown(
                     "an earlier commit of this transaction may have happened, and the store cannot "
                     "tell now: commit again with the same transaction id"
@@ -480,7 +506,7 @@ class Transaction:
             await self._close("not committed")
             raise
         except BaseException:  # cancelled: whether it has happened, another commit tells
-            self._unknown = True
+            self._closed, self._unknown = "", True
             await self._release()
             raise
         self._closed = "committed"
@@ -501,19 +527,19 @@ class Transaction:
             Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
         ]
         if self._reaped:
-            requests += [ReapMessages(key, ids) for key, ids in self._reaped.items()]
+            requests += [ReapMessages(key, list(ids)) for key, ids in self._reaped.items()]
         requests += self._sends
-        return requests
+        return self._reads.checks(writes=bool(requests)) + requests
 
     def _commit_request(self, writes: list[Any]) -> CommitTransaction[Any]:
         return CommitTransaction(
             self._id,
             self._began,
             self._timeout,
-            self._read_timestamp,
-            _anchor(writes[0]),
-            self._reads,
-            self._spans,
+            self._reads.timestamp,
+            _anchor(next((w for w in writes if type(w) is not CheckInbox), writes[0])),
+            self._reads.keys,
+            self._reads.spans,
             writes,
         )
 
@@ -548,6 +574,12 @@ class Transaction:
                 f"the transaction was {self._closed} already; nothing was changed by this call: "
                 "begin a new one"
             )
+
+    async def _check_still_open(self) -> None:
+        """After what locks: granted to a transaction that has ended meanwhile, it is given back."""
+        if self._closed:
+            await self._release()
+            self._check_open()
 
     def _check_alive(self) -> None:
         """Before what asks the store."""

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from postroom.kv.engine import Reader, WriteSet
+from postroom.limits import CACHE_BYTES_MAX
 
 ENTRIES_MAX: Final = 16_384
-"""In each of the two generations."""
+"""In each of the two generations, which hold ``CACHE_BYTES_MAX`` bytes of keys and values."""
 
 ENTRY_BYTES_MAX: Final = 1024
 """Larger values are not worth their room here: copying them out of the engine dominates."""
@@ -30,12 +31,13 @@ _UNKNOWN: Final[Any] = object()
 class Cache:
     """A reader in front of another one."""
 
-    __slots__ = ("_old", "_stored", "_young")
+    __slots__ = ("_bytes", "_old", "_stored", "_young")
 
     def __init__(self, stored: Reader) -> None:
         self._stored = stored
         self._young: WriteSet = {}
         self._old: WriteSet = {}
+        self._bytes = 0
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of ``key``."""
@@ -65,21 +67,34 @@ class Cache:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
         for key, value in writes.items():
-            if key in young:
+            if value is not None and len(value) > ENTRY_BYTES_MAX:
+                # The old one first: who reads beside us must never find that behind the young one.
+                old.pop(key, None)
+                young.pop(key, None)
+            elif key in young:
                 young[key] = value
+                self._bytes += len(value or b"")
             elif key in old:
                 old[key] = value
+        if self._bytes > CACHE_BYTES_MAX:
+            self._begin_generation()
 
     def clear(self) -> None:
         """Anything may have changed."""
         self._young = {}
         self._old = {}
+        self._bytes = 0
 
     def offer(self, key: bytes, value: bytes | None) -> None:
         """The engine holds ``value`` at ``key``, as somebody has found out."""
         if value is not None and len(value) > ENTRY_BYTES_MAX:
             return
         self._young[key] = value
-        if len(self._young) > ENTRIES_MAX:
-            self._old = self._young
-            self._young = {}
+        self._bytes += len(key) + len(value or b"")
+        if len(self._young) > ENTRIES_MAX or self._bytes > CACHE_BYTES_MAX:
+            self._begin_generation()
+
+    def _begin_generation(self) -> None:
+        self._old = self._young
+        self._young = {}
+        self._bytes = 0

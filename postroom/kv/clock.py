@@ -9,6 +9,11 @@ A restart must not hand out a timestamp twice, even if the wall clock was set ba
 the node stores a *ceiling* above every timestamp that it hands out, and starts from it after a
 crash; closing cleanly stores the exact last timestamp instead.
 
+A clock *rests* until it hands out its first timestamp. Until then the stored ceiling itself serves
+those who only read: it is above everything that an earlier run has handed out, and below everything
+that will be, in this run or in any other one. So reading a store needs no write, not even of a
+ceiling, and still every later commit gets a timestamp above that of every read.
+
 Invariants: ``now`` is strictly increasing; every answer is below the stored ceiling.
 """
 
@@ -97,9 +102,12 @@ class HybridLogicalClock:
         self._last = ceiling
         self._ceiling = ceiling
         self._store_ceiling = store_ceiling
+        self.rests = ceiling > 0
+        """Whether nothing has been handed out yet."""
 
     def now(self) -> int:
         """A timestamp above every earlier one."""
+        self.rests = False
         timestamp = self._wall() << LOGICAL_BITS
         if timestamp <= self._last:
             timestamp = self._last + 1
@@ -111,6 +119,13 @@ class HybridLogicalClock:
                 timestamp = self._last + 1
         self._last = timestamp
         return timestamp
+
+    def read(self) -> int:
+        """A timestamp to read at: above all commits so far, and below all later ones.
+
+        While the clock rests it is always the same one, and nothing is stored for it.
+        """
+        return self._last if self.rests else self.now()
 
     def reading(self) -> int:
         """About now: not below any timestamp handed out, and possibly handed out itself later."""
@@ -132,11 +147,13 @@ class HybridLogicalClock:
         """
         if remote > from_milliseconds(self._wall()) + from_seconds(offset_seconds_max):
             raise ClockOffset(f"timestamp {remote} is more than {offset_seconds_max} s ahead")
-        self._last = max(self._last, remote)
+        self.pass_over(remote)
 
     def pass_over(self, timestamp: int) -> None:
         """Answers will be above ``timestamp``, which is committed, whatever the wall clock says."""
-        self._last = max(self._last, timestamp)
+        if timestamp > self._last:
+            self._last = timestamp
+            self.rests = False
 
     def wanted_ceiling(self) -> int | None:
         """A higher ceiling, if storing one with the next write saves a write of its own soon."""

@@ -50,6 +50,10 @@ class Claims:
             return Free(oldest, {})
         return Free(max(oldest, inbox.free_mark), inbox.messages)
 
+    def held_by(self, transaction_id: bytes, key: bytes) -> int:
+        """How many messages of ``key`` the transaction holds."""
+        return len(self._holders.get(transaction_id, {}).get(key, ()))
+
     def claim(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
         """The transaction takes the messages ``ids``, in their order."""
         inbox = self._inboxes.setdefault(key, _Claimed())

@@ -72,9 +72,10 @@ class Conservation:
         """Adds it to ``registry``."""
         registry.finishers.append(self.finish)
         registry.reads[ReadCounters] = lambda _, __: self.applied
-        registry.on_lease.append(self._restart)
+        registry.on_lease.append(self.restart)
 
-    def _restart(self, stored: Reader) -> None:
+    def restart(self, stored: Reader) -> None:
+        """The counters as they are stored."""
         record = stored.get(self._record)
         self.applied = Counters() if record is None else _decoder.decode(record)
 

@@ -76,6 +76,7 @@ class Inboxes:
             Peek: self.peek,
             ListInboxes: self.list_inboxes,
         }
+        registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
         registry.on_lease.append(lambda _: self._claims.clear())
         registry.on_lease_end.append(self._claims.clear)
@@ -114,7 +115,7 @@ class Inboxes:
 
     def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
-        mail = _read_mail(view, request.key)
+        mail = read_mail(view, request.key)
         taken: list[tuple[bytes, bytes]] = []
         more = False
         if mail is not None:
@@ -129,7 +130,10 @@ class Inboxes:
             ids = [id_ for id_, _ in taken]
             self._claims.claim(request.key, request.transaction_id, ids)
             self._holders.hold(request.transaction_id, request.seconds_max)
-        return Reaped(taken, more)
+            return Reaped(taken, more)
+        there = 0 if mail is None else mail.messages
+        held = self._claims.held_by(request.transaction_id, request.key) if there else 0
+        return Reaped([], more, held if held == there else None)
 
     def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> None:
         """``ReapMessages``: deletes exactly these, if all of them are still there.
@@ -138,7 +142,7 @@ class Inboxes:
             TransactionConflict: another transaction has reaped one of them.
         """
         key, stamp = request.key, ctx.stamp
-        mail = _read_mail(ctx, key)
+        mail = read_mail(ctx, key)
         if mail is None:
             raise _reaped_by_another(key)
         found, oldest = self._find(ctx, request, mail)
@@ -202,13 +206,14 @@ class Inboxes:
         ]
 
 
-def _read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
+def read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
+    """The entry of an inbox in the index; ``None``: it holds nothing."""
     stored = reader.get(keys.mail_key(key))
     return None if stored is None else _mail.decode(stored)
 
 
 def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
-    mail = _read_mail(view, request.key)
+    mail = read_mail(view, request.key)
     if mail is None:
         return iter(())
     return _entries(view, request.key, max(mail.oldest, _first_after(request)))

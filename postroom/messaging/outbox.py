@@ -50,6 +50,7 @@ Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 and the transaction's id and source."""
 
 _encode = msgspec.msgpack.encode
+_recipients = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Due(NamedTuple):
@@ -116,8 +117,7 @@ class Outbox:
         """When the first entry after those ``taken`` is due."""
         lower = taken[-1][0] + b"\x00" if taken else self._head
         for key, _ in ctx.iterate(lower, self._end):
-            start = len(self._prefix)
-            return int.from_bytes(key[start : start + DUE_BYTES], "big")
+            return self._due_of(key)
         raise StoreCorrupted(
             f"the counter {self.pending} says that an outbox holds entries, but it is empty; "
             "nothing was changed: please report this"
@@ -129,6 +129,28 @@ class Outbox:
             return True
         due = view.iterate(self._head, self._prefix + keys.u64(view.now + 1))
         return next(iter(due), None) is None
+
+    def recipients_due(self, ctx: Evaluation, entries_max: int) -> set[bytes] | None:
+        """Whom the messages are for that are due here; ``None`` if there are more than that."""
+        if not self._waiting(ctx):
+            return set()
+        due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
+        found = [stored for _, stored in islice(due, entries_max + 1)]
+        if len(found) > entries_max:
+            return None
+        return {_recipients.decode(stored).key for stored in found}
+
+    def first_due(self, stored: Reader) -> int:
+        """When the first entry is due, as it is stored; 0: there is none."""
+        if not getattr(self._conservation.applied, self.pending):
+            return 0
+        for key, _ in stored.iterate(self._head, self._end):
+            return self._due_of(key)
+        return 0
+
+    def _due_of(self, key: bytes) -> int:
+        start = len(self._prefix)
+        return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
     def id_of(self, key: bytes) -> bytes:
         """The part of an entry's key that says where it comes from: commit timestamp and

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from postroom.limits import PEEKED_MESSAGES_MAX
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -53,6 +54,20 @@ class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
 
     key: Key
     ids: list[MessageId]
+
+
+class CheckInbox(Request, frozen=True, array_like=True, tag="check_inbox", gc=False):
+    """Writes nothing: the commit fails unless the inbox of ``key`` is as its transaction saw it.
+
+    Attributes:
+        messages: how many it holds, and none is on its way; ``None``: that does not matter.
+        ids: of the first of them, in order. Those that the transaction reaps itself are still
+            there, so checks come before ``ReapMessages``.
+    """
+
+    key: Key
+    messages: Count | None
+    ids: Annotated[tuple[MessageId, ...], msgspec.Meta(max_length=PEEKED_MESSAGES_MAX)]
 
 
 # --- reads ------------------------------------------------------------------------------------
@@ -186,10 +201,18 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reaped(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ReapQueue``: (id, stored ``Delivered``), and whether there is more."""
+    """Answers ``ReapQueue``.
+
+    Attributes:
+        messages: (id, stored ``Delivered``).
+        more: whether others wait that nobody holds.
+        drained: if none was free, and no other transaction holds any: how many there are, which
+            this one holds itself. ``None`` otherwise.
+    """
 
     messages: list[tuple[bytes, bytes]]
     more: bool
+    drained: int | None = None
 
 
 class Peeked(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postroom.kv.engine import Reader
+from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.delivery import Delivery
@@ -58,11 +60,22 @@ class Messaging:
         outboxes, conservation = self.outboxes, self.conservation
         for part in (outboxes, self.inboxes, self.dead_letters, conservation):
             part.register(registry)
+        InboxChecks(outboxes.deliverable).register(registry)
         Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
         registry.finishers.append(self._signal)
+
+    def first_due(self, stored: Reader) -> int:
+        """When the services have something to do, by what is stored, before they are started.
+
+        Returns:
+            The timestamp at which the first entry of an outbox is due; 0: there is none.
+        """
+        self.conservation.restart(stored)
+        outboxes = (self.outboxes.deliverable, self.outboxes.executable)
+        return min(filter(None, (each.first_due(stored) for each in outboxes)), default=0)
 
     def _signal(self, ctx: Evaluation) -> None:
         """Of what the proposal leaves pending, the services hear once it is applied."""

@@ -13,6 +13,7 @@ import msgspec
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CheckInbox,
     DeadLetter,
     DiscardDeadLetters,
     EnqueueMessage,
@@ -72,6 +73,7 @@ WriteRequest: TypeAlias = (
     | EnqueueMessage
     | EnqueueUpdate
     | ReapMessages
+    | CheckInbox
     | ReplayDeadLetters
     | DiscardDeadLetters
 )

@@ -28,6 +28,8 @@ Invariants:
   whose log is at least as up to date (section 5.4.1).
 * Each voter is counted once an election, and only if it is a voter by this member's log.
 * Term and vote are synced before anybody hears of them.
+* Who was elected as the only voter goes on in its term when it is started again, if it is alone:
+  nobody else can have been elected in it, and nothing needs to be written.
 * A member whose state is not in place (:mod:`.snapshot_receiver`) does not campaign: it votes.
 """
 
@@ -101,6 +103,9 @@ class Elections:
         core = self._core
         if not core.may_campaign():
             return
+        if core.may_lead_again():
+            core.lead_again()
+            return
         if core.is_only_voter:
             self._campaign()
             return
@@ -118,6 +123,7 @@ class Elections:
         core.restart_election_timer()
         core.become_candidate()
         if core.is_only_voter:
+            log.won_alone = True
             core.become_leader()
         for peer in core.voters:
             core.send(peer.id, Vote(core.term, log.last_index, log.last_term, transfer))

@@ -74,6 +74,7 @@ class HardState(msgspec.Struct, array_like=True, frozen=True):
     voters: NodeIds
     learners: NodeIds = ()
     outgoing: NodeIds = ()
+    won_alone: bool = False
 
 
 class _Versioned(msgspec.Struct, array_like=True, frozen=True):
@@ -134,6 +135,8 @@ class Journal:
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
+        self.won_alone = False
+        """Whether this member leads ``term``: it was the only voter when it entered it."""
 
     # Reading.
 
@@ -221,15 +224,15 @@ class Journal:
     def _hard_state(self, base_index: int, base_term: int) -> bytes:
         members = self._members[0][1]
         place = (self.term, self.vote, base_index, base_term, members.voters, members.learners)
-        if members.is_joint:
-            return _encode((FORMAT_VERSION_JOINT, *place, members.outgoing))
-        return _encode((FORMAT_VERSION, *place))
+        version = FORMAT_VERSION_JOINT if members.is_joint else FORMAT_VERSION
+        return _encode((version, *place, members.outgoing, self.won_alone))
 
     def set_term(self, term: int, vote: NodeId | None) -> None:
         """Enter ``term``, having voted for ``vote``."""
         assert term >= self.term, f"term falls from {self.term} to {term}"
         self.term = term
         self.vote = vote
+        self.won_alone = False
         self._hard_state_changed = self.needs_sync = self.enters_term = True
 
     def add(self, payload: bytes, index: int, term: int) -> None:
@@ -331,6 +334,7 @@ class Journal:
         stored = list(engine.iterate(journal._entry_prefix, upper))
         journal._read_entries(stored)
         journal._meet(applied_index)
+        journal.won_alone = journal.won_alone and journal.last_term == journal.term
         journal.term = max(journal.term, journal.last_term)
         return journal
 
@@ -347,7 +351,7 @@ class Journal:
             hard = _decode_hard_state(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"the hard state is unreadable ({error})") from error
-        self.term, self.vote = hard.term, hard.vote
+        self.term, self.vote, self.won_alone = hard.term, hard.vote, hard.won_alone
         self._hard_base_index = hard.base_index
         self._entries = [(b"", hard.base_index, hard.base_term)]
         self._members = [(hard.base_index, Members(hard.voters, hard.learners, hard.outgoing))]

@@ -278,6 +278,21 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """Lead: a majority has voted for this candidate (section 5.2)."""
         self.__onBecomeLeader()
 
+    def may_lead_again(self) -> bool:
+        """Whether this member has led its term alone before it was stopped, and is alone still.
+
+        Then nobody else was, or can be, elected in that term, and nobody else has its entries.
+        """
+        log = self.journal
+        is_applied = not len(log) and log.last_index == self.applied_index
+        return self.is_sole and log.won_alone and is_applied and not self.installing
+
+    def lead_again(self) -> None:
+        """Go on leading the same term: nothing is entered, voted or appended."""
+        self.leader = self.node_id
+        self.__setState(LEADER)
+        self.first_index_of_term = self.journal.last_index
+
     def vote_for(self, candidate: NodeId) -> None:
         """Give this term's vote to ``candidate``."""
         self.__setCurrentTerm(self.term, candidate)

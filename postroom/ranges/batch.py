@@ -8,6 +8,11 @@
 
 Evaluation has no effect but in memory; what it comes to takes place when the group has replicated
 and applied it.
+
+Clients may keep more waiting than a proposal holds, for ever. So upkeep (deliveries, deferred
+updates, the collection of garbage) has a share of each proposal that clients do not get: bytes, and
+at least one request. When a proposal is halved because it was too large, there may be room for one
+request only: then it is the turn of either by turns.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.limits import PROPOSAL_BYTES_MAX, UPKEEP_BYTES
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
 from postroom.ranges.calls import Call, Command, Proposal, Result
@@ -45,7 +50,7 @@ class Batcher:
 
     Attributes:
         queue: the calls that somebody waits for.
-        upkeep: the others, which are evaluated after them.
+        upkeep: the others, which are evaluated after them, in a share of their own.
         refusal: what urgent calls are told instead of being evaluated, if anything.
     """
 
@@ -67,6 +72,7 @@ class Batcher:
         self._tenure = tenure
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         self._requests_max = _REQUESTS_MAX
+        self._upkeep_leads = False
 
     def evaluate(self, last_commit: int) -> Proposal | None:
         """One proposal of what waits.
@@ -80,9 +86,10 @@ class Batcher:
         """
         ctx = Evaluation(self._cache, self._range_id, last_commit)
         results: list[Result] = []
-        self._evaluate_calls(ctx, self.queue, results)
         if self.upkeep:
-            self._evaluate_calls(ctx, self.upkeep, results)
+            self._evaluate_both(ctx, results)
+        else:
+            self._evaluate_calls(ctx, self.queue, results, PROPOSAL_BYTES_MAX)
         try:
             self._complete(ctx)
         except Exception as error:
@@ -97,11 +104,24 @@ class Batcher:
         until = self._tenure.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until)
 
-    def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
+    def _evaluate_both(self, ctx: Evaluation, results: list[Result]) -> None:
+        """Each queue in its share."""
+        clients, upkeep = PROPOSAL_BYTES_MAX - UPKEEP_BYTES, UPKEEP_BYTES
+        if self._upkeep_leads:
+            self._evaluate_calls(ctx, self.upkeep, results, upkeep)
+            self._evaluate_calls(ctx, self.queue, results, clients)
+        else:
+            self._evaluate_calls(ctx, self.queue, results, clients)
+            self._evaluate_calls(ctx, self.upkeep, results, upkeep)
+
+    def _evaluate_calls(
+        self, ctx: Evaluation, queue: deque[Call], results: list[Result], share_bytes: int
+    ) -> None:
         commands, now, room = self._registry.commands, self._clock.now, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
-        while queue and ctx.bytes < PROPOSAL_BYTES_MAX and room:
+        bytes_max = ctx.bytes + share_bytes
+        while queue and ctx.bytes < bytes_max and room:
             call = queue.popleft()
             room -= 1
             if call.cancelled:
@@ -148,6 +168,7 @@ class Batcher:
                 "smaller transactions"
             ))], last_commit)  # fmt: skip
         self._requests_max = len(results) // 2
+        self._upkeep_leads = not self._upkeep_leads
         for call, _, _ in reversed(results):
             (self.queue if call.urgent else self.upkeep).appendleft(call)
         return None

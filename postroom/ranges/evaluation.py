@@ -91,6 +91,7 @@ class Evaluation:
         sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
             accepted so far, for the companions to take up.
         after: what to do on the leaseholder once the proposal is applied.
+        scratch: what evaluators remember for as long as the proposal is in the making.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Evaluation:
         "last_commit",
         "ordinal",
         "range_id",
+        "scratch",
         "sent",
         "source",
         "staged",
@@ -128,6 +130,7 @@ class Evaluation:
         self.sent: list[Any] = []
         self.deferred: list[Any] = []
         self.after: list[Callable[[], None]] = []
+        self.scratch: dict[type, Any] = {}
         self.bytes = 0
         self._earlier: WriteSet = {}
         self._request_tally: dict[str, int] = {}
@@ -184,6 +187,10 @@ class Evaluation:
         garbage, after = self._step_marks
         del self.garbage[garbage:]
         del self.after[after:]
+
+    def sent_before(self) -> int:
+        """How many of those ``sent`` are of transactions accepted before: none is undone."""
+        return self._marks[2]
 
     # --- reading
 

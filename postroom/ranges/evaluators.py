@@ -200,6 +200,7 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
+        registry.locking.add(GetForUpdate)
         registry.on_lease.append(lambda _: self._forget())
         registry.on_lease_end.append(self._forget)
         registry.on_release.append(self._locks.release)

@@ -1,9 +1,16 @@
 """The change feed of a range: what ``watch`` reads.
 
 Committed changes can always be read from the versions themselves, by scanning the span. That costs
-as much as the span is long, so while somebody watches, the leaseholder also keeps the last
-``CHANGES_MAX`` changes in memory, in order of commit. A reader that is further behind scans,
-until it has caught up: once, if all that it lacks goes into one answer.
+as much as the span is long, so while somebody watches, the leaseholder also keeps the last changes
+in memory, in order of commit: ``CHANGES_MAX`` of them at most, and ``FEED_BYTES_MAX`` bytes. A
+reader that is further behind scans, until it has caught up: once, if all that it lacks goes into
+one answer.
+
+::
+
+    nothing kept ── somebody asks ─▶ kept ── nobody waits, and nobody has asked for a while ─┐
+         ▲                                    (IDLE_SECONDS), or the lease is over           │
+         └───────────────────────────────────────────────────────────────────────────────────┘
 
 An answer ends with the commit that makes it large, and says how far it is complete: who asks on
 from there misses nothing.
@@ -12,12 +19,13 @@ from there misses nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
 
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader, WriteSet
+from postroom.limits import FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
@@ -27,18 +35,53 @@ CHANGES_MAX: Final = 10_000
 CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more commits join an answer that has grown past this. With the largest one it fits a frame."""
 SKIPPED_MAX: Final = 100
+IDLE_SECONDS: Final = 10.0
+"""A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
+_IDLE_WAIT_SECONDS: Final = 3600.0
 _OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
 
 
-class ChangeFeed:
-    """Evaluates ``ScanChanges``."""
+class Signal(Protocol):
+    """Set when something has begun to be kept."""
 
-    def __init__(self, applied: Callable[[], int], protections: Protections) -> None:
+    def set(self) -> None:
+        """Somebody watches."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Until it is set, or for a time; then it is not set any more."""
+
+
+class ChangeFeed:
+    """Evaluates ``ScanChanges``.
+
+    Args:
+        applied: the timestamp of the last commit that is applied.
+        protections: how far back versions are there.
+        is_awaited: whether anybody waits for ``TOKEN``.
+        watched: set when changes begin to be kept.
+    """
+
+    def __init__(
+        self,
+        applied: Callable[[], int],
+        protections: Protections,
+        is_awaited: Callable[[], bool],
+        watched: Signal,
+    ) -> None:
         self._applied = applied
         self._protections = protections
+        self._is_awaited = is_awaited
+        self._watched = watched
+        self._asked = False
         self._recent: list[Change] = []
+        self._bytes = 0
         self._floor: int | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much is kept in memory."""
+        return self._bytes
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
@@ -49,9 +92,11 @@ class ChangeFeed:
     def read(self, view: View, request: ScanChanges) -> Changes:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
+        self._asked = True
         if self._floor is None and not view.in_flight:
             # What is under way was evaluated when nobody watched: it will not be remembered.
             self._floor = until
+            self._watched.set()
         if self._floor is not None and request.after >= self._floor:
             changes = self._from_memory(request, until)
         else:
@@ -100,15 +145,41 @@ class ChangeFeed:
             ctx.after.append(lambda: self._remember(_changes(staged, before)))
 
     def _remember(self, changes: list[Change]) -> None:
+        if self._floor is None:
+            return  # forgotten meanwhile
         self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
-        if len(self._recent) > CHANGES_MAX:
-            dropped = len(self._recent) - CHANGES_MAX // 2
-            self._floor = self._recent[dropped - 1].timestamp
-            del self._recent[:dropped]
+        self._bytes += sum(map(_size, changes))
+        if len(self._recent) > CHANGES_MAX or self._bytes > FEED_BYTES_MAX:
+            self._drop_oldest()
 
-    def _forget(self, _: Reader) -> None:
+    def _drop_oldest(self) -> None:
+        """Half of what may be kept stays: dropping costs little for each change."""
+        dropped = max(len(self._recent) - CHANGES_MAX // 2, 0)
+        size = self._bytes - sum(map(_size, self._recent[:dropped]))
+        while size > FEED_BYTES_MAX // 2:
+            size -= _size(self._recent[dropped])
+            dropped += 1
+        self._floor = self._recent[dropped - 1].timestamp
+        del self._recent[:dropped]
+        self._bytes = size
+
+    def _forget(self, _: Reader | None = None) -> None:
         self._recent = []
+        self._bytes = 0
         self._floor = None
+
+    async def forget_when_idle(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """A service of the leaseholder: what nobody watches any more is not kept."""
+        try:
+            while True:
+                await self._watched.wait(_IDLE_WAIT_SECONDS)
+                while self._floor is not None:
+                    self._asked = False
+                    await sleep(IDLE_SECONDS)
+                    if not (self._asked or self._is_awaited()):
+                        self._forget()
+        finally:
+            self._forget()  # another node serves, or none
 
 
 def _bounded(changes: list[Change], until: int) -> Changes:
@@ -117,9 +188,13 @@ def _bounded(changes: list[Change], until: int) -> Changes:
     for index, change in enumerate(changes):
         if size > CHANGES_BYTES_MAX and change.timestamp > last:
             return Changes(changes[:index], last)
-        size += len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
+        size += _size(change)
         last = change.timestamp
     return Changes(changes, until)
+
+
+def _size(change: Change) -> int:
+    return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 
 def _changes(staged: WriteSet, before: int) -> list[Change]:

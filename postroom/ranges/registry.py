@@ -24,8 +24,10 @@ class Registry:
 
     Attributes:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
+        locking: those of the reads that take something for a time, counted from a clock that goes.
         commands: evaluated into a proposal of their own accord.
         writes: evaluated inside a transaction.
+        checks: those of the writes that write nothing, and only fail if something has changed.
         companions: evaluated after the requests of a proposal, each like one more request, when
             those have tallied anything: what can be done along with them (delivering what they
             send).
@@ -41,8 +43,10 @@ class Registry:
     """
 
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
+    locking: set[type] = field(default_factory=set)
     commands: dict[type, WriteEvaluator] = field(default_factory=dict)
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
+    checks: set[type] = field(default_factory=set)
     companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys, versions
-from postroom.kv.cache import Cache
+from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine
 from postroom.raft.group import Group
@@ -65,6 +65,9 @@ class Host(Protocol):
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
+
+    def may_rest(self) -> bool:
+        """Whether a replica that is alone may only read, and write nothing before it must."""
 
     def on_serving(self, serves: bool) -> None:
         """The replica has begun to serve under a new lease, or will not serve under this one."""
@@ -211,7 +214,9 @@ class Replica:
 
     def _read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         view = self._view
-        view.now = now = self._clock.now()
+        if self._clock.rests and type(call.request) in self.registry.locking:
+            self._clock.now()
+        view.now = now = self._clock.read()
         if not self._tenure.serves(now):
             self._without_lease[call] = None
             self._waiting.look_later(call)
@@ -260,7 +265,7 @@ class Replica:
             version = self._stored.get(head)
         if generation != self._generation:
             return None
-        if not known:
+        if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
             self._offers.append((generation, head, version))
         return Value(versions.payload(version), at)
 
@@ -279,6 +284,11 @@ class Replica:
     def serves(self) -> bool:
         """Whether this replica answers reads now, and evaluates commands."""
         return self._tenure.serves(self._clock.reading())
+
+    @property
+    def rests(self) -> bool:
+        """Whether it only reads, and has written nothing since it was started."""
+        return self._tenure.resting
 
     @property
     def lease(self) -> leases.Lease:
@@ -319,8 +329,9 @@ class Replica:
             self._turn_away()
         elif self._hands_over is not None:
             self._give_back_lease(self._hands_over)
-        elif not self.serves:
-            self._ask_for_lease()
+        elif not self.serves or self._tenure.resting:
+            if not self._rest():
+                self._ask_for_lease()
         else:
             self._take_offers()
             self._submit_again(_taken(self._without_lease))
@@ -343,9 +354,33 @@ class Replica:
         else:
             self._finish(proposal.results, proposal.after)
 
+    def _rest(self) -> bool:
+        """Alone, and with the lease of an earlier life: read, until there is something to write."""
+        if self._tenure.serves_from or self._queue or self._upkeep:
+            return False
+        if self.group.learners or len(self.group.members) > 1 or not self._host.may_rest():
+            return False
+        if not self._tenure.rest():
+            return False
+        self._begin_with_fresh_memory()
+        self.last_commit = self._clock.read()
+        return True
+
+    def wake_up(self) -> None:
+        """There is something to do: do not rest any longer."""
+        self._wants_lease = True
+        self._host.wake(urgent=False)
+
+    def _end_rest(self) -> None:
+        self._wants_lease = False
+        self._host.on_serving(True)
+        self._serve_again()
+
     def _ask_for_lease(self) -> None:
         """For the same lease again, if it has lapsed; or for the next one."""
-        if self._tenure.serves_from:
+        if self._tenure.resting:
+            lease, after = self._tenure.extended(), self._end_rest
+        elif self._tenure.serves_from:
             lease, after = self._tenure.extended(), self._serve_again
         else:
             lease, after = self._tenure.successor(), self._begin_to_serve
@@ -359,6 +394,9 @@ class Replica:
         """The lease is ours: memory starts afresh from what is stored."""
         if not self.group.is_leader:
             return  # it was another leader that had the entry committed after all
+        self._begin_with_fresh_memory()
+
+    def _begin_with_fresh_memory(self) -> None:
         self.last_commit = self._tenure.begin()
         self._wants_lease = False
         self._cache.clear()

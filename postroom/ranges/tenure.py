@@ -3,8 +3,15 @@
 ::
 
     nobody, or another one ── may ask ─▶ asked ── applied ─▶ serves ─┬─ lapsed ── asked ─▶ serves
-            ▲                                                        │
+            ▲    ╲                                                   │ ▲
+            │     ╲─ its own, alone ─▶ rests: only reads ── asked ───┼─┘
             └─────────────── given back · another one's · lead lost ─┘
+
+A node that is alone in its group, and holds the stored lease from an earlier life, *rests*: it
+reads under that lease without writing anything. Nobody else can take the lease: there is nobody,
+and a second member could only come by an entry that this node proposes. It reads at the clock's
+stored ceiling, which is above all that its earlier life has written or read. Before its first write
+it asks for more of the lease, as if that had lapsed.
 
 :mod:`.lease` says why this is safe. Everything here is in memory; a restart begins with nobody, as
 if the stored lease had been applied just now.
@@ -31,6 +38,7 @@ class Tenure:
 
     Attributes:
         lease: the one that is applied.
+        resting: it serves reads only, and has written nothing.
         serves_from: where this node's lease began, once memory has been begun afresh for it; 0:
             it does not serve under the lease that is applied.
     """
@@ -43,6 +51,7 @@ class Tenure:
         "_seconds",
         "_until",
         "lease",
+        "resting",
         "serves_from",
     )
 
@@ -56,6 +65,7 @@ class Tenure:
     ) -> None:
         self.lease = lease
         self.serves_from = 0
+        self.resting = False
         self._node_id = node_id
         self._clock = clock
         self._monotonic = monotonic
@@ -67,11 +77,20 @@ class Tenure:
 
     def serves(self, now: int) -> bool:
         """Whether this replica may read and write at ``now``, at this moment."""
+        if self.resting:
+            return True
         return (
             self.serves_from != 0
             and self.lease.expiration > now
             and self._until > self._monotonic()
         )
+
+    def rest(self) -> bool:
+        """Serve reads under the stored lease; false if it is not this node's. For a node alone."""
+        if self.lease.holder != self._node_id or not self._clock.rests:
+            return False
+        self.resting = True
+        return True
 
     def begin(self) -> int:
         """Memory is fresh: serve. Answers from which timestamp on."""
@@ -81,10 +100,13 @@ class Tenure:
     def granted(self, until: float) -> None:
         """A proposal that asked for the lease, or for more of it, is applied."""
         self._until = max(self._until, until)
+        if until:
+            self.resting = False
 
     def end(self) -> bool:
         """Serve no longer under this lease; whether it did."""
         served, self.serves_from = self.serves_from != 0, 0
+        self.resting = False
         return served
 
     def applied(self, stored: bytes | None) -> bool:

@@ -45,11 +45,15 @@ class Committer:
 
     Args:
         writes: the evaluators.
-        now: the node's clock.
+        checks: those of them that write nothing.
+        now: about now, by the node's clock.
     """
 
-    def __init__(self, writes: dict[type, WriteEvaluator], now: Callable[[], int]) -> None:
+    def __init__(
+        self, writes: dict[type, WriteEvaluator], checks: set[type], now: Callable[[], int]
+    ) -> None:
         self._writes = writes
+        self._checks = checks
         self._now = now
         self._remembers_from = 0
         self._latest: dict[bytes, bytes] = {}
@@ -60,8 +64,12 @@ class Committer:
         registry.on_lease.append(self._restart)
 
     def _restart(self, _: Reader) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is forgotten may come again: nothing that began up to now counts as new."""
         self._latest.clear()
-        self._remembers_from = self._now()
+        self._remembers_from = self._now() + 1
 
     def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
         client, number = request.transaction_id[:8], request.transaction_id[8:]
@@ -69,9 +77,7 @@ class Committer:
         if latest is not None and number <= latest:
             return True
         if latest is None and len(self._latest) >= CLIENTS_MAX:
-            # What is forgotten may come again: nothing that began before now counts as new.
-            self._latest.clear()
-            self._remembers_from = self._now()
+            self._forget()
         self._latest[client] = number
         return request.began < self._remembers_from
 
@@ -95,6 +101,8 @@ class Committer:
         evaluators = self._writes
         answers = [evaluators[type(write)](ctx, write) for write in request.writes]
         check_size(ctx.bytes - size_before)
+        if all(type(write) in self._checks for write in request.writes):
+            return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
         told = any(answer is not None for answer in answers)
         ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
         ctx.garbage.append(record)

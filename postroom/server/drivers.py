@@ -141,13 +141,13 @@ class AsyncioDriver:
         """A timestamp."""
         if self._closed:
             raise _closed()
-        return self.node.clock.now()
+        return self.node.clock.read()
 
     def reading(self) -> int:
-        """About now: cheap, and below what the clock answers after a restart."""
+        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
         clock = self.node.clock
         reading = clock.reading()
-        return reading if clock.outlives(reading) else self.now()
+        return reading if clock.rests or clock.outlives(reading) else self.now()
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -297,13 +297,13 @@ class ThreadDriver:
         with self._lock:
             if self._closed:
                 raise _closed()
-            return self.node.clock.now()
+            return self.node.clock.read()
 
     def reading(self) -> int:
-        """About now: cheap, and below what the clock answers after a restart."""
+        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
         clock = self.node.clock
         reading = clock.reading()
-        return reading if clock.outlives(reading) else self.now()
+        return reading if clock.rests or clock.outlives(reading) else self.now()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` to its end, blocking whenever it waits."""

@@ -43,6 +43,7 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
         sync_interval_seconds=SYNC_INTERVAL_SECONDS if durability == "interval" else None,
         gc_ttl_seconds=gc_ttl,
         disk_reserve_bytes=disk_reserve_bytes,
+        rests_alone=True,
     )
 
 

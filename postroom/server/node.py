@@ -31,7 +31,7 @@ import msgspec
 
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
@@ -45,7 +45,7 @@ from postroom.raft.transport import Transport
 from postroom.ranges import evaluators
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluators import Reads
-from postroom.ranges.feed import ChangeFeed
+from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.locks import LockTable
@@ -91,6 +91,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         members: of a new group; none if this node is to be added to one.
         sync: whether writes are synced before they count.
         lease_seconds: how long the others wait for a leaseholder that has gone.
+        rests_alone: whether a node that is alone writes nothing, its lease included, until there is
+            something to write.
     """
 
     node_id: int = 1
@@ -103,6 +105,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     gc_interval_seconds: float = 5.0
     poll_seconds: float = 5.0
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    rests_alone: bool = False
 
 
 _CEILING_KEY: Final = keys.store_key("clock ceiling")
@@ -126,6 +129,7 @@ class Node:
 
     Attributes:
         failed: why it does nothing any more.
+        feed: what those who watch are told from.
         nodes: who is in the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` is another one.
@@ -182,15 +186,20 @@ class Node:
         evaluators.register(registry)
         reads = Reads(locks, protections, replica.holders)
         reads.register(registry)
-        Committer(registry.writes, self.clock.now).register(registry)
+        Committer(registry.writes, registry.checks, self.clock.reading).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
-        ChangeFeed(lambda: replica.last_commit, protections).register(registry)
+        self.feed = feed = ChangeFeed(
+            lambda: replica.last_commit, protections,
+            lambda: bool(replica.waiting_for.get(TOKEN)), Signal(self.tasks),
+        )  # fmt: skip
+        feed.register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
         messaging = Messaging(
             RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions
         )
         messaging.register(registry)
+        self._first_due = messaging.first_due
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
@@ -216,6 +225,7 @@ class Node:
             dispatcher(self.upkeep, deliveries, *moving).run,
             executor(self.upkeep, executions, *moving).run,
             collector.run,
+            lambda: self.feed.forget_when_idle(self.tasks.sleep),
             Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
@@ -364,10 +374,32 @@ class Node:
     def on_serving(self, serves: bool) -> None:
         """The lease has come here, or is not used any more."""
         _log.info("node %d %s", self.node_id, "serves" if serves else "serves no longer")
-        if serves:
-            self.services.start()
-        else:
+        if not serves:
             self.services.stop()
+        elif self.replica.rests:
+            self._wake_when_due()
+        else:
+            self.services.start()
+
+    def may_rest(self) -> bool:
+        """Whether nothing is due that the services would have to do."""
+        if not self.options.rests_alone:
+            return False
+        due = self._first_due(self.engine)
+        return not due or due > self.clock.reading()
+
+    def _wake_when_due(self) -> None:
+        """A store that rests has no services; they begin when something is due."""
+        due = self._first_due(self.engine) if self.replica.rests else 0
+        if not due:
+            return
+        milliseconds = (due - self.clock.reading() >> LOGICAL_BITS) + 1
+        if milliseconds <= 0:
+            self.replica.wake_up()
+            return
+        later = Pending()
+        later.callback = self._wake_when_due
+        self.tasks.at(min(milliseconds / 1000, self.options.poll_seconds), later)
 
     def _observe_nodes(self, stored: bytes | None) -> None:
         self.nodes = decode_nodes(stored)
@@ -454,7 +486,9 @@ class Node:
         """Let go of everything. What has not been answered by now gets an error."""
         self.services.stop()
         self.tasks.stop()
-        error = self.failed or self._write_ceiling(self.clock.last())
+        error = self.failed
+        if error is None and not (self.clock.rests and self._unsynced_since is None):
+            error = self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
         self.engine.close()
         if error is not None and self.failed is None and not self.options.sync:

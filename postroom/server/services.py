@@ -2,6 +2,7 @@
 
 * the *dispatcher* delivers messages that are due, the *executor* carries out updates;
 * the *collector* removes versions that nobody can read any more;
+* the *feed* forgets the last changes when nobody watches any more;
 * the *keeper* makes the consensus group what the record of the nodes says, in a cluster.
 
 Each is a coroutine that the node's turns step (:mod:`.tasks`). A service of a deposed leaseholder

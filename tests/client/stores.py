@@ -202,7 +202,7 @@ class HandDriver:
         return waiting
 
     def now(self) -> int:
-        return self.node.clock.now()
+        return self.node.clock.read()
 
     def reading(self) -> int:
         return self.node.clock.reading()

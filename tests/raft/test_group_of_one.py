@@ -29,7 +29,7 @@ def test_a_proposal_made_before_the_first_turn_is_applied_in_it() -> None:
     again.group.propose(b"x", None, told.append)
     again.turn()
     assert told == [Outcome.APPLIED]
-    assert again.group.applied_index == 3
+    assert again.group.applied_index == 2
 
 
 def test_entry_and_effect_are_one_write() -> None:
@@ -61,10 +61,40 @@ def test_it_goes_on_after_a_restart() -> None:
         puppets.turn()
     puppets.engine.disk.crash(puppets.consensus._random)
     again = Puppets((1,), MemoryEngine(puppets.engine.disk))
-    assert (again.group.term, again.group.applied_index) == (2, 7)
-    assert again.machine.applied_now == [7]
+    assert (again.group.term, again.group.applied_index) == (1, 6)
+    assert again.group.has_applied_own_term
+    assert again.machine.applied_now == []
     assert list(again.machine.history().values()) == [b"0", b"1", b"2", b"3", b"4"]
-    assert again.journal.term_at(7) == 2
+    assert again.journal.term_at(6) == 1
+
+
+def test_a_restart_writes_nothing() -> None:
+    puppets = Puppets((1,))
+    puppets.propose(b"x")
+    puppets.turn()
+    stored = dict(puppets.engine.iterate(b"", b"\xff"))
+    again = puppets
+    for _ in range(3):
+        again.engine.close()
+        again = Puppets((1,), MemoryEngine(puppets.engine.disk))
+        assert again.group.is_leader
+        assert dict(again.engine.iterate(b"", b"\xff")) == stored
+    again.propose(b"y")
+    again.turn()
+    assert list(again.machine.history().values()) == [b"x", b"y"]
+
+
+def test_who_was_not_elected_alone_enters_a_new_term() -> None:
+    """It has voted for itself, and holds entries of that term, but another one has led it."""
+    puppets = Puppets((1,))
+    puppets.journal.begin({})
+    puppets.journal.set_term(4, 1)
+    puppets.journal.pass_over(puppets.journal.last_index, 4)
+    puppets.journal.end()
+    puppets.engine.write(puppets.journal.writes, sync=True)
+    puppets.engine.close()
+    again = Puppets((1,), MemoryEngine(puppets.engine.disk))
+    assert again.group.term == 5
 
 
 def test_a_struct_is_encoded_only_without_its_context() -> None:

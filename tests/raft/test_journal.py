@@ -60,7 +60,7 @@ def test_the_layout_is_as_documented() -> None:
     writes = book.turn(("set_term", 3, 2), ("add", b"\0x", 1, 3))
     assert writes == {
         b"\x02" + (7).to_bytes(8, "big") + b"l" + (1).to_bytes(8, "big"): b"\0" * 7 + b"\x03\0x",
-        PREFIX + b"h": msgspec.msgpack.encode([2, 3, 2, 0, 0, [1, 2], []]),
+        PREFIX + b"h": msgspec.msgpack.encode([2, 3, 2, 0, 0, [1, 2], [], False]),
     }
 
 
@@ -249,7 +249,7 @@ def test_what_was_stored_in_format_1_is_read() -> None:
     assert log.entries(6, 9) == [(b"\x02\x92\x01\x02", 6, 4), (b"\0x", 7, 4)]
     assert (log.members_at(5), log.members) == (Members((1, 2, 3)), Members((1, 2)))
     book.turn(("set_term", 5, None))
-    assert book.engine.get(PREFIX + b"h") == bytes.fromhex("97 02 05 c0 05 03 93 01 02 03 90")
+    assert book.engine.get(PREFIX + b"h") == bytes.fromhex("98 02 05 c0 05 03 93 01 02 03 90 c2")
     book.reopen()
 
 

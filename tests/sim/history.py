@@ -22,7 +22,7 @@ from typing import Any
 
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import versions
-from postroom.messaging.requests import EnqueueMessage, Peek, ReapMessages, ReapQueue
+from postroom.messaging.requests import CheckInbox, EnqueueMessage, Peek, ReapMessages, ReapQueue
 from postroom.ranges.requests import (
     Changes,
     Committed,
@@ -175,7 +175,10 @@ class History:
         record = content.records.get(id_)
         if attempt.outcome is Outcome.REFUSED:
             require(record is None, f"{id_.hex()} was refused, but is there")
-        if attempt.outcome is Outcome.COMMITTED and attempt.timestamp > content.collected:
+        only_reads = all(type(write) is CheckInbox for write in attempt.request.writes)
+        if only_reads:
+            require(record is None, f"{id_.hex()} wrote nothing, but has a COMMIT record")
+        elif attempt.outcome is Outcome.COMMITTED and attempt.timestamp > content.collected:
             require(record is not None, f"{id_.hex()} was acknowledged, and is lost")
         if record is not None:
             timestamp = int.from_bytes(record[:8], "big")

@@ -155,7 +155,7 @@ class Host:
         """
         if self.node is not None:
             with self._powered():
-                return self.node.clock.now()
+                return self.node.clock.read()
         raise Unavailable("the node is down", retry_after=0.01)
 
     def reading(self) -> int:
@@ -166,8 +166,9 @@ class Host:
         """
         if self.node is None:
             raise Unavailable("the node is down", retry_after=0.01)
-        reading = self.node.clock.reading()
-        return reading if self.node.clock.outlives(reading) else self.now()
+        clock = self.node.clock
+        reading = clock.reading()
+        return reading if clock.rests or clock.outlives(reading) else self.now()
 
     # --- turns
 

@@ -87,6 +87,7 @@ class Simulation:
             poll_seconds=choose([0.05, 1.0, 5.0]),
             gc_ttl_seconds=choose([1.0, 60.0]),
             gc_interval_seconds=choose([0.1, 2.0]),
+            rests_alone=True,
         )
         self.world = World(
             seed,

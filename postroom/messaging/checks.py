@@ -1,0 +1,106 @@
+"""What a transaction saw of an inbox, checked at its commit.
+
+``CheckInbox`` goes along with the writes of a transaction that found an inbox empty, or has peeked
+into one. The commit compares with what is there when it is evaluated, so nothing has to be kept
+for the comparison, and nothing that is collected is missed: the transaction takes its place in the
+order of commits now, and would see the same now.
+
+A message belongs to an inbox from its delivery on, and is delivered after its sender's commit. So
+that a commit counts with all it sends, messages on their way are looked for too::
+
+    earlier in this proposal       delivered at its end: among what was sent so far
+    due, in the outbox             behind a message that was scheduled: delivered a turn later
+
+What is scheduled and not due is not there, for nobody.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from postroom.errors import TransactionConflict, shorten
+from postroom.kv import keys
+from postroom.messaging.inbox import read_mail
+from postroom.messaging.outbox import Outbox, Parcel
+from postroom.messaging.requests import MESSAGE_ID_BYTES, CheckInbox
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.registry import Registry
+
+DUE_LOOKED_AT_MAX: Final = 1000
+"""If more are due, any of them may be for any inbox: the transaction is to try again."""
+
+
+class _OnTheirWay:
+    """To whom messages are on their way, as far as a proposal has come.
+
+    Attributes:
+        due: the recipients of what is due in the outbox; ``None``: there are too many.
+    """
+
+    def __init__(self, due: set[bytes] | None) -> None:
+        self._due = due
+        self._sent_to: set[bytes] = set()
+        self._looked_at = 0
+
+    def includes(self, ctx: Evaluation, key: bytes) -> bool:
+        """Whether ``key`` is about to get one that was committed before this transaction."""
+        if self._due is None or key in self._due:
+            return True
+        sent = ctx.sent_before()
+        parcels: list[Parcel] = ctx.sent[self._looked_at : sent]
+        for due, _, message, _, _ in parcels:
+            if due <= ctx.timestamp:
+                self._sent_to.add(message.key)
+        self._looked_at = sent
+        return key in self._sent_to
+
+
+class InboxChecks:
+    """Evaluates ``CheckInbox``."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def register(self, registry: Registry) -> None:
+        """Adds it to ``registry``."""
+        registry.writes[CheckInbox] = self.check
+        registry.checks.add(CheckInbox)
+
+    def check(self, ctx: Evaluation, request: CheckInbox) -> None:
+        """``CheckInbox``.
+
+        Raises:
+            TransactionConflict: the inbox is not as the transaction saw it.
+        """
+        key, ids = request.key, request.ids
+        mail = read_mail(ctx, key)
+        if request.messages is not None:
+            there = 0 if mail is None else mail.messages
+            if there != request.messages or self._on_their_way(ctx).includes(ctx, key):
+                raise _changed(key)
+        if ids and (mail is None or mail.oldest != ids[0] or _first(ctx, request) != ids):
+            raise _changed(key)
+
+    def _on_their_way(self, ctx: Evaluation) -> _OnTheirWay:
+        """Of this proposal; begun with its first check."""
+        known = ctx.scratch.get(_OnTheirWay)
+        if known is None:
+            due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_MAX)
+            ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
+        on_their_way: _OnTheirWay = known
+        return on_their_way
+
+
+def _first(ctx: Evaluation, request: CheckInbox) -> tuple[bytes, ...]:
+    """The ids of as many messages of the inbox as the request names."""
+    prefix, ids = keys.inbox_prefix(request.key), request.ids
+    entries = ctx.iterate(prefix + ids[0], prefix + b"\xff" * MESSAGE_ID_BYTES)
+    return tuple(raw[-MESSAGE_ID_BYTES:] for raw, _ in islice(entries, len(ids)))
+
+
+def _changed(key: bytes) -> TransactionConflict:
+    return TransactionConflict(
+        f"the inbox of {shorten(key)} is not any more as this transaction has seen it; nothing was "
+        "changed: try again (run() does)"
+    )

@@ -1,0 +1,63 @@
+"""The cache holds little, and only what the engine holds."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
+from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryEngine
+from postroom.limits import CACHE_BYTES_MAX, KEY_BYTES_MAX
+
+
+def test_small_values_that_become_large_are_not_kept() -> None:
+    engine = MemoryEngine()
+    cache = Cache(engine)
+    for number in range(100):
+        cache.get(b"%d" % number)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            cache.wrote({b"%d" % number: bytes(1_000_000)})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 10_000_000
+
+
+def test_long_keys_are_bounded_in_bytes() -> None:
+    cache = Cache(MemoryEngine())
+    tracemalloc.start()
+    try:
+        for number in range(5000):
+            cache.offer(b"%d" % number + bytes(KEY_BYTES_MAX), bytes(ENTRY_BYTES_MAX))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * CACHE_BYTES_MAX * 1.5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"a", b"b", b"c"]),
+            st.one_of(st.just("read"), st.none(), st.sampled_from([0, 10, ENTRY_BYTES_MAX + 1])),
+        )
+    )
+)
+def test_it_says_what_the_engine_says(steps: list[tuple[bytes, object]]) -> None:
+    engine = MemoryEngine()
+    cache = Cache(engine)
+    for number, (key, what) in enumerate(steps):
+        if what == "read":
+            assert cache.get(key) == engine.get(key)
+            continue
+        value = None if what is None else b"%d" % number + bytes(int(str(what)))
+        writes: WriteSet = {key: value}
+        engine.write(writes, sync=False)
+        cache.wrote(writes)
+        known, held = cache.peek(key)
+        assert not known or held == value

@@ -1,0 +1,115 @@
+"""What the feed keeps of the last changes: as much as it may, while somebody watches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from postroom.client.values import Change
+from postroom.limits import FEED_BYTES_MAX
+from postroom.ranges import feed
+from postroom.ranges.requests import ScanChanges
+from tests.client.stores import Running, Store
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.db.close()
+
+
+class Watcher:
+    """Somebody who watches a span, change by change."""
+
+    def __init__(self, store: Store, start: bytes, end: bytes) -> None:
+        self.store = store
+        self._changes: AsyncGenerator[Change, None] = store.core.watch(start, end)
+        self._next: Running[Change] = store.start(anext(self._changes))  # type: ignore[arg-type]
+
+    def next(self) -> bytes:
+        self.store.driver.settle()
+        change = self._next.result()
+        self._next = self.store.start(anext(self._changes))  # type: ignore[arg-type]
+        return bytes(change.value)
+
+    def leave(self) -> None:
+        for waiting in list(self.store.node.replica.waiting_for.get(feed.TOKEN, [])):
+            self.store.node.cancel(waiting)
+
+
+def test_large_changes_are_bounded_in_bytes(store: Store) -> None:
+    watcher = Watcher(store, b"a", b"b")
+    for number in range(40):
+        store.db.put(b"a", b"%02d" % number + bytes(1_000_000))
+        assert watcher.next()[:2] == b"%02d" % number
+        assert store.node.feed.kept_bytes <= FEED_BYTES_MAX
+    assert store.node.feed.kept_bytes > FEED_BYTES_MAX // 4
+
+
+def test_who_is_behind_what_is_kept_misses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "FEED_BYTES_MAX", 400)
+    watcher = Watcher(store, b"a", b"b")
+    since = store.driver.now()
+    for number in range(50):
+        store.db.put(b"a%02d" % (number % 7), b"%02d" % number + bytes(number % 60))
+    assert [watcher.next()[:2] for _ in range(50)] == [b"%02d" % number for number in range(50)]
+    assert 0 < store.node.feed.kept_bytes <= 400
+    changes = store.db.watch(b"a", b"b", after=since)
+    assert [next(changes).value[:2] for _ in range(50)] == [b"%02d" % each for each in range(50)]
+
+
+def test_a_commit_larger_than_all_that_is_kept_is_told_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "FEED_BYTES_MAX", 100)
+    watcher = Watcher(store, b"a", b"b")
+    with store.db.begin() as tx:
+        for number in range(5):
+            tx.put(b"a%d" % number, bytes(90) + b"%d" % number)
+    assert [watcher.next()[-1:] for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert store.node.feed.kept_bytes <= 100
+
+
+def test_what_nobody_watches_is_forgotten(store: Store) -> None:
+    watcher = Watcher(store, b"a", b"b")
+    store.db.put(b"a", bytes(1000))
+    watcher.next()
+    store.advance(5 * feed.IDLE_SECONDS)
+    assert store.node.feed.kept_bytes > 1000, "it waits still"
+    watcher.leave()
+    store.advance(2 * feed.IDLE_SECONDS)
+    assert store.node.feed.kept_bytes == 0
+    store.db.put(b"a", bytes(1000))
+    assert store.node.feed.kept_bytes == 0
+    timers = len(store.node.tasks._timers)
+    store.advance(100 * feed.IDLE_SECONDS)
+    assert len(store.node.tasks._timers) <= timers
+
+
+def test_a_watcher_that_reads_slowly_finds_it_again(store: Store) -> None:
+    since = store.driver.now()
+    for number in range(3):
+        store.db.put(b"a", b"%d" % number)
+        changes = store.start(_ask(store, ScanChanges(b"a", b"b", since)))
+        assert changes.result() == b"%d" % number
+        since = store.driver.now()
+        store.advance(5 * feed.IDLE_SECONDS)
+        assert store.node.feed.kept_bytes == 0
+
+
+async def _ask(store: Store, request: ScanChanges) -> bytes | None:
+    reply = await store.driver.send(request)
+    value: bytes | None = reply.changes[-1].value
+    return value
+
+
+def test_who_serves_no_longer_keeps_nothing(store: Store) -> None:
+    watcher = Watcher(store, b"a", b"b")
+    store.db.put(b"a", bytes(1000))
+    watcher.next()
+    store.node.replica.stop_serving()
+    assert store.node.feed.kept_bytes == 0

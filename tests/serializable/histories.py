@@ -1,0 +1,165 @@
+"""Transactions that take turns on one store, written down as they go.
+
+A :class:`Session` runs steps of several transactions, in any order, on a database in its
+synchronous form, and notes what each was told. In the end the oracle has all that were committed,
+what was there before, and what is there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import postroom
+from postroom.errors import TransactionConflict
+from tests.serializable.oracle import Done, State, explains
+
+
+class Session:
+    """See the module.
+
+    Args:
+        db: where the transactions run.
+        prefix: before all keys, so that sessions on one store do not meet.
+        before: what is there first.
+    """
+
+    def __init__(self, db: postroom.Database, prefix: str, before: State) -> None:
+        self.db = db
+        self.before = before
+        self.failed: set[str] = set()
+        self._prefix = prefix
+        self._open: dict[str, postroom.Transaction] = {}
+        self._done: dict[str, list[Done]] = {}
+        self._committed: list[str] = []
+        with db.begin() as tx:
+            for name, value in before.keys.items():
+                tx.put(self._key(name), value.encode())
+            for name, values in before.inboxes.items():
+                for value in values:
+                    tx.enqueue_message(self._key(name), value.encode())
+        db.drain()
+
+    def _key(self, name: str) -> bytes:
+        return f"{self._prefix}/{name}".encode()
+
+    def transaction(self, who: str) -> postroom.Transaction:
+        """The one of that name, begun where it is first named."""
+        if who not in self._done:
+            self._open[who], self._done[who] = self.db.begin(), []
+        return self._open[who]
+
+    # --- steps
+
+    def step(self, who: str, what: str, target: str = "", value: str = "") -> object:
+        """One step of a transaction; what it was told. Steps of one that has failed do nothing."""
+        if who in self.failed:
+            return None
+        try:
+            return getattr(self, f"_{what}")(who, target, value)
+        except TransactionConflict:
+            self.failed.add(who)
+            tx = self._open.pop(who)
+            if not tx.closed:
+                tx.rollback()
+            return None
+
+    def _note(self, who: str, what: str, target: str, told: object) -> object:
+        self._done[who].append(Done(what, target, told))
+        return told
+
+    def _put(self, who: str, target: str, value: str) -> object:
+        self.transaction(who).put(self._key(target), value.encode())
+        return self._note(who, "put", target, value)
+
+    def _delete(self, who: str, target: str, _: str) -> object:
+        self.transaction(who).delete(self._key(target))
+        return self._note(who, "delete", target, None)
+
+    def _get(self, who: str, target: str, _: str) -> object:
+        found = self.transaction(who).get(self._key(target))
+        return self._note(who, "get", target, found and found.decode())
+
+    def _lock(self, who: str, target: str, _: str) -> object:
+        found = self.transaction(who).get_for_update(self._key(target))
+        return self._note(who, "get", target, found and found.decode())
+
+    def _scan(self, who: str, _: str, __: str) -> object:
+        start, end = postroom.prefix(self._key(""))
+        found = {
+            key.decode().removeprefix(f"{self._prefix}/"): value.decode()
+            for key, value in self.transaction(who).scan(start, end)
+        }
+        return self._note(who, "scan", "", found)
+
+    def _send(self, who: str, target: str, value: str) -> object:
+        self.transaction(who).enqueue_message(self._key(target), value.encode())
+        return self._note(who, "send", target, value)
+
+    def _reap(self, who: str, target: str, most: str) -> object:
+        reaped = self.transaction(who).reap_queue(self._key(target), int(most or 100))
+        told = [each.value.decode() for each in reaped]
+        if told or not self._others_hold(who, target):
+            return self._note(who, "reap", target, told)
+        return self._note(who, "reap", target, None)
+
+    def _others_hold(self, who: str, target: str) -> bool:
+        return any(
+            done.what == "reap" and done.target == target and done.told
+            for other in self._open
+            if other != who
+            for done in self._done[other]
+        )
+
+    def _peek(self, who: str, target: str, _: str) -> object:
+        return self._note(who, "peek", target, self._peeked(who, target, 100))
+
+    def _peek_first(self, who: str, target: str, _: str) -> object:
+        return self._note(who, "peek_first", target, self._peeked(who, target, 1))
+
+    def _peeked(self, who: str, target: str, most: int) -> list[str]:
+        found = self.transaction(who).peek(self._key(target), most)
+        return [each.value.decode() for each in found]
+
+    def _commit(self, who: str, _: str, __: str) -> object:
+        self.transaction(who).commit()
+        self.committed(who)
+        return True
+
+    def committed(self, who: str) -> None:
+        """It has committed."""
+        del self._open[who]
+        self._committed.append(who)
+
+    def forget(self, who: str) -> None:
+        """It was refused."""
+        del self._open[who]
+
+    def _rollback(self, who: str, _: str, __: str) -> object:
+        self.transaction(who).rollback()
+        del self._open[who]
+        return True
+
+    # --- judging
+
+    def after(self, names: Iterable[str]) -> State:
+        """What is there now."""
+        self.db.drain()
+        start, end = postroom.prefix(self._key(""))
+        found = {
+            key.decode().removeprefix(f"{self._prefix}/"): value.decode()
+            for key, value in self.db.scan(start, end)
+        }
+        peeked = {name: self.db.peek(self._key(name)) for name in names}
+        return State(
+            found, {name: [each.value.decode() for each in held] for name, held in peeked.items()}
+        )
+
+    def judge(self) -> None:
+        """All that were committed fit into one order."""
+        for who in list(self._open):
+            self.step(who, "rollback")
+        done = [self._done[who] for who in self._committed]
+        targets = {each.target for steps in done for each in steps} | self.before.inboxes.keys()
+        after = self.after(sorted(targets - {""}))
+        told = dict(zip(self._committed, done, strict=True))
+        assert explains(self.before, done, after) is not None, f"{self.before} {told} {after}"

@@ -1,0 +1,240 @@
+"""A store that is only read stays as it is: no new term, no lease, no ceiling of the clock.
+
+And what is written afterwards still gets a timestamp above everything that was read before, in this
+life and in earlier ones, whatever the wall clock says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import postroom
+import postroom.aio
+from postroom.cli.application import app
+from postroom.kv import keys
+from postroom.kv.leveldb import LevelDBEngine
+from postroom.raft.journal import HardState
+from postroom.ranges import lease as leases
+from tests.client.stores import Store, dump
+
+READING_COMMANDS = (
+    ("status",), ("get", "a"), ("get", "nothing"), ("scan",), ("peek", "q"), ("inboxes",),
+    ("dead-letters",),
+)  # fmt: skip
+
+
+def fill(db: postroom.Database) -> None:
+    with db.begin() as tx:
+        tx.put(b"a", b"1")
+        tx.put(b"b", b"1")
+        tx.enqueue_message(b"q", b"m")
+        tx.enqueue_message(b"q", b"later", deliver_at=3600)
+        tx.enqueue_update(postroom.Accounting(b"x", {"n": 1}))
+        tx.enqueue_update(postroom.Increment(b"a"))
+    db.drain()
+
+
+def read_everything(db: postroom.Database) -> None:
+    before = db.now()
+    assert db.get(b"a") == db.get(b"a", at=before) == b"1"
+    assert db.get_many([b"a", b"nothing"]) == [b"1", None]
+    assert [key for key, _ in db.scan()] == [b"a", b"b"]
+    assert [key for key, _ in db.scan(reverse=True, at=before)] == [b"b", b"a"]
+    assert len(db.peek(b"q")) == len(db.peek(b"q", at=before)) == 1
+    assert [each.key for each in db.inboxes()] == [b"q"]
+    assert len(db.dead_letters()) == 1
+    assert db.accounting(b"x") == {"n": 1}
+    with db.snapshot() as snapshot:
+        assert snapshot.get(b"a") == b"1"
+        assert len(snapshot.peek(b"q")) == 1
+        assert len(list(snapshot.scan(b"", None))) == 2
+    with db.begin() as tx:
+        assert tx.get(b"a") == b"1"
+        assert len(list(tx.scan())) == 2
+        assert len(tx.peek(b"q")) == 1
+    assert tx.commit_timestamp is not None
+    db.drain()
+    assert db.now() >= before
+
+
+def stored(path: Path) -> dict[bytes, bytes]:
+    engine = LevelDBEngine.open(path)
+    try:
+        return dump(engine)
+    finally:
+        engine.close()
+
+
+def told(content: dict[bytes, bytes]) -> tuple[int, int]:
+    """The term, and the number of the lease."""
+    hard = msgspec.msgpack.decode(content[keys.raft_log_prefix(1) + b"h"], type=HardState)
+    lease = leases.decode(content[keys.record_key(1, leases.LEASE_RECORD)])
+    return hard.term, lease.sequence
+
+
+def test_reading_commands_leave_the_store_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with postroom.open(path) as db:
+        fill(db)
+    before = stored(path)
+    for _ in range(3):
+        for command, *arguments in READING_COMMANDS:
+            result = CliRunner().invoke(app, [command, "--path", str(path), *arguments])
+            assert result.exit_code == (arguments == ["nothing"]), result.output
+            assert stored(path) == before, command
+    assert told(before) == (1, 1)
+
+
+def test_reading_calls_leave_the_store_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with postroom.open(path) as db:
+        fill(db)
+    before = stored(path)
+    for _ in range(3):
+        with postroom.open(path) as db:
+            assert db.status().term == 1
+            read_everything(db)
+        assert stored(path) == before
+
+    async def body() -> None:
+        async with await postroom.aio.open(path) as db:
+            tx = db.begin()
+            values = await asyncio.gather(tx.get(b"a"), tx.get_many([b"b"]), tx.peek(b"q"))
+            assert values[0] == b"1"
+            await tx.commit()
+            assert [pair async for pair in db.scan(b"a", b"b")] == [(b"a", b"1")]
+
+    asyncio.run(body())
+    assert stored(path) == before
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store(rests_alone=True)
+    yield store
+    store.db.close()
+
+
+@pytest.mark.parametrize("end", [Store.restart, Store.kill])
+def test_nothing_is_written_after_a_crash_either(store: Store, end: Callable[[Store], Any]) -> None:
+    fill(store.db)
+    for _ in range(3):
+        end(store)
+        before = store.dump()
+        assert store.node.replica.rests
+        read_everything(store.db)
+        store.advance(1000)
+        assert store.dump() == before
+        assert store.engine.writes == 0
+
+
+def test_reading_for_hours_needs_no_turn(store: Store) -> None:
+    store.db.put(b"a", b"1")
+    store.restart()
+    assert store.node.next_deadline() is None
+
+
+@pytest.mark.parametrize("end", [Store.restart, Store.kill])
+def test_what_is_written_is_above_all_that_was_read(
+    store: Store, end: Callable[[Store], Any]
+) -> None:
+    """Also by a life that wrote nothing, while the wall clock was an hour ahead."""
+    store.db.put(b"a", b"1")
+    end(store)
+    store.clock.epoch_milliseconds += 3_600_000
+    tx, moment = store.db.begin(), store.db.now()
+    assert tx.get(b"a") == b"1"
+    assert tx.read_timestamp is not None
+    read_at = max(tx.read_timestamp, moment, store.db.begin().commit())
+    tx.rollback()
+    end(store)
+    store.clock.epoch_milliseconds -= 7_200_000
+    assert store.db.get(b"a", at=read_at) == b"1"
+    with store.db.begin() as tx:
+        tx.put(b"a", b"2")
+    assert tx.commit_timestamp is not None
+    assert tx.commit_timestamp > read_at
+    assert (store.db.get(b"a", at=read_at), store.db.get(b"a")) == (b"1", b"2")
+    assert next(store.db.watch(b"a", after=read_at)).value == b"2"
+
+
+def test_the_first_write_ends_the_rest(store: Store) -> None:
+    store.db.put(b"a", b"1")
+    lease = store.node.replica.lease
+    store.restart(after_seconds=100)
+    tx = store.db.begin()
+    assert tx.get(b"a") == b"1"
+    assert store.node.replica.rests
+    tx.put(b"a", b"2")
+    tx.commit()
+    assert not store.node.replica.rests
+    assert store.node.services.running
+    assert store.node.replica.lease.sequence == lease.sequence
+    assert store.node.replica.lease.expiration > lease.expiration
+    assert store.db.increment(b"n") == 1
+
+
+def test_a_transaction_that_began_at_rest_is_checked_like_any_other(store: Store) -> None:
+    store.db.put(b"a", b"1")
+    store.restart(after_seconds=100)
+    first, second = store.db.begin(), store.db.begin()
+    assert first.get(b"a") == second.get(b"a") == b"1"
+    first.put(b"a", b"2")
+    first.commit()
+    second.put(b"b", b"2")
+    with pytest.raises(postroom.errors.TransactionConflict):
+        second.commit()
+
+
+def test_who_watches_a_store_at_rest_hears_of_the_first_change(store: Store) -> None:
+    store.db.put(b"a", b"1")
+    store.restart()
+    change = store.start(anext(store.core.watch(b"a")))  # type: ignore[arg-type]
+    store.db.put(b"a", b"2")
+    assert change.result().value == b"2"
+
+
+def test_what_becomes_due_wakes_it(store: Store) -> None:
+    fill(store.db)
+    store.restart()
+    assert store.node.replica.rests
+    store.advance(3500)
+    assert store.node.replica.rests
+    store.advance(101)
+    assert not store.node.replica.rests
+    assert [each.value for each in store.db.peek(b"q")] == [b"m", b"later"]
+
+
+def test_what_fell_due_meanwhile_is_done_on_opening(store: Store) -> None:
+    fill(store.db)
+    store.restart(after_seconds=3601)
+    store.db.drain()
+    assert [each.value for each in store.db.peek(b"q")] == [b"m", b"later"]
+
+
+def test_garbage_is_collected_once_it_works_again(store: Store) -> None:
+    store.db.put(b"a", b"1")
+    store.db.put(b"a", b"2")
+    store.restart(after_seconds=1000)
+    before = store.db.now()
+    store.advance(100)
+    store.db.put(b"b", b"1")
+    store.advance(100)
+    with pytest.raises(postroom.errors.SnapshotTooOld):
+        store.db.get(b"a", at=before - 1)
+
+
+def test_a_node_of_a_cluster_does_not_rest() -> None:
+    store = Store()
+    store.db.put(b"a", b"1")
+    store.restart()
+    assert not store.node.replica.rests
+    assert store.node.services.running
+    store.db.close()
