@@ -148,8 +148,16 @@ class Transaction:
         Raises:
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
-        written = await self._stored(key)
-        return None if written is None else self._codec.decode(written)
+        self._check_alive()
+        key = arguments.key(key)
+        if key in self._writes:
+            stored = self._writes[key]
+        else:
+            stored = await self._reads.get(key)
+            if self._closed or self._writes:  # it may have been written meanwhile
+                self._check_open()
+                stored = self._writes.get(key, stored)
+        return None if stored is None else self._codec.decode(stored)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""

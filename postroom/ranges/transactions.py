@@ -101,12 +101,16 @@ class Committer:
         evaluators = self._writes
         answers = [evaluators[type(write)](ctx, write) for write in request.writes]
         check_size(ctx.bytes - size_before)
-        if all(type(write) in self._checks for write in request.writes):
+        if self._only_checks(request.writes):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
         told = any(answer is not None for answer in answers)
         ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
         ctx.garbage.append(record)
         return Committed(ctx.timestamp, answers if told else [])
+
+    def _only_checks(self, writes: list[Any]) -> bool:
+        checks = self._checks
+        return not writes or (type(writes[0]) in checks and all(type(w) in checks for w in writes))
 
 
 def _from_record(record: bytes) -> Committed:

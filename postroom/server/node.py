@@ -59,6 +59,7 @@ from postroom.server.damage import Damage
 from postroom.server.describe import describe
 from postroom.server.keeper import Keeper
 from postroom.server.peer_clocks import PeerClocks
+from postroom.server.resting import Rest
 from postroom.server.room import Room
 from postroom.server.services import Services
 from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
@@ -199,7 +200,12 @@ class Node:
             RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions
         )
         messaging.register(registry)
-        self._first_due = messaging.first_due
+        self._rest = Rest(
+            lambda: messaging.first_due(self.engine),
+            self.clock,
+            self.tasks,
+            self.options.poll_seconds,
+        )
         GarbageLists(RANGE_ID, protections).register(registry)
         replica.group = self.consensus.create(RANGE_ID, self.options.members, replica.state)
         replica.group.on_leadership = self._on_leadership
@@ -377,29 +383,13 @@ class Node:
         if not serves:
             self.services.stop()
         elif self.replica.rests:
-            self._wake_when_due()
+            self._rest.watch_over(self.replica)
         else:
             self.services.start()
 
     def may_rest(self) -> bool:
-        """Whether nothing is due that the services would have to do."""
-        if not self.options.rests_alone:
-            return False
-        due = self._first_due(self.engine)
-        return not due or due > self.clock.reading()
-
-    def _wake_when_due(self) -> None:
-        """A store that rests has no services; they begin when something is due."""
-        due = self._first_due(self.engine) if self.replica.rests else 0
-        if not due:
-            return
-        milliseconds = (due - self.clock.reading() >> LOGICAL_BITS) + 1
-        if milliseconds <= 0:
-            self.replica.wake_up()
-            return
-        later = Pending()
-        later.callback = self._wake_when_due
-        self.tasks.at(min(milliseconds / 1000, self.options.poll_seconds), later)
+        """Whether a replica that is alone may only read, and write nothing before it must."""
+        return self.options.rests_alone and self._rest.is_possible()
 
     def _observe_nodes(self, stored: bytes | None) -> None:
         self.nodes = decode_nodes(stored)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import msgspec
@@ -21,7 +22,9 @@ from postroom.cli.application import app
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
 from postroom.raft.journal import HardState
+from postroom.raft.transport import NoPeers
 from postroom.ranges import lease as leases
+from postroom.server.node import Node, NodeOptions
 from tests.client.stores import Store, dump
 
 READING_COMMANDS = (
@@ -217,6 +220,20 @@ def test_what_fell_due_meanwhile_is_done_on_opening(store: Store) -> None:
     store.restart(after_seconds=3601)
     store.db.drain()
     assert [each.value for each in store.db.peek(b"q")] == [b"m", b"later"]
+
+
+def test_a_store_with_something_due_does_not_rest_at_all(store: Store) -> None:
+    """Or ``drain`` might be told that all is quiet before the services have begun."""
+    fill(store.db)
+    store.node.close()
+    store.clock.seconds += 3601
+    engine = store._open_engine()
+    node = Node(engine, store.clock, Random(1), NoPeers(), NodeOptions(rests_alone=True))
+    node.start()
+    assert node.replica.serves
+    assert not node.replica.rests
+    node.close()
+    store._start()
 
 
 def test_garbage_is_collected_once_it_works_again(store: Store) -> None:
