@@ -149,7 +149,8 @@ def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
     """The error for a folder whose content is not what it must be."""
     return errors.StoreCorrupted(
         f"The store in {folder} is damaged: {what}. Nothing was changed. Restore the folder from "
-        "a backup, or copy it aside and repair the copy (plyvel.repair_db keeps what is readable)."
+        "a backup, or copy it aside and repair the copy by its library (plyvel.repair_db "
+        "or rocksdict.Rdict.repair keeps what is readable)."
     )
 
 
