@@ -71,8 +71,8 @@ SPARE_FACTOR: Final = 4
 """RocksDB's memtable may hold so much more than we put in: it must never be full by itself."""
 
 PREALLOCATED_BYTES: Final = 1024 * 1024
-"""What a file takes ahead of what is written, where RocksDB was built for that (its wheels for Linux
-were not): a log would take 70 MB at once."""
+"""What a file takes ahead of what is written, where RocksDB was built for that (its wheels for
+Linux were not): a log would take 70 MB at once."""
 
 INFO_LOG_BYTES_MAX: Final = 1024 * 1024
 INFO_LOGS_MAX: Final = 2

@@ -26,7 +26,7 @@ from postroom.client.remote.survey import survey
 from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.opening import open_engine
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
 from postroom.server.cluster.applying import Questions
@@ -424,7 +424,7 @@ def test_a_folder_in_use(tmp_path: Path, addresses: list[str]) -> None:
 
 
 def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) -> None:
-    engine = LevelDBEngine.open(tmp_path / "a")
+    engine = open_engine(tmp_path / "a")
     engine.write({b"somebody's": b"data"}, sync=True)
     engine.close()
 
@@ -433,7 +433,7 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) 
             await Serving(tmp_path / "a", addresses[0]).task
 
     run(main())
-    engine = LevelDBEngine.open(tmp_path / "a")
+    engine = open_engine(tmp_path / "a")
     assert list(engine.iterate(b"", b"\xff")) == [(b"somebody's", b"data")]
     engine.close()
 
