@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from postroom.errors import Error, VersionMismatch
-from postroom.kv.folder import sync_folder
+from postroom.kv.folder import damaged, sync_folder
 
 EngineName: TypeAlias = Literal["leveldb", "rocksdb"]
 
@@ -44,17 +44,17 @@ def engine_of(folder: Path) -> EngineName | None:
 
     Raises:
         VersionMismatch: one that this version does not know.
+        StoreCorrupted: the file says one engine, and the others another.
         OSError: it cannot be read.
     """
     if not (folder / "CURRENT").exists():
         return None
     name = _read(folder)
-    if name is None:
-        is_rocksdb = (folder / "IDENTITY").exists() or any(folder.glob("OPTIONS-*"))
-        return "rocksdb" if is_rocksdb else "leveldb"
     for engine in ENGINES:
         if engine == name:
-            return engine
+            return _not_contradicted(folder, engine)
+    if name is None:
+        return _told_by_files(folder) or "leveldb"
     raise VersionMismatch(
         f"The store in {folder} was written by the engine {name!r}, and this version of Postroom "
         f"knows {' and '.join(ENGINES)}. Nothing was changed: open it with a version that knows it."
@@ -66,6 +66,7 @@ def claim(folder: Path, engine: EngineName) -> None:
 
     Raises:
         VersionMismatch: another engine wrote it.
+        StoreCorrupted: the file says one engine, and the others another.
         OSError: it cannot be read or written.
     """
     written = engine_of(folder)
@@ -102,6 +103,20 @@ def _needs(engine: EngineName) -> str:
         f" The engine {engine} needs the package {PACKAGES[engine]}, which is not installed: "
         f"{_HOW_TO_INSTALL[engine]}."
     )
+
+
+def _told_by_files(folder: Path) -> EngineName | None:
+    """``None``: there are none yet that only one engine makes."""
+    if (folder / "IDENTITY").exists() or any(folder.glob("OPTIONS-*")):
+        return "rocksdb"
+    return "leveldb" if any(folder.glob("*.ldb")) else None
+
+
+def _not_contradicted(folder: Path, named: EngineName) -> EngineName:
+    told = _told_by_files(folder)
+    if told in {None, named}:
+        return named
+    raise damaged(folder, f"its file engine says {named}, and its other files are those of {told}")
 
 
 def _read(folder: Path) -> str | None:
