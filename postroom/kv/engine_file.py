@@ -11,6 +11,7 @@ A folder from before there was this file is told by its files: RocksDB writes ``
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
@@ -27,7 +28,8 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 PACKAGES: Final[dict[EngineName, str]] = {"leveldb": "plyvel", "rocksdb": "rocksdict"}
 
 _NEW_ENGINE_FILE: Final = "engine.new"
-_NAME_BYTES_MAX: Final = 100
+_LINE_BYTES_MAX: Final = 100
+_LINE: Final = re.compile(rb"[a-z]+\n")
 _HOW_TO_INSTALL: Final[dict[EngineName, str]] = {
     "leveldb": "pip install plyvel (it has no ready wheels for Python 3.13 and later)",
     "rocksdb": 'pip install "postroom[rocksdb]"',
@@ -44,7 +46,7 @@ def engine_of(folder: Path) -> EngineName | None:
 
     Raises:
         VersionMismatch: one that this version does not know.
-        StoreCorrupted: the file says one engine, and the others another.
+        StoreCorrupted: the file is damaged, or the others are those of another engine.
         OSError: it cannot be read.
     """
     if not (folder / "CURRENT").exists():
@@ -66,14 +68,14 @@ def claim(folder: Path, engine: EngineName) -> None:
 
     Raises:
         VersionMismatch: another engine wrote it.
-        StoreCorrupted: the file says one engine, and the others another.
+        StoreCorrupted: the file is damaged, or the others are those of another engine.
         OSError: it cannot be read or written.
     """
     written = engine_of(folder)
     if written not in {None, engine}:
         assert written is not None
         raise mismatch(folder, written, engine)
-    if _read(folder) != engine:
+    if written is None or _read(folder) is None:
         _write(folder, engine)
 
 
@@ -122,9 +124,12 @@ def _not_contradicted(folder: Path, named: EngineName) -> EngineName:
 def _read(folder: Path) -> str | None:
     try:
         with (folder / ENGINE_FILE).open("rb") as file:
-            return file.read(_NAME_BYTES_MAX).decode(errors="replace").strip()
+            line = file.read(_LINE_BYTES_MAX)
     except FileNotFoundError:
         return None
+    if not _LINE.fullmatch(line):
+        raise damaged(folder, f"its file engine holds no name of an engine, but {line!r}")
+    return line.decode().rstrip()
 
 
 def _write(folder: Path, engine: EngineName) -> None:

@@ -111,6 +111,15 @@ def test_an_engine_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert files(tmp_path) == before | {ENGINE_FILE: b"lmdb\n"}
 
 
+@pytest.mark.parametrize("content", [b"", b"leveldb", b"\x00" * 8, b"level\xe4\n", b"x\n" * 80])
+def test_a_name_that_is_damaged_is_refused(tmp_path: Path, content: bytes) -> None:
+    written_by(INSTALLED[0], tmp_path)
+    (tmp_path / ENGINE_FILE).write_bytes(content)
+    with pytest.raises(StoreCorrupted, match="its file engine holds no name"):
+        postroom.open(tmp_path)
+    assert (tmp_path / ENGINE_FILE).read_bytes() == content
+
+
 @pytest.mark.parametrize("written", INSTALLED)
 def test_a_name_that_is_not_what_the_files_are_is_damage(
     tmp_path: Path, written: EngineName
