@@ -1,9 +1,10 @@
 """A data folder from outside: who has it open, what is in it, and what its errors mean.
 
 :class:`FolderLock` is one process's hold on a folder; :func:`prepare` makes the folder or refuses
-it; :func:`explain` turns what LevelDB and the operating system say into errors that tell a user
+it; :func:`explain` turns what an engine and the operating system say into errors that tell a user
 what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
-``LOCK``, ``LOG``) and ours: ``owner``, and ``*.torn`` (:mod:`postroom.kv.torn_log`).
+``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
+``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
 """
 
 from __future__ import annotations
@@ -155,6 +156,7 @@ def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
 
 
 def reason(error: Exception) -> str:
-    """What LevelDB (whose messages are bytes) or the operating system says."""
+    """What the engine (LevelDB's messages are bytes) or the operating system says, in one line."""
     first = error.args[0] if error.args else ""
-    return first.decode(errors="replace") if isinstance(first, bytes) else str(error)
+    text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
+    return " ".join(text.split())

@@ -48,7 +48,7 @@ from typing import Final
 import rocksdict
 
 from postroom.kv.engine import WriteSet
-from postroom.kv.folder import damaged, explain, newest_log, sync_folder
+from postroom.kv.folder import damaged, explain, newest_log, reason, sync_folder
 from postroom.kv.held_folder import (
     BLOOM_BITS_PER_KEY,
     CACHE_BYTES,
@@ -154,7 +154,7 @@ class RocksDBEngine:
         except Exception as error:
             if not is_rocksdb(error):
                 raise
-            raise damaged(self._folder.path, str(error)) from error
+            raise damaged(self._folder.path, reason(error)) from error
         return value
 
     def iterate(

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import rocksdict
 
-from postroom.kv.folder import damaged
+from postroom.kv.folder import damaged, reason
 
 FIRST_PAGE_PAIRS: Final = 4
 PAGE_PAIRS_MAX: Final = 256
@@ -68,7 +68,7 @@ class Cursor:
         except Exception as error:
             if not is_rocksdb(error):
                 raise
-            raise damaged(self._folder, str(error)) from error
+            raise damaged(self._folder, reason(error)) from error
 
     def pairs(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """All pairs of ``[lower, upper)``, page by page."""
