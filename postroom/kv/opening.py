@@ -44,7 +44,7 @@ def open_engine(path: Path, engine: EngineName | None = None, *, create: bool = 
     with contextlib.suppress(OSError):  # whoever opens it says more about it
         written = engine_of(path)
     chosen = engine or written or _first_installed()
-    if written not in {None, chosen}:
+    if written not in {None, chosen}:  # also if what was asked for is not installed
         assert written is not None
         raise mismatch(path, written, chosen)
     if not is_installed(chosen):

@@ -170,10 +170,14 @@ def test_a_folder_of_an_engine_that_is_not_installed(
     tmp_path: Path, uninstall: Callable[[EngineName], None], written: EngineName, left: EngineName
 ) -> None:
     before = written_by(written, tmp_path / "store")
+    other = tmp_path / "other"
+    written_by(left, other)
     uninstall(written)
     for engine in (None, written):
         with pytest.raises(VersionMismatch, match=rf"by the engine {written}.*pip install"):
             open_engine(tmp_path / "store", engine)
+    with pytest.raises(VersionMismatch, match=rf"engine {left}, and .*by {written}. Nothing"):
+        open_engine(other, written)
     with pytest.raises(VersionMismatch, match=rf"engine {written}, and .*by {left}.*pip install"):
         open_engine(tmp_path / "store", left)
     assert files(tmp_path / "store") == before
