@@ -6,16 +6,17 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# The first Python that is new enough. 3.11 comes first: the storage library has ready wheels for it.
-PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-	&& echo $$python && break; done)
+# The oldest Python that will do: both storage engines have ready wheels for it.
+PYTHON ?= $(shell .ci/pythons | head -n 1 | cut -d ' ' -f 2)
+
+# What may depend on the version of Python or on the engine, and takes a minute.
+PART := $(wildcard $(addprefix tests/,kv ranges client messaging raft crash))
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
 help:  ## Show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 .PHONY: demo
 demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1000 for a part, ARGS="--nodes 3 --chaos")
@@ -24,6 +25,18 @@ demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1
 .PHONY: test
 test: check  ## Run the checks and all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-all
+test-all: test  ## All of that, and a part of the tests on each other Python that is here (.ci/pythons)
+	@done=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	.ci/pythons | while read -r version python; do \
+		test "$$version" = "$$done" || $(MAKE) --no-print-directory test-part \
+			VENV=.venv-$$version PYTHON=$$python < /dev/null || exit 1; \
+	done
+
+.PHONY: test-part
+test-part: $(VENV)/.dev  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
+	$(BIN)/python -m pytest $(PART) $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev  ## Check format, lint, types and layers
@@ -56,7 +69,7 @@ bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers 
 
 .PHONY: clean
 clean:  ## Remove what the other targets made, the demonstration's data included
-	rm -rf $(VENV) postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # A stamp stands for "this extra is installed as pyproject.toml asks"; nothing is installed twice.
 
@@ -69,6 +82,6 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.made:
-	@test -n "$(PYTHON)" || { echo "Postroom needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Postroom needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@

@@ -19,6 +19,7 @@ import benchmarks.messages
 import benchmarks.opening
 import benchmarks.transactions  # noqa: F401 - importing registers them
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
+from postroom.kv.engine_file import ENGINES
 
 _ROW = "{:<62} {:>12} {:>12} {:>12} {:>12} {:>6} {:>8}  {}"
 
@@ -31,6 +32,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="how long a rate is measured")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--repeat", type=int, default=3, help="runs, of which the median is shown")
+    parser.add_argument("--engine", choices=ENGINES, help="what embedded stores are written by")
     parser.add_argument("--quick", action="store_true", help="a hundredth of everything, once")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
@@ -59,7 +61,7 @@ def main(arguments: list[str]) -> int:
     """Runs what was asked for; 1 if nothing was."""
     chosen = _arguments(arguments)
     if chosen.child:
-        print(json.dumps(run_here(chosen.child, chosen.seconds, chosen.scale)))
+        print(json.dumps(run_here(chosen.child, chosen.seconds, chosen.scale, chosen.engine)))
         return 0
     names = [
         name for name in REGISTRY if not chosen.only or any(word in name for word in chosen.only)
@@ -70,11 +72,15 @@ def main(arguments: list[str]) -> int:
     print(_ROW.format("benchmark", "median", "min", "max", "goal", "met", "MiB", ""))
     rows = []
     for name in names:
-        runs = [run_child(name, chosen.seconds, chosen.scale) for _ in range(chosen.repeat)]
+        runs = [
+            run_child(name, chosen.seconds, chosen.scale, chosen.engine)
+            for _ in range(chosen.repeat)
+        ]
         rows.append(summarize(name, runs))
         _print_row(rows[-1])
     if chosen.json:
-        settings = {"seconds": chosen.seconds, "scale": chosen.scale, "repeat": chosen.repeat}
+        asked = ("seconds", "scale", "repeat", "engine")
+        settings = {name: getattr(chosen, name) for name in asked}
         written = {"machine": machine(), "settings": settings, "results": rows}
         chosen.json.write_text(json.dumps(written, indent=2) + "\n")
     return 0 if rows else 1

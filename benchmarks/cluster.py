@@ -209,7 +209,9 @@ def remote_share(settings: Settings) -> Measured:
     """
 
     async def embedded() -> float:
-        async with await postroom.aio.open(settings.folder / "embedded") as db:
+        async with await postroom.aio.open(
+            settings.folder / "embedded", engine=settings.engine
+        ) as db:
             await _in_flight(0.5, 64, lambda number: _outbox(db, number))
             done, elapsed, _ = await _in_flight(
                 settings.seconds, 64, lambda number: _outbox(db, number)

@@ -6,9 +6,8 @@ import os
 import sqlite3
 import time
 
-import plyvel
-
 from benchmarks.harness import Measured, Settings, benchmark
+from postroom.kv.engine_file import is_installed
 
 VALUE = b"x" * 100
 
@@ -26,9 +25,10 @@ def fdatasync(settings: Settings) -> Measured:
     return Measured(done / settings.seconds)
 
 
-@benchmark("floor: LevelDB, synced batches of 10", "/s")
 def leveldb(settings: Settings) -> Measured:
     """Batches of ten puts of 100 bytes, each batch synced, a second."""
+    import plyvel  # noqa: PLC0415 - it may not be installed
+
     db = plyvel.DB(str(settings.folder / "db"), create_if_missing=True)
     done, end = 0, time.perf_counter() + settings.seconds
     while time.perf_counter() < end:
@@ -38,6 +38,30 @@ def leveldb(settings: Settings) -> Measured:
         done += 1
     db.close()
     return Measured(done / settings.seconds)
+
+
+def rocksdb(settings: Settings) -> Measured:
+    """Batches of ten puts of 100 bytes, each batch synced, a second."""
+    import rocksdict  # noqa: PLC0415 - it may not be installed
+
+    db = rocksdict.Rdict(str(settings.folder / "db"), rocksdict.Options(raw_mode=True))
+    synced = rocksdict.WriteOptions()
+    synced.sync = True
+    done, end = 0, time.perf_counter() + settings.seconds
+    while time.perf_counter() < end:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for number in range(10):
+            batch.put(b"%012d" % (done * 10 + number), VALUE)
+        db.write(batch, synced)
+        done += 1
+    db.close()
+    return Measured(done / settings.seconds)
+
+
+if is_installed("leveldb"):
+    benchmark("floor: LevelDB, synced batches of 10", "/s")(leveldb)
+if is_installed("rocksdb"):
+    benchmark("floor: RocksDB, synced batches of 10", "/s")(rocksdb)
 
 
 def _sqlite(settings: Settings) -> sqlite3.Connection:

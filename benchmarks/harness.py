@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from postroom.kv.engine_file import EngineName
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -30,11 +32,13 @@ class Settings:
         folder: for what the benchmark writes.
         seconds: how long a rate is measured.
         scale: share of the full size of what has a size (1.0: as documented).
+        engine: what embedded stores are written by; ``None``: the first that is installed.
     """
 
     folder: Path
     seconds: float = 3.0
     scale: float = 1.0
+    engine: EngineName | None = None
 
     def size(self, full: int) -> int:
         """``full``, scaled down."""
@@ -103,18 +107,19 @@ def percentiles(latencies: Sequence[float]) -> dict[str, float]:
     }
 
 
-def run_here(name: str, seconds: float, scale: float) -> dict[str, Any]:
+def run_here(name: str, seconds: float, scale: float, engine: EngineName | None) -> dict[str, Any]:
     """Runs one benchmark in this process, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        measured = REGISTRY[name].run(Settings(Path(folder), seconds, scale))
+        measured = REGISTRY[name].run(Settings(Path(folder), seconds, scale, engine))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"value": measured.value, "details": measured.details, "peak_mib": round(peak, 1)}
 
 
-def run_child(name: str, seconds: float, scale: float) -> dict[str, Any]:
+def run_child(name: str, seconds: float, scale: float, engine: EngineName | None) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks", "--child", name]
     command += ["--seconds", str(seconds), "--scale", str(scale)]
+    command += ["--engine", engine] if engine else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"benchmark {name} failed:\n{done.stderr[-2000:]}")

@@ -34,7 +34,7 @@ async def _reap(db: postroom.aio.Database, batch: int, consumer: int = 0) -> int
 def _reaping(settings: Settings, batch: int, consumers: int, full: int) -> Measured:
     async def run() -> Measured:
         messages = settings.size(full)
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             await _send(db, messages)
             latencies: list[float] = []
 
@@ -86,7 +86,7 @@ def hot_counter(settings: Settings) -> Measured:
     """Increments of one key a second: deferred (100 a transaction, 64 in flight) and executed."""
 
     async def run() -> Measured:
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             start = time.perf_counter()
             end = start + settings.seconds
             done = 0
@@ -114,7 +114,7 @@ def delivery(settings: Settings) -> Measured:
     """Median time from the return of a commit to the return of a ``reap_queue`` that waited."""
 
     async def run() -> Measured:
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             latencies: list[float] = []
             for _ in range(settings.size(1000)):
 
@@ -152,7 +152,7 @@ def reap_after_million(settings: Settings) -> Measured:
 
     async def run() -> Measured:
         path, messages = settings.folder / "store", settings.size(1_000_000)
-        async with await postroom.aio.open(path) as db:
+        async with await postroom.aio.open(path, engine=settings.engine) as db:
             await _send(db, messages + 28_000)
             await _thousand(db)
             first = statistics.median([await _thousand(db) for _ in range(7)])
@@ -161,7 +161,7 @@ def reap_after_million(settings: Settings) -> Measured:
                 left -= await _reap(db, min(1000, left))
             await _thousand(db)
             last = statistics.median([await _thousand(db) for _ in range(7)])
-        async with await postroom.aio.open(path) as db:
+        async with await postroom.aio.open(path, engine=settings.engine) as db:
             opened = [await _thousand(db) for _ in range(7)]
         details = {
             "first_ms": round(1000 * first, 1),

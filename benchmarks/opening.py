@@ -13,9 +13,9 @@ import postroom
 from benchmarks.harness import Measured, Settings, benchmark
 
 
-def _open_seconds(path: object) -> float:
+def _open_seconds(path: object, settings: Settings) -> float:
     start = time.perf_counter()
-    db = postroom.open(path)  # type: ignore[arg-type]  # a path or ":memory:"
+    db = postroom.open(path, engine=settings.engine)  # type: ignore[arg-type]  # a path or ":memory:"
     elapsed = time.perf_counter() - start
     db.close()
     return elapsed
@@ -24,24 +24,23 @@ def _open_seconds(path: object) -> float:
 @benchmark("open an empty folder", "s", 0.2, at_most=True)
 def open_empty(settings: Settings) -> Measured:
     """``postroom.open`` of a folder that does not exist yet."""
-    return Measured(_open_seconds(settings.folder / "store"))
+    return Measured(_open_seconds(settings.folder / "store", settings))
 
 
 @benchmark("open :memory:", "s", 0.05, at_most=True)
 def open_memory(settings: Settings) -> Measured:
     """``postroom.open(":memory:")``."""
-    del settings
-    return Measured(_open_seconds(":memory:"))
+    return Measured(_open_seconds(":memory:", settings))
 
 
 @benchmark("open 1 GiB closed cleanly", "s", 0.2, at_most=True)
 def open_gibibyte(settings: Settings) -> Measured:
     """``postroom.open`` of a store with 1 GiB of values that do not compress."""
     path, values = settings.folder / "store", random.Random(1)
-    with postroom.open(path, durability="none") as db:
+    with postroom.open(path, durability="none", engine=settings.engine) as db:
         for number in range(settings.size(4096)):
             db.put(b"key/%08d" % number, values.randbytes(256 * 1024))
-    elapsed = _open_seconds(path)
+    elapsed = _open_seconds(path, settings)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return Measured(elapsed, {"disk_mib": round(size / 2**20)})
 

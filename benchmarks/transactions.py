@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import postroom
 import postroom.aio
@@ -70,7 +71,7 @@ async def _in_flight(
 
 def _outbox_asyncio(settings: Settings, in_flight: int, *, drained: bool = False) -> Measured:
     async def run() -> Measured:
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             await _in_flight(0.3, in_flight, lambda number: _outbox(db, number))
             done, elapsed, latencies = await _in_flight(
                 settings.seconds, in_flight, lambda number: _outbox(db, number)
@@ -96,7 +97,7 @@ def outbox_64(settings: Settings) -> Measured:
 @benchmark("outbox transaction, a minute, all delivered and executed", "/s", 20_000)
 def outbox_minute(settings: Settings) -> Measured:
     """The same for twenty times as long (a minute by default), draining included in the time."""
-    longer = Settings(settings.folder, settings.seconds * 20, settings.scale)
+    longer = replace(settings, seconds=settings.seconds * 20)
     return _outbox_asyncio(longer, 64, drained=True)
 
 
@@ -108,7 +109,7 @@ def outbox_1(settings: Settings) -> Measured:
 
 def _outbox_threads(settings: Settings, threads: int) -> Measured:
     latencies: list[list[float]] = [[] for _ in range(threads)]
-    with postroom.open(settings.folder / "store") as db:
+    with postroom.open(settings.folder / "store", engine=settings.engine) as db:
         start = time.perf_counter()
         end = start + settings.seconds
 
@@ -144,7 +145,7 @@ def outbox_1_thread(settings: Settings) -> Measured:
 
 def _asyncio_rate(settings: Settings, in_flight: int, kind: str) -> Measured:
     async def run() -> Measured:
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             for first in range(0, KEYS, 500):
                 async with db.begin() as tx:
                     for number in range(first, first + 500):
@@ -172,7 +173,7 @@ def get_asyncio(settings: Settings) -> Measured:
 @benchmark("get (synchronous)", "/s")
 def get_blocking(settings: Settings) -> Measured:
     """``db.get(key)`` a second from one thread; 10,000 keys of 100 bytes."""
-    with postroom.open(settings.folder / "store") as db:
+    with postroom.open(settings.folder / "store", engine=settings.engine) as db:
         _fill(db, KEYS)
         done, end = 0, time.perf_counter() + settings.seconds
         while time.perf_counter() < end:
@@ -204,7 +205,7 @@ def _fill(db: postroom.Database, pairs: int) -> None:
 def scan_blocking(settings: Settings) -> Measured:
     """Pairs a second of ``db.scan`` over 1,000,000 pairs of 100 bytes; see its peak memory too."""
     pairs = settings.size(1_000_000)
-    with postroom.open(settings.folder / "store", durability="none") as db:
+    with postroom.open(settings.folder / "store", engine=settings.engine, durability="none") as db:
         _fill(db, pairs)
         start = time.perf_counter()
         seen = sum(1 for _ in db.scan(b"key/", b"key0"))
@@ -217,11 +218,11 @@ def scan_blocking(settings: Settings) -> Measured:
 def scan_asyncio(settings: Settings) -> Measured:
     """The same with ``async for``; 100,000 pairs."""
     pairs = settings.size(100_000)
-    with postroom.open(settings.folder / "store", durability="none") as db:
+    with postroom.open(settings.folder / "store", engine=settings.engine, durability="none") as db:
         _fill(db, pairs)
 
     async def run() -> float:
-        async with await postroom.aio.open(settings.folder / "store") as db:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
             start = time.perf_counter()
             seen = 0
             async for _ in db.scan(b"key/", b"key0"):

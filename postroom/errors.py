@@ -110,7 +110,7 @@ class StoreCorrupted(Error):
 
 
 class VersionMismatch(Error):
-    """The data folder or the peer speaks a format that this version does not know."""
+    """The data folder or the peer speaks a format that is not known here, or another engine's."""
 
 
 class AccessDenied(Error):

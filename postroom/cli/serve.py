@@ -19,6 +19,7 @@ from postroom.cli.options import quiet_grpc
 from postroom.client.remote import grpc_environment
 from postroom.errors import Error
 from postroom.kv.clock import SystemClock
+from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.server.local_folder import check_no_local_cluster
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ TokenFile = Annotated[
         "--token-file", metavar="FILE", help="Clients must show a token in it, one a line."
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="leveldb|rocksdb",
+        help="What writes the data folder, if not what did so far, or the first that is installed.",
+    ),
+]
 StopAtEndOfInput = Annotated[
     bool,
     typer.Option(
@@ -92,6 +101,7 @@ def serve(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
+    engine: Engine = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
@@ -119,8 +129,18 @@ def serve(
         address=address,
         first_addresses=_first_addresses(join),
         security=security,
+        engine=_engine(engine),
     )
     asyncio.run(_run(settings, stop_at_end_of_input=stop_at_end_of_input))
+
+
+def _engine(name: str | None) -> EngineName | None:
+    for engine in ENGINES:
+        if engine == name:
+            return engine
+    if name is None:
+        return None
+    raise typer.BadParameter(f"{name!r} is none of {', '.join(ENGINES)}", param_hint="--engine")
 
 
 def _input_is_a_pipe() -> bool:

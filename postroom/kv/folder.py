@@ -1,9 +1,10 @@
 """A data folder from outside: who has it open, what is in it, and what its errors mean.
 
 :class:`FolderLock` is one process's hold on a folder; :func:`prepare` makes the folder or refuses
-it; :func:`explain` turns what LevelDB and the operating system say into errors that tell a user
+it; :func:`explain` turns what an engine and the operating system say into errors that tell a user
 what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
-``LOCK``, ``LOG``) and ours: ``owner``, and ``*.torn`` (:mod:`postroom.kv.torn_log`).
+``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
+``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
     """The error for a folder whose content is not what it must be."""
     return errors.StoreCorrupted(
         f"The store in {folder} is damaged: {what}. Nothing was changed. Restore the folder from "
-        "a backup, or copy it aside and repair the copy (plyvel.repair_db keeps what is readable)."
+        "a backup, or copy it aside and repair the copy by its library (plyvel.repair_db "
+        "or rocksdict.Rdict.repair keeps what is readable)."
     )
 
 
@@ -160,6 +162,7 @@ def unreadable(folder: Path, what: str) -> BlockDamaged:
 
 
 def reason(error: Exception) -> str:
-    """What LevelDB (whose messages are bytes) or the operating system says."""
+    """What the engine (LevelDB's messages are bytes) or the operating system says, in one line."""
     first = error.args[0] if error.args else ""
-    return first.decode(errors="replace") if isinstance(first, bytes) else str(error)
+    text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
+    return " ".join(text.split())

@@ -36,24 +36,16 @@ from typing import Any, Final
 
 import plyvel
 
-from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.folder import (
-    FolderLock,
-    damaged,
-    explain,
-    newest_log,
-    prepare,
-    reason,
-    sync_folder,
-    unreadable,
+from postroom.kv.engine import WriteSet
+from postroom.kv.folder import damaged, explain, newest_log, reason, sync_folder, unreadable
+from postroom.kv.held_folder import (
+    BLOOM_BITS_PER_KEY,
+    CACHE_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    WRITE_BUFFER_BYTES,
+    HeldFolder,
 )
 from postroom.kv.torn_log import cut_torn_end
-
-WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
-"""Memtable, and so log, at most: what opening after a crash reads again. Two may be in memory."""
-
-CACHE_BYTES: Final = 16 * 1024 * 1024
-"""Blocks of table files, unpacked."""
 
 OPEN_FILES_MAX: Final = 64
 """Table files (2 MiB each) that are open at a time, and mapped into the process's memory.
@@ -61,11 +53,6 @@ OPEN_FILES_MAX: Final = 64
 Measured on 1.1 GB in 900,000 pairs: with 64 a scan takes the process to 170 MiB, and a read at a
 random key 150 µs; with 1000, 420 MiB (40 of them not just mapped files) and 12 µs.
 """
-
-BLOOM_BITS_PER_KEY: Final = 10
-
-ENTRY_OVERHEAD_BYTES: Final = 48
-"""What a memtable entry takes beside key and value, generously: node, lengths, sequence number."""
 
 DANGER_FRACTION: Final = 0.6
 """The memtable's arena wastes up to a quarter of each block, so it is full at no less than 0.75."""
@@ -166,17 +153,16 @@ class LevelDBEngine(_LevelDBReader):
     open then (they end with the same error), but no other thread may be inside a read.
     """
 
-    def __init__(self, db: Any, folder: Path, lock: FolderLock, write_buffer_bytes: int) -> None:
+    def __init__(self, db: Any, held: HeldFolder, write_buffer_bytes: int) -> None:
         """Only for :meth:`open`."""
-        super().__init__(db, folder)
+        super().__init__(db, held.path)
         self._db = db
-        self._lock = lock
-        self._log = CurrentLog(folder)
+        self._held = held
+        self._log = CurrentLog(held.path)
         self._rotation = LogRotation(write_buffer_bytes)
         self._one_at_a_time = threading.Lock()
         self._compactions = 0
         self._unflushed = False
-        self._failure: str | None = None
 
     @classmethod
     def open(
@@ -193,27 +179,20 @@ class LevelDBEngine(_LevelDBReader):
         Raises:
             StoreLocked: it is open already, in the process that the message names.
             StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+            VersionMismatch: another engine wrote it.
             AccessDenied: it cannot be written, or is no folder.
             Unavailable: the device is full.
         """
-        folder = Path(path).absolute()
-        prepare(folder, create=create)
-        lock = FolderLock(folder)
-        try:
+        held = HeldFolder(path, "leveldb", create=create)
+        with held.opening():
             db = _open_database(
-                folder,
+                held.path,
                 write_buffer_size=write_buffer_bytes,
                 lru_cache_size=cache_bytes,
                 max_open_files=open_files_max,
             )
-            sync_folder(folder)
-        except OSError as error:
-            lock.release()
-            raise explain(error, folder) from error
-        except BaseException:
-            lock.release()
-            raise
-        return cls(db, folder, lock, write_buffer_bytes)
+            sync_folder(held.path)
+        return cls(db, held, write_buffer_bytes)
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says; near a rotation of the log it syncs without being asked."""
@@ -241,8 +220,7 @@ class LevelDBEngine(_LevelDBReader):
 
     def free_bytes(self) -> int:
         """Room that the device has for this process."""
-        device = os.statvfs(self._folder)
-        return device.f_bavail * device.f_frsize
+        return self._held.free_bytes()
 
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go."""
@@ -250,15 +228,14 @@ class LevelDBEngine(_LevelDBReader):
             if self._db.closed:
                 return
             try:
-                if self._unflushed and not self._failure:
+                if self._unflushed and not self._held.failed:
                     self._flush()
             finally:
                 self._db.close()
-                self._lock.release()
+                self._held.release()
 
     def _write(self, writes: WriteSet, *, sync: bool) -> None:
-        if self._failure:
-            raise EngineFailed(self._failure)
+        self._held.check_writable()
         batch = self._db.write_batch(sync=sync)
         put, delete = batch.put, batch.delete
         for key, value in writes.items():
@@ -314,11 +291,7 @@ class LevelDBEngine(_LevelDBReader):
         try:
             yield
         except (plyvel.Error, OSError) as error:
-            self._failure = (
-                f"The store in {self._folder} cannot be written any more: {reason(error)}. "
-                "Whether the last write took place is unknown until it is closed and opened again."
-            )
-            raise EngineFailed(self._failure) from error
+            raise self._held.failure(error) from error
 
 
 def _open_database(folder: Path, **options: int) -> Any:

@@ -19,8 +19,9 @@ from postroom.client.values import Status
 from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.engine_file import EngineName
 from postroom.kv.memory import MemoryEngine
+from postroom.kv.opening import check_engine_name, open_engine
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
@@ -47,19 +48,24 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path) -> Engine:
+def _open_engine(path: str | Path, engine: EngineName | None) -> Engine:
+    check_engine_name(engine)
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return LevelDBEngine.open(Path(path))
+    return open_engine(Path(path), engine)
 
 
 def _open_node(
-    path: str | Path, options: NodeOptions, clock: Clock, randomness: random.Random
+    path: str | Path,
+    engine_name: EngineName | None,
+    options: NodeOptions,
+    clock: Clock,
+    randomness: random.Random,
 ) -> Node:
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
-    engine = _open_engine(path)
+    engine = _open_engine(path, engine_name)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -99,6 +105,7 @@ def open(  # noqa: A001 - a public name, as of files
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    engine: EngineName | None = None,
 ) -> blocking.Database:
     """Opens the store in the folder ``path``, creating it if it is missing.
 
@@ -110,16 +117,19 @@ def open(  # noqa: A001 - a public name, as of files
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
         ``decode``. gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
+        engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, for a new
+            one the first of them that is installed.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
         Invalid: the folder is that of a node of a cluster, which has others.
-        StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
+        VersionMismatch: another engine wrote the folder, or another version of Postroom.
+        StoreCorrupted, AccessDenied, Unavailable: it cannot be opened.
     """
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, engine, options, SystemClock(), randomness)
     driver = ThreadDriver(node, randomness)
     driver.start()
     core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
@@ -133,12 +143,13 @@ async def open_async(
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    engine: EngineName | None = None,
 ) -> asynchronous.Database:
     """The asyncio form of :func:`open`: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, engine, options, SystemClock(), randomness)
     driver = AsyncioDriver(node, randomness)
     driver.start()
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)

@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.folder import OWNER_FILE, FolderLock, sync_folder
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.opening import open_engine
 from postroom.server.store import read_store
 
 HOST: Final = "127.0.0.1"
@@ -237,7 +237,7 @@ def _has_place(folder: Path) -> bool:
     if not (folder / "CURRENT").exists():
         return False
     try:
-        engine = LevelDBEngine.open(folder, create=False)
+        engine = open_engine(folder, create=False)
     except Error:  # it is damaged or still open, so there is something
         return True
     try:

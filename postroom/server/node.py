@@ -31,7 +31,7 @@ import msgspec
 
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import LOGICAL_BITS, Clock, HybridLogicalClock
+from postroom.kv.clock import Clock, HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor

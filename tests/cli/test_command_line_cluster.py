@@ -17,10 +17,13 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
+import postroom
 from postroom.cli import serve
 from postroom.cli.application import app
+from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
+from tests.kv.on_disk import INSTALLED
 from tests.server.cluster.certificates import Authority
 
 NOBODY = "127.0.0.1:1"
@@ -107,6 +110,7 @@ USAGE = [
     ((*SERVE, "--join", ""), "give at least one HOST:PORT"),
     ((*SERVE, "--join", "::1:7400"), "[::1]:7400"),
     ((*SERVE, "--join", ", "), "give at least one HOST:PORT"),
+    ((*SERVE, "--join", NOBODY, "--engine", "lmdb"), "none of leveldb, rocksdb"),
 ]
 
 
@@ -266,6 +270,21 @@ def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> Non
     assert ended.returncode == 2
     assert "needs a pipe" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("asked", ENGINES)
+def test_a_node_is_served_by_the_engine_that_wrote_its_folder(
+    tmp_path: Path, asked: EngineName
+) -> None:
+    written = next((engine for engine in INSTALLED if engine != asked), None)
+    if written is None:
+        pytest.skip("the other engine is not installed")
+    postroom.open(tmp_path, engine=written).close()
+    before = {file.name for file in tmp_path.iterdir()}
+    command = ("serve", "--data", str(tmp_path), "--listen", NOBODY, "--join", NOBODY)
+    result = invoke(*command, "--insecure", "--engine", asked)
+    assert failed_with(result, 1, f"written by the engine {written}", f"opened by {asked}")
+    assert {file.name for file in tmp_path.iterdir()} == before
 
 
 def test_what_comes_in_is_for_whichever_node_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from tests.client.stores import Store
 from tests.remote.servers import Server
 
 
-@pytest.fixture(params=["memory", "leveldb"])
+@pytest.fixture(params=["memory", "disk"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where to open a store."""
     return ":memory:" if request.param == "memory" else str(tmp_path / "store")
 
 
-@pytest.fixture(params=["memory", "leveldb", "grpc"])
+@pytest.fixture(params=["memory", "disk", "grpc"])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[postroom.Database]:
     """A store as applications open it, or connect to it."""
     if request.param == "grpc":

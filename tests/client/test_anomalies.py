@@ -32,14 +32,14 @@ from pathlib import Path
 
 import pytest
 
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.opening import open_engine
 from tests import scripts_runner
 from tests.client.stores import Store
 
 
 @pytest.mark.parametrize("name", scripts_runner.scripts())
-@pytest.mark.parametrize("engine", ["memory", "leveldb"])
+@pytest.mark.parametrize("engine", ["memory", "disk"])
 def test_script(engine: str, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    store = Store(partial(LevelDBEngine.open, tmp_path / "store") if engine == "leveldb" else None)
+    store = Store(partial(open_engine, tmp_path / "store") if engine == "disk" else None)
     scripts_runner.check(name, store, rewrite=request.config.getoption("--rewrite"))
     store.db.close()

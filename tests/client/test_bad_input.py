@@ -18,8 +18,8 @@ import pytest
 import postroom
 from postroom import errors
 from postroom.kv import keys
-from postroom.kv.leveldb import LevelDBEngine
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.opening import open_engine
 from postroom.limits import (
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -28,6 +28,7 @@ from postroom.limits import (
 )
 from postroom.server.node import FORMAT_VERSION, StoreRecord
 from tests.client.stores import Store, dump
+from tests.kv.on_disk import INSTALLED, OnDisk
 
 MIB = 1024 * 1024
 Calls = dict[str, Callable[[postroom.Database], Any]]
@@ -397,7 +398,7 @@ def test_a_path_is_a_name_or_a_path() -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The files of a store, but for LevelDB's diary and the locks."""
+    """The files of a store, but for the engine's diary and the locks."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
@@ -450,7 +451,7 @@ def test_a_folder_whose_list_of_files_is_damaged(folder: Path) -> None:
 
 
 def test_a_folder_whose_data_is_damaged(folder: Path) -> None:
-    (table,) = folder.glob("*.ldb")
+    (table,) = OnDisk(INSTALLED[0]).tables(folder)
     table.write_bytes(bytes(255 - byte for byte in table.read_bytes()[:100]) * 4)
     before = table.read_bytes()
     with pytest.raises(errors.StoreCorrupted, match=f"{folder} is damaged.*Nothing was changed"):
@@ -459,13 +460,13 @@ def test_a_folder_whose_data_is_damaged(folder: Path) -> None:
 
 
 def rewrite_record(folder: Path, record: bytes) -> None:
-    engine = LevelDBEngine.open(folder)
+    engine = open_engine(folder)
     engine.write({keys.store_key("store"): record}, sync=True)
     engine.close()
 
 
 def contents(folder: Path) -> dict[bytes, bytes]:
-    engine = LevelDBEngine.open(folder)
+    engine = open_engine(folder)
     try:
         return dump(engine)
     finally:
@@ -492,7 +493,7 @@ def test_a_folder_whose_store_record_is_damaged(folder: Path) -> None:
 
 
 def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
-    engine = LevelDBEngine.open(tmp_path / "else")
+    engine = open_engine(tmp_path / "else")
     engine.write({b"foreign": b"1"}, sync=True)
     engine.close()
     before = contents(tmp_path / "else")
@@ -545,7 +546,7 @@ def test_a_folder_without_permission(folder: Path) -> None:
 
 
 def test_a_device_that_fills_up_refuses_writes_in_time(device: Path) -> None:
-    store = Store(partial(LevelDBEngine.open, device / "store"), disk_reserve_bytes=4 * MIB)
+    store = Store(partial(open_engine, device / "store"), disk_reserve_bytes=4 * MIB)
     store.db.put(b"a", b"1")
     filler = device / "filler"
     filler.write_bytes(bytes(device_room(device) - 2 * MIB))

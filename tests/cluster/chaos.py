@@ -26,7 +26,7 @@ from postroom.client.database import Database
 from postroom.client.values import Status
 from postroom.errors import Error
 from postroom.kv import keys
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.opening import open_engine
 from postroom.kv.sorted_map import SortedMap
 from tests.cluster.disks import small_disks_work
 from tests.cluster.harness import NodeProcess, cluster
@@ -320,7 +320,7 @@ async def _end(task: asyncio.Task[None], database: Database) -> None:
 
 def read_disk(folder: Path) -> SortedMap:
     """All that a node that has ended has stored."""
-    engine = LevelDBEngine.open(folder)
+    engine = open_engine(folder)
     try:
         snapshot = engine.snapshot()
         content = SortedMap().updated(dict(snapshot.iterate(b"", keys.DATA_END)))

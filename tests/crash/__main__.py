@@ -1,4 +1,4 @@
-"""Kills the store many times: ``python -m tests.crash --kills 300 [--seed 1]``."""
+"""Kills the store many times: ``python -m tests.crash --kills 300 [--engine rocksdb]``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from the seed
 
+from postroom.kv.engine_file import ENGINES
 from tests.crash.lives import Lives
 
 LIVES_PER_STORE = 50
@@ -19,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--kills", type=int, default=300, help="how many (default: 300)")
     parser.add_argument("--seed", type=int, default=1, help="for the moments (default: 1)")
+    parser.add_argument("--engine", choices=ENGINES, help="which (default: the first installed)")
     wanted = parser.parse_args()
     randomness = Random(wanted.seed)
     began = time.monotonic()
@@ -26,7 +28,7 @@ def main() -> int:
     while killed < wanted.kills:
         with tempfile.TemporaryDirectory(prefix="postroom-crash-") as folder:
             lives = Lives(Path(folder) / "store", randomness)
-            lives.set_up()
+            lives.set_up(wanted.engine)
             while killed < wanted.kills and lives.lives < LIVES_PER_STORE:
                 lives.live_and_die(randomness.choice(["asyncio", "threads"]))
                 lives.check()

@@ -24,6 +24,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import IO, Final
 
 import postroom
+from postroom.kv.engine_file import EngineName
 from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, account
 
 START_SECONDS_MAX: Final = 60.0
@@ -48,9 +49,9 @@ class Lives:
         self.lives = 0
         self.outcomes: Counter[str] = Counter()
 
-    def set_up(self) -> None:
-        """Opens the accounts."""
-        with postroom.open(self.folder) as db, db.begin() as tx:
+    def set_up(self, engine: EngineName | None = None) -> None:
+        """Opens the accounts, in a store that ``engine`` writes from now on."""
+        with postroom.open(self.folder, engine=engine) as db, db.begin() as tx:
             for number in range(ACCOUNTS):
                 tx.put(account(number), b"%d" % OPENING_BALANCE)
 

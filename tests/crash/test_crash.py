@@ -12,15 +12,18 @@ from random import Random  # noqa: TID251 - seeded
 
 import pytest
 
+from postroom.kv.engine_file import EngineName
 from tests.crash.lives import Lives
+from tests.kv.on_disk import INSTALLED
 
 KILLS = 150 if os.environ.get("POSTROOM_CRASH_LONG") else 5
 
 
+@pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("mode", ["asyncio", "threads"])
-def test_kill(tmp_path: Path, mode: str) -> None:
+def test_kill(tmp_path: Path, mode: str, engine: EngineName) -> None:
     lives = Lives(tmp_path / "store", Random(mode))
-    lives.set_up()
+    lives.set_up(engine)
     for _ in range(KILLS):
         lives.live_and_die(mode)
         lives.check()

@@ -1,4 +1,4 @@
-"""What every engine must do: one suite, run against both implementations."""
+"""What every engine must do: one suite, run against every implementation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from postroom.errors import StoreLocked
 from postroom.kv.engine import Engine, Reader, WriteSet
-from postroom.kv.leveldb import LevelDBEngine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import CHUNK_KEYS_MAX
+from tests.kv.on_disk import INSTALLED, OnDisk
 
 END = b"\xff" * 8
 
 Opener = Callable[[], Engine]
 
 
-@pytest.fixture(params=["leveldb", "memory"])
+@pytest.fixture(params=[*INSTALLED, "memory"])
 def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Opener]:
     """Each call gives another store; calling what it gives opens that store (again)."""
     numbers = itertools.count()
@@ -31,7 +31,7 @@ def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], 
             disk = MemoryDisk()
             return lambda: MemoryEngine(disk)
         folder = tmp_path / str(next(numbers))
-        return lambda: LevelDBEngine.open(folder)
+        return lambda: OnDisk(request.param).open(folder)
 
     return make
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.opening import open_engine
 from postroom.server.local_cluster import LocalNode
 from postroom.server.local_folder import HOST, LocalFolder, lock
 from postroom.server.store import open_store
@@ -43,7 +43,7 @@ def taken(port: int) -> Iterator[None]:
 
 def found(node: Path) -> None:
     """As if the node had become one of a cluster."""
-    engine = LevelDBEngine.open(node)
+    engine = open_engine(node)
     open_store(engine, random.Random(1), 1)
     engine.close()
 
@@ -58,7 +58,7 @@ def test_the_ports_stay(tmp_path: Path) -> None:
 def test_others_can_be_asked_for_until_there_is_a_cluster(tmp_path: Path) -> None:
     first = free_row(3)
     assert ports(tmp_path, 2, first) == [first, first + 1]
-    LevelDBEngine.open(tmp_path / "node-1").close()  # it started, but never found the others
+    open_engine(tmp_path / "node-1").close()  # it started, but never found the others
     assert ports(tmp_path, 2, first + 1) == [first + 1, first + 2] == ports(tmp_path)
     found(tmp_path / "node-2")
     with pytest.raises(Invalid, match=r"has 2 nodes, .*nothing was changed.*--nodes 2, or"):

@@ -26,7 +26,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from postroom.errors import Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.engine_file import EngineName
+from postroom.kv.opening import open_engine
 from postroom.limits import DISK_RESERVE_BYTES
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes
@@ -83,6 +84,7 @@ class Settings:
         security: who may talk to it.
         lease_seconds: how long the others wait for it if it dies while it leads.
         disk_reserve_bytes: writes are refused when less is free.
+        engine: what its folder is written by; ``None``: what it has, or the first installed.
     """
 
     folder: Path
@@ -92,6 +94,7 @@ class Settings:
     security: Security
     lease_seconds: float = LEASE_SECONDS
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    engine: EngineName | None = None
 
 
 class ServedNode:
@@ -108,7 +111,7 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        self._engine: Engine = LevelDBEngine.open(settings.folder)
+        self._engine: Engine = open_engine(settings.folder, settings.engine)
         self._place = Place(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )

@@ -26,7 +26,9 @@ from postroom.client.remote.survey import survey
 from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed
-from postroom.kv.leveldb import LevelDBEngine
+from postroom.kv.engine_file import EngineName, engine_of
+from postroom.kv.keys import head_key
+from postroom.kv.opening import open_engine
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
 from postroom.server.cluster.applying import Questions
@@ -34,6 +36,7 @@ from postroom.server.cluster.nodes_service import Application
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.serving import ServedNode, Settings
 from tests.cluster.places import Loopback
+from tests.kv.on_disk import INSTALLED
 from tests.server.cluster.streams import until
 
 HEALTH = health_pb2.HealthCheckResponse
@@ -48,12 +51,18 @@ class Serving:
     """A node in this process, and the task that runs it."""
 
     def __init__(
-        self, folder: Path, address: str, *first: str, listen: str = "", lease_seconds: float = 9.0
+        self,
+        folder: Path,
+        address: str,
+        *first: str,
+        listen: str = "",
+        lease_seconds: float = 9.0,
+        engine: EngineName | None = None,
     ) -> None:
         self.address = address
         settings = Settings(
             folder, listen or address, address, first or (address,), Security(None),
-            lease_seconds, disk_reserve_bytes=0,
+            lease_seconds, disk_reserve_bytes=0, engine=engine,
         )  # fmt: skip
         self.served = ServedNode(settings, SystemClock(), Random(folder.name + address))
         self.ready = asyncio.Event()
@@ -423,8 +432,28 @@ def test_a_folder_in_use(tmp_path: Path, addresses: list[str]) -> None:
     run(main())
 
 
+def test_nodes_of_one_cluster_may_have_different_engines(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    first, second = INSTALLED[-1], INSTALLED[0]
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "a", addresses[0], engine=first) as founder,
+            serving(tmp_path / "b", addresses[1], addresses[0], engine=second) as later,
+        ):
+            group = founder.served.node.replica.group
+            await until(lambda: later.served.node.node_id in group.members)
+            async with await postroom.aio.connect(addresses[0], insecure=True) as db:
+                await db.put(b"key", b"value")
+            await until(lambda: later.served.node.engine.get(head_key(b"key")) is not None)
+
+    run(main())
+    assert [engine_of(tmp_path / name) for name in "ab"] == [first, second]
+
+
 def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) -> None:
-    engine = LevelDBEngine.open(tmp_path / "a")
+    engine = open_engine(tmp_path / "a")
     engine.write({b"somebody's": b"data"}, sync=True)
     engine.close()
 
@@ -433,7 +462,7 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) 
             await Serving(tmp_path / "a", addresses[0]).task
 
     run(main())
-    engine = LevelDBEngine.open(tmp_path / "a")
+    engine = open_engine(tmp_path / "a")
     assert list(engine.iterate(b"", b"\xff")) == [(b"somebody's", b"data")]
     engine.close()
 

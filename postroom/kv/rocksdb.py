@@ -1,0 +1,339 @@
+"""The engine on RocksDB: for Pythons that LevelDB's package has no wheels for, or by choice.
+
+A write set becomes one RocksDB batch: it is appended to the log, then put into the memtable, then
+the log is synced, if asked for. A full memtable becomes a table file, and the log starts anew::
+
+    write ─▶ log, memtable ─▶ (flush_wal: sync) ─▶ … ─▶ full: sync, then flush ─▶ table file
+                                                             └─ the next write begins a new log
+
+What RocksDB 9.8 and rocksdict 0.3 do by themselves was tried, and is not all that the port
+promises:
+
+* **Damage.** ``tolerate_corrupted_tail_records`` is what LevelDB does with ``paranoid_checks``: a
+  log may end in the middle of a record, and anything else that is wrong in it refuses to open. The
+  default, ``point_in_time``, silently drops everything behind damage, synced or not, and
+  ``absolute_consistency`` does not open after most crashes. The format of the log is LevelDB's too,
+  so :mod:`postroom.kv.torn_log` tells a torn end from damage here as well. Checksums of blocks are
+  verified as they are read.
+* **A new log is started without syncing the old one**, as in LevelDB, and the mode above does not
+  look for the hole. So RocksDB is never left to start one: its memtable may grow to four times
+  what we fill it with, and we sync the log and flush the memtable ourselves. While a compaction
+  runs, which may start a log too, each write is synced.
+* **``write`` keeps the interpreter's lock**, with ``sync`` for as long as the device takes.
+  ``flush_wal`` releases it, and syncs just as much, so that is how we sync.
+* **Snapshots** of rocksdict read as of their time by key, but iterate over the present (0.3.29). An
+  iterator sees the moment in which it was made, so here one iterator is the snapshot.
+* **Bounds** of iterators: the lower one is taken for the upper one (0.3.29), and the upper one is
+  a pointer to memory that may have been freed. We compare keys ourselves.
+* **Open iterators keep the database open**, and the folder locked, after ``close``. So we let go of
+  all of them first.
+* **Options** that a former opening stored take precedence over those given, unless these are also
+  given for the column family ``default``.
+* **Errors** are plain ``Exception``, with RocksDB's message. Nothing else raises just that.
+* **Sizes**: rocksdict does not hand on RocksDB's estimate. It is made of the table files' spans.
+
+Left out: repair. Errors of ``compact``: rocksdict does not report them; the next write does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import rocksdict
+
+from postroom.kv.engine import WriteSet
+from postroom.kv.folder import explain, newest_log, reason, sync_folder
+from postroom.kv.held_folder import (
+    BLOOM_BITS_PER_KEY,
+    CACHE_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    WRITE_BUFFER_BYTES,
+    HeldFolder,
+    closed,
+)
+from postroom.kv.rocksdb_cursor import Cursor, is_rocksdb
+from postroom.kv.table_spans import covered
+from postroom.kv.torn_log import cut_torn_end
+
+OPEN_FILES_MAX: Final = 64
+"""Table files that are open at a time, with their indexes and filters in memory."""
+
+TABLE_BYTES: Final = 8 * 1024 * 1024
+"""A table file, about."""
+
+SPARE_FACTOR: Final = 4
+"""RocksDB's memtable may hold so much more than we put in: it must never be full by itself."""
+
+PREALLOCATED_BYTES: Final = 1024 * 1024
+"""What a file takes ahead of what is written, where RocksDB was built for that (its wheels for
+Linux were not): a log would take 70 MB at once."""
+
+INFO_LOG_BYTES_MAX: Final = 1024 * 1024
+INFO_LOGS_MAX: Final = 2
+
+
+class RocksDBSnapshot:
+    """A snapshot of a :class:`RocksDBEngine`."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        """Only for :meth:`RocksDBEngine.snapshot`."""
+        self._cursor = cursor
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``, or ``None``."""
+        found = self._cursor.page(key, key + b"\x00", 1, reverse=False)
+        return found[0][1] if found else None
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As the port says."""
+        return self._cursor.pairs(lower, upper, reverse=reverse)
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        self._cursor.close()
+
+
+class RocksDBEngine:
+    """One open folder. Make it with :meth:`open`.
+
+    After ``close`` everything but ``close`` raises ``RuntimeError``. Iterators and snapshots may be
+    open then (they end with the same error), but no other thread may be inside a read.
+    """
+
+    def __init__(self, db: rocksdict.Rdict, folder: HeldFolder, write_buffer_bytes: int) -> None:
+        """Only for :meth:`open`."""
+        self._db = db
+        self._folder = folder
+        self._write_buffer_bytes = write_buffer_bytes
+        self._memtable_bytes = 0
+        self._one_at_a_time = threading.Lock()
+        self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self._compactions = 0
+        self._is_open = True
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        create: bool = True,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> RocksDBEngine:
+        """Open the folder ``path``; with ``create``, make it if there is none.
+
+        Raises:
+            StoreLocked: it is open already, in the process that the message names.
+            StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+            VersionMismatch: another engine wrote it.
+            AccessDenied: it cannot be written, or is no folder.
+            Unavailable: the device is full.
+        """
+        folder = HeldFolder(path, "rocksdb", create=create)
+        with folder.opening():
+            options = _options(write_buffer_bytes, cache_bytes, open_files_max)
+            db = _open_database(folder.path, options)
+            sync_folder(folder.path)
+        return cls(db, folder, write_buffer_bytes)
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``, or ``None``."""
+        try:
+            value: bytes | None = self._db.get(key)
+        except rocksdict.DbClosedError as error:
+            raise closed() from error
+        except Exception as error:
+            if not is_rocksdb(error):
+                raise
+            raise unreadable(self._folder.path, reason(error)) from error
+        return value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As the port says."""
+        return self._cursor("engine").pairs(lower, upper, reverse=reverse)
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """As the port says; while a compaction runs it syncs without being asked."""
+        with self._one_at_a_time:
+            self._require_open()
+            self._folder.check_writable()
+            batch, size = _batch(writes)
+            with self._failing():
+                self._make_room(size)
+                self._memtable_bytes += size
+                self._db.write(batch)
+                if sync or self._compactions:
+                    self._db.flush_wal(sync=True)
+
+    def snapshot(self) -> RocksDBSnapshot:
+        """The engine as it is now."""
+        return RocksDBSnapshot(self._cursor("snapshot"))
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """As the port says; what is still in the memtable does not count."""
+        self._require_open()
+        if lower >= upper:
+            return 0
+        span = (lower, upper)
+        size = 0.0
+        for file in self._db.live_files():
+            size += file["size"] * covered(span, file["start_key"], file["end_key"])
+        return round(size)
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """As the port says. May run in a thread of its own, beside reads and writes."""
+        self._require_open()
+        if lower >= upper:
+            return
+        how = rocksdict.CompactOptions()
+        how.set_exclusive_manual_compaction(False)
+        how.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force_optimized())
+        with self._compacting():
+            self._db.compact_range(lower, upper, how)
+
+    def free_bytes(self) -> int:
+        """Room that the device has for this process."""
+        return self._folder.free_bytes()
+
+    def close(self) -> None:
+        """Write the memtable to a table file, so that opening has no log to read; let go."""
+        with self._one_at_a_time:
+            if not self._is_open:
+                return
+            self._is_open = False
+            try:
+                if self._memtable_bytes and not self._folder.failed:
+                    with self._failing():
+                        self._flush(wait=True)
+            finally:
+                self._let_go()
+                self._folder.release()
+
+    def _cursor(self, what: str) -> Cursor:
+        try:
+            cursor = Cursor(self._db.iter(), self._folder.path, what)
+        except rocksdict.DbClosedError as error:
+            raise closed() from error
+        self._cursors.add(cursor)
+        return cursor
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise closed()
+
+    def _make_room(self, size: int) -> None:
+        """Begin a new memtable, and with it a new log, if a write of ``size`` is too much."""
+        if self._memtable_bytes and self._memtable_bytes + size > self._write_buffer_bytes:
+            self._flush(wait=False)
+
+    def _flush(self, *, wait: bool) -> None:
+        """Sync the log, then have a table file made of the memtable, and begin a new log.
+
+        It waits if the memtable before this one has not been written yet.
+        """
+        self._db.flush_wal(sync=True)
+        self._db.flush(wait)
+        self._memtable_bytes = 0
+
+    @contextlib.contextmanager
+    def _compacting(self) -> Iterator[None]:
+        """All before it is synced, and so is each write beside it: it may begin a new log."""
+        with self._one_at_a_time:
+            self._require_open()
+            self._folder.check_writable()
+            with self._failing():
+                self._flush(wait=True)
+            self._compactions += 1
+        try:
+            yield
+        finally:
+            with self._one_at_a_time:
+                self._compactions -= 1
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever the device refuses in here is the last thing that was written."""
+        try:
+            yield
+        except Exception as error:
+            if not (is_rocksdb(error) or isinstance(error, OSError)):
+                raise
+            raise self._folder.failure(error) from error
+
+    def _let_go(self) -> None:
+        """Close the database; rocksdict flushes once more, which is in vain after a failure."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            if not is_rocksdb(error):
+                raise
+            if not self._folder.failed:
+                raise self._folder.failure(error) from error
+
+
+def _batch(writes: WriteSet) -> tuple[rocksdict.WriteBatch, int]:
+    """The batch that makes ``writes``, and what it takes in a memtable, in bytes."""
+    batch = rocksdict.WriteBatch(raw_mode=True)
+    put, delete = batch.put, batch.delete
+    try:
+        for key, value in writes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+    except (KeyError, ValueError) as error:  # so rocksdict calls what is no bytes
+        raise TypeError(f"keys and values are bytes: {error}") from error
+    return batch, batch.size_in_bytes() + len(writes) * ENTRY_OVERHEAD_BYTES
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def _options(write_buffer_bytes: int, cache_bytes: int, open_files_max: int) -> rocksdict.Options:
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_block_cache(rocksdict.Cache(cache_bytes))
+    tables.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(tables)
+    options.set_write_buffer_size(SPARE_FACTOR * write_buffer_bytes)
+    options.set_target_file_size_base(TABLE_BYTES)
+    options.set_max_open_files(open_files_max)
+    options.set_compression_type(rocksdict.DBCompressionType.snappy())
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_log_file_size(INFO_LOG_BYTES_MAX)
+    options.set_keep_log_file_num(INFO_LOGS_MAX)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_max_total_wal_size(
+        PREALLOCATED_BYTES
+    )  # what a log takes ahead; no more, alone here
+    options.set_manifest_preallocation_size(PREALLOCATED_BYTES)
+    return options
+
+
+def _open_database(folder: Path, options: rocksdict.Options) -> rocksdict.Rdict:
+    try:
+        # As the column family's too: else those of the former opening would be taken.
+        return rocksdict.Rdict(os.fspath(folder), options, {"default": options})
+    except Exception as error:
+        if not is_rocksdb(error):
+            raise
+        log = newest_log(folder)
+        if not str(error).startswith("Corruption") or log is None or not cut_torn_end(log):
+            raise explain(error, folder) from error
+    return _open_database(folder, options)

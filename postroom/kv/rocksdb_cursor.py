@@ -1,0 +1,120 @@
+"""Iterating over RocksDB: a cursor that can be taken away, read in pages.
+
+rocksdict keeps a database open for as long as one of its iterators is there, and a generator keeps
+what it has in hand until somebody finishes it. So nobody but a cursor holds an iterator, and the
+engine closes its cursors before it closes the database. A cursor has no place: each page says where
+it begins, so several readers can use the same one by turns::
+
+    iterate ─▶ page of 4 ─▶ page of 16 ─▶ … ─▶ page of 256 pairs, or 64 KiB
+
+Most readers look at few pairs, so the first page is small; each page costs one seek.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import rocksdict
+
+from postroom.kv.folder import reason, unreadable
+
+FIRST_PAGE_PAIRS: Final = 4
+PAGE_PAIRS_MAX: Final = 256
+PAGE_BYTES_MAX: Final = 64 * 1024
+"""Pairs read ahead of whoever iterates: few at first, as most look at few."""
+
+_Pairs: TypeAlias = list[tuple[bytes, bytes]]
+
+
+def is_rocksdb(error: Exception) -> bool:
+    """Whether RocksDB says so. rocksdict has no class of its own for that."""
+    return type(error) is Exception
+
+
+class Cursor:
+    """The database as it was when this was made. It holds an iterator, until it is closed.
+
+    Several may read pages by turns, also from different threads.
+    """
+
+    def __init__(self, iterator: rocksdict.RdictIter, folder: Path, what: str) -> None:
+        self._iterator: rocksdict.RdictIter | None = iterator
+        self._folder = folder
+        self._what = what
+        self._one_at_a_time = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        self._iterator = None
+
+    def page(self, lower: bytes, upper: bytes, pairs_max: int, *, reverse: bool) -> _Pairs:
+        """The first pairs of ``[lower, upper)``, or the last ones, backwards; none: no more."""
+        with self._one_at_a_time:
+            iterator = self._iterator
+            if iterator is None:
+                raise RuntimeError(f"The {self._what} is closed.")
+            read = _page_backward if reverse else _page_forward
+            pairs = read(iterator, lower, upper, pairs_max)
+            if not pairs:  # it may have stopped for an error
+                self._check(iterator)
+            return pairs
+
+    def _check(self, iterator: rocksdict.RdictIter) -> None:
+        try:
+            iterator.status()
+        except Exception as error:
+            if not is_rocksdb(error):
+                raise
+            raise unreadable(self._folder, reason(error)) from error
+
+    def pairs(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """All pairs of ``[lower, upper)``, page by page."""
+        pairs_max = FIRST_PAGE_PAIRS
+        while page := self.page(lower, upper, pairs_max, reverse=reverse):
+            for pair in page:
+                yield pair
+                if self._iterator is None:
+                    raise RuntimeError(f"The {self._what} is closed.")
+            if reverse:
+                upper = page[-1][0]
+            else:
+                lower = page[-1][0] + b"\x00"
+            pairs_max = min(4 * pairs_max, PAGE_PAIRS_MAX)
+
+
+def _page_forward(
+    iterator: rocksdict.RdictIter, lower: bytes, upper: bytes, pairs_max: int
+) -> _Pairs:
+    iterator.seek(lower)
+    return _page(iterator, iterator.next, lambda key: key < upper, pairs_max)
+
+
+def _page_backward(
+    iterator: rocksdict.RdictIter, lower: bytes, upper: bytes, pairs_max: int
+) -> _Pairs:
+    iterator.seek_for_prev(upper)
+    if iterator.key() == upper:
+        iterator.prev()
+    return _page(iterator, iterator.prev, lambda key: key >= lower, pairs_max)
+
+
+def _page(
+    iterator: rocksdict.RdictIter,
+    advance: Callable[[], None],
+    is_within: Callable[[bytes], bool],
+    pairs_max: int,
+) -> _Pairs:
+    pairs: _Pairs = []
+    size = 0
+    while len(pairs) < pairs_max and size < PAGE_BYTES_MAX:
+        key = iterator.key()
+        if key is None or not is_within(key):
+            break
+        value = iterator.value()
+        pairs.append((key, value))
+        size += len(value)
+        advance()
+    return pairs

@@ -1,0 +1,62 @@
+"""The engines on disk that are installed, as tests open them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.kv.engine import Engine
+from postroom.kv.engine_file import ENGINES, EngineName, is_installed
+
+END: Final = b"\xff" * 8
+
+INSTALLED: Final[list[EngineName]] = [engine for engine in ENGINES if is_installed(engine)]
+"""Both where LevelDB's package has wheels, RocksDB elsewhere."""
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """One of them."""
+
+    name: EngineName
+
+    def open(self, folder: Path, **options: Any) -> Engine:
+        if self.name == "leveldb":
+            from postroom.kv.leveldb import LevelDBEngine  # noqa: PLC0415 - it may not be installed
+
+            return LevelDBEngine.open(folder, **options)
+        from postroom.kv.rocksdb import RocksDBEngine  # noqa: PLC0415 - it may not be installed
+
+        return RocksDBEngine.open(folder, **options)
+
+    def count(self, folder: Path) -> int:
+        """How many keys there are, after opening and closing."""
+        engine = self.open(folder, create=False)
+        try:
+            return sum(1 for _ in engine.iterate(b"", END))
+        finally:
+            engine.close()
+
+    def tables(self, folder: Path) -> list[Path]:
+        """The table files."""
+        return sorted(folder.glob("*.ldb" if self.name == "leveldb" else "*.sst"))
+
+    @property
+    def library(self) -> str:
+        """A Python expression that opens the folder ``path`` by the library alone."""
+        if self.name == "leveldb":
+            return "__import__('plyvel').DB(path)"
+        return "__import__('rocksdict').Rdict(path)"
+
+
+def newest_log(folder: Path) -> Path:
+    """The log that the engine writes, or wrote last."""
+    return max(folder.glob("[0-9]*.log"))
+
+
+def crash(live: Path, copy: Path) -> Path:
+    """What is left of the store in ``live`` if its process dies now."""
+    shutil.copytree(live, copy)
+    return copy
