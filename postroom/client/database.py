@@ -15,9 +15,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from postroom.client import arguments
-from postroom.client.codec import Codec
-from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
-from postroom.client.sender import Sender
+from postroom.client.codec import Packing
+from postroom.client.pages import (
+    Page,
+    pages,
+    stored_letters,
+    stored_messages,
+    stored_values,
+    unpacked_values,
+)
+from postroom.client.sender import Sender, post
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
 from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
@@ -86,7 +93,7 @@ class Database:
     def __init__(
         self,
         sender: Sender,
-        codec: Codec,
+        codec: Packing,
         status: Callable[[], Awaitable[Status]],
         close: Callable[[], Awaitable[None]],
     ) -> None:
@@ -108,14 +115,15 @@ class Database:
         key = arguments.key(key)
         moment = 0 if at is None else arguments.timestamp(at)
         reply: Value = await self._sender.send(Get(key, moment))
-        return None if reply.value is None else self.codec.decode(reply.value)
+        if reply.value is None:
+            return None
+        return self.codec.decode(reply.value, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
         wanted = [arguments.key(key) for key in keys]
         reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
-        decode = self.codec.decode
-        return [None if value is None else decode(value) for value in reply.values]
+        return unpacked_values(wanted, reply, self.codec)
 
     def scan(
         self,
@@ -138,12 +146,11 @@ class Database:
         return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
 
     async def _unpacked(
-        self, found: AsyncIterator[list[tuple[bytes, bytes]]]
+        self, found: AsyncIterator[Page]
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        decode = self.codec.decode
         async for page in found:
-            for key, value in page:
-                yield key, decode(value)
+            for pair in page.unpacked(self.codec):
+                yield pair
 
     def scan_pages(
         self,
@@ -153,8 +160,8 @@ class Database:
         limit: int | None = None,
         reverse: bool = False,
         at: int | None = None,
-    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same in lists of up to a thousand pairs, values not unpacked."""
+    ) -> AsyncGenerator[Page, None]:
+        """The same in pages of up to a thousand pairs, values not unpacked."""
         start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
@@ -168,13 +175,13 @@ class Database:
         at: int | Awaitable[int],
         limit: int | None,
         reverse: bool,
-    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+    ) -> AsyncGenerator[Page, None]:
         moment = await self._sender.send(Protect(at if isinstance(at, int) else await at))
         try:
             async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
-                yield page.pairs
+                yield page
         finally:
-            await self._sender.send(Unprotect(moment))
+            post(self._sender, Unprotect(moment))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
@@ -183,7 +190,7 @@ class Database:
         try:
             yield Snapshot(self, moment)
         finally:
-            await self._sender.send(Unprotect(moment))
+            post(self._sender, Unprotect(moment))
 
     def watch(
         self, start: bytes, end: bytes | None = None, *, after: int | None = None
@@ -208,11 +215,14 @@ class Database:
         self, start: bytes, end: bytes, since: int | Awaitable[int]
     ) -> AsyncGenerator[Change, None]:
         decode = self.codec.decode
+        value: Any
         after = since if isinstance(since, int) else await since
         while True:
             reply: Changes = await self._sender.send(ScanChanges(start, end, after))
             for change in reply.changes:
-                value = None if change.value is None else decode(change.value)
+                value = change.value
+                if value is not None:
+                    value = decode(value, change.key, integer=change.integer)
                 yield Change(change.key, value, Timestamp(change.timestamp))
             after = max(after, reply.until)
 
@@ -251,7 +261,8 @@ class Database:
             Overflow: the sum leaves 64 bits.
         """
         key = arguments.key(key)
-        number: int = await self._commit_one(key, Increment(key, arguments.integer(by)))
+        request = Increment(key, arguments.integer(by), self.codec.packs)
+        number: int = await self._commit_one(key, request)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -262,12 +273,13 @@ class Database:
         """
         key = arguments.key(key)
         packed = arguments.value(value, self.codec, key)
-        wanted = None if expected is None else self.codec.encode(expected)
+        wanted, or_integer = arguments.expected(expected, self.codec)
+        request = ConditionalPut(key, packed, wanted, self.codec.packs, or_integer)
         try:
-            await self._commit_one(key, ConditionalPut(key, packed, wanted))
+            await self._commit_one(key, request)
         except ConditionFailed as failed:
             if isinstance(failed.actual, bytes):
-                failed.actual = self.codec.decode(failed.actual)
+                failed.actual = self.codec.decode(failed.actual, key)
             raise
 
     async def _commit_one(self, anchor: bytes, write: Any) -> Any:
@@ -383,7 +395,9 @@ class Database:
         entry = record.update or record.message
         assert entry is not None
         request = record.update.request if record.update is not None else None
-        message = self.codec.decode(record.message.value) if record.message is not None else None
+        message = None
+        if record.message is not None:
+            message = self.codec.decode(record.message.value, record.message.key)
         return DeadLetter(
             letter.id.hex(), record.reason, entry.transaction_id, request, message, entry.source
         )

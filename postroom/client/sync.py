@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
+from postroom.client.pages import Page
 from postroom.client.sender import BlockingSender
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Reaped, Status
 from postroom.kv.clock import Timestamp
@@ -251,11 +252,9 @@ class Database:
         found = self._core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
         return self._unpacked(_iterate(self._sender, found))
 
-    def _unpacked(self, pages: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[tuple[bytes, Any]]:
-        decode = self._core.codec.decode
-        for page in pages:
-            for key, value in page:
-                yield key, decode(value)
+    def _unpacked(self, found: Iterator[Page]) -> Iterator[tuple[bytes, Any]]:
+        for page in found:
+            yield from page.unpacked(self._core.codec)
 
     def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
         """A new transaction: ``with db.begin() as tx``."""

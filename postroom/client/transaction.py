@@ -18,9 +18,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from postroom.client import arguments
-from postroom.client.codec import Codec
-from postroom.client.pages import pages, stored_values
-from postroom.client.sender import Sender
+from postroom.client.codec import Packing
+from postroom.client.pages import Page, pages, stored_values, unpacked_values
+from postroom.client.sender import Sender, post
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -28,7 +28,6 @@ from postroom.errors import (
     Error,
     TransactionClosed,
     TransactionConflict,
-    TransactionExpired,
     TransactionTooLarge,
     Unavailable,
     shorten,
@@ -56,20 +55,21 @@ from postroom.ranges.requests import (
     UpdateRequest,
     Value,
 )
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 _UNWRITTEN: Final[Any] = object()
 _OVERHEAD_BYTES: Final = 32
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
-def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Codec) -> list[Message]:
+def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Packing) -> list[Message]:
     """Stored messages of ``key`` as applications see them."""
     decode, unpack = _delivered.decode, codec.decode
     result = []
     for id_, stored in found:
         entry = decode(stored)
-        result.append(Message(key, unpack(entry.value), entry.headers, id_, entry.delivered_at))
+        value = unpack(entry.value, key)
+        result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
     return result
 
 
@@ -88,6 +88,7 @@ class Transaction:
         "_commit_timestamp",
         "_expires",
         "_id",
+        "_integers",
         "_locked",
         "_read_timestamp",
         "_reads",
@@ -100,7 +101,9 @@ class Transaction:
         "_writes",
     )  # fmt: skip
 
-    def __init__(self, sender: Sender, codec: Codec, transaction_id: bytes, timeout: float) -> None:
+    def __init__(
+        self, sender: Sender, codec: Packing, transaction_id: bytes, timeout: float
+    ) -> None:
         self._sender = sender
         self._codec = codec
         self._id = transaction_id
@@ -112,6 +115,7 @@ class Transaction:
         self._reads: list[bytes] = []
         self._spans: list[tuple[bytes, bytes | None]] = []
         self._writes: dict[bytes, bytes | None] = {}
+        self._integers: set[bytes] = set()
         self._sends: list[EnqueueMessage | EnqueueUpdate] = []
         self._reaped: dict[bytes, list[bytes]] = {}
         self._locked = False
@@ -151,27 +155,28 @@ class Transaction:
         """
         self._check_alive()
         key = arguments.key(key)
-        written = self._writes.get(key, _UNWRITTEN)
-        if written is _UNWRITTEN:
-            reply: Value = await self._sender.send(Get(key, self._read_timestamp))
-            self._reads.append(key)
-            self._read_timestamp = reply.timestamp
-            written = reply.value
-        return None if written is None else self._codec.decode(written)
+        stored, integer = await self._stored(key)
+        return None if stored is None else self._codec.decode(stored, key, integer=integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""
         self._check_alive()
         wanted = [arguments.key(key) for key in keys]
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
-        found = dict(self._writes)
+        found: dict[bytes, Any] = {key: self._own_value(key) for key in wanted}
         if missing:
             reply = await stored_values(self._sender, missing, self._read_timestamp)
             self._reads += missing
             self._read_timestamp = reply.timestamp
-            found.update(zip(missing, reply.values, strict=True))
-        decode = self._codec.decode
-        return [None if (value := found[key]) is None else decode(value) for key in wanted]
+            found.update(zip(missing, unpacked_values(missing, reply, self._codec), strict=True))
+        return [found[key] for key in wanted]
+
+    def _own_value(self, key: bytes) -> Any:
+        """What this transaction has written to ``key``; ``None`` if nothing."""
+        written = self._writes.get(key)
+        if written is None:
+            return None
+        return self._codec.decode(written, key, integer=key in self._integers)
 
     async def get_for_update(self, key: bytes) -> Any:
         """Like ``get``, but others that ask for ``key`` so wait until this transaction ends.
@@ -193,8 +198,10 @@ class Transaction:
             ) from None
         self._reads.append(key)
         self._read_timestamp = reply.timestamp
-        written = self._writes.get(key, reply.value)
-        return None if written is None else self._codec.decode(written)
+        if key in self._writes:
+            return self._own_value(key)
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     def scan(
         self,
@@ -212,15 +219,15 @@ class Transaction:
         return self._unpacked(self._raw_scan(start, end, limit=limit, reverse=reverse))
 
     async def _unpacked(
-        self, found: AsyncIterator[tuple[bytes, bytes]]
+        self, found: AsyncIterator[tuple[bytes, bytes, bool]]
     ) -> AsyncIterator[tuple[bytes, Any]]:
         decode = self._codec.decode
-        async for key, value in found:
-            yield key, decode(value)
+        async for key, value, integer in found:
+            yield key, decode(value, key, integer=integer)
 
     async def _raw_scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
-    ) -> AsyncIterator[tuple[bytes, bytes]]:
+    ) -> AsyncIterator[tuple[bytes, bytes, bool]]:
         self._check_alive()
         start, end = arguments.span(start, end)
         left = -1 if limit is None else limit
@@ -231,11 +238,17 @@ class Transaction:
         scan = pages(self._sender, start, end, self._read_timestamp, limit=size, reverse=reverse)
         async for page in scan:
             self._spans.append((page.start, page.end))
-            for pair in _overlaid(page.pairs, own, page.start, page.end, reverse=reverse):
+            integers = self._integers_in(page)
+            for key, value in _overlaid(page.pairs, own, page.start, page.end, reverse=reverse):
                 if left == 0:
                     return
                 left -= 1
-                yield pair
+                yield key, value, key in integers
+
+    def _integers_in(self, page: Page) -> set[bytes]:
+        """The keys that hold integers, of a page with this transaction's own writes in place."""
+        stored = {page.pairs[index][0] for index in page.integers}
+        return (stored - self._writes.keys()) | self._integers
 
     def _own(self, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
         return [(k, v) for k, v in self._writes.items() if k >= start and (end is None or k < end)]
@@ -259,8 +272,8 @@ class Transaction:
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were."""
-        found = [pair async for pair in self._raw_scan(start, end, limit=None, reverse=False)]
-        for key, _ in found:
+        found = [key async for key, *_ in self._raw_scan(start, end, limit=None, reverse=False)]
+        for key in found:
             self._write(key, None)
         return len(found)
 
@@ -272,8 +285,11 @@ class Transaction:
             Overflow: the sum leaves 64 bits.
         """
         arguments.integer(by)
-        number = added(await self._stored(key), by, key)
-        self._write(key, INTEGER.pack(number))
+        key = arguments.key(key)
+        self._check_alive()
+        stored, integer = await self._stored(key)
+        number = added(stored, by, key, integer=integer, packed=self._codec.packs)
+        self._write(key, INTEGER.pack(number), integer=True)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -284,30 +300,39 @@ class Transaction:
         """
         key = arguments.key(key)
         packed = arguments.value(value, self._codec, key)
-        wanted = None if expected is None else self._codec.encode(expected)
-        actual = await self._stored(key)
-        if actual != wanted:
+        wanted, or_integer = arguments.expected(expected, self._codec)
+        self._check_alive()
+        actual, integer = await self._stored(key)
+        if integer and actual is not None and self._codec.packs:
+            as_expected = INTEGER.unpack(actual)[0] == or_integer
+        else:
+            as_expected = actual == wanted
+        if not as_expected:
+            decode = self._codec.decode
             raise ConditionFailed(
                 f"{shorten(key)} does not hold the expected value; nothing was changed: read it "
                 "again and decide anew",
-                None if actual is None else self._codec.decode(actual),
+                None if actual is None else decode(actual, key, integer=integer),
             )
         self._write(key, packed)
 
-    async def _stored(self, key: bytes) -> bytes | None:
-        """What ``get`` reads, before it is unpacked."""
-        self._check_alive()
-        key = arguments.key(key)
-        if key in self._writes:
-            return self._writes[key]
+    async def _stored(self, key: bytes) -> tuple[bytes | None, bool]:
+        """What ``get`` reads, before it is unpacked, and whether it is an integer."""
+        written = self._writes.get(key, _UNWRITTEN)
+        if written is not _UNWRITTEN:
+            return written, key in self._integers
         reply: Value = await self._sender.send(Get(key, self._read_timestamp))
         self._reads.append(key)
         self._read_timestamp = reply.timestamp
-        return reply.value
+        return reply.value, reply.integer
 
-    def _write(self, key: bytes, packed: bytes | None) -> None:
+    def _write(self, key: bytes, packed: bytes | None, *, integer: bool = False) -> None:
         self._grow(len(key) + (len(packed) if packed else 0))
         self._writes[key] = packed
+        if integer:
+            self._integers.add(key)
+        else:
+            self._integers.discard(key)
 
     def _grow(self, size: int) -> None:
         self._bytes += size + _OVERHEAD_BYTES
@@ -425,11 +450,11 @@ class Transaction:
         """
         self._check_open()
         if self._sender.monotonic() > self._expires and not self._unknown:
-            await self._close("not committed")
-            raise self._expired()
+            self._close("not committed")
+            raise expired(self._timeout)
         writes = self._requests()
         if not writes:
-            await self._close("committed")
+            self._close("committed")
             self._commit_timestamp = self._read_timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
         try:
@@ -443,11 +468,11 @@ class Transaction:
                     "an earlier commit of this transaction may have happened, and the store cannot "
                     "tell now: commit again with the same transaction id"
                 ) from error
-            await self._close("not committed")
+            self._close("not committed")
             raise
         except BaseException:  # cancelled: whether it has happened, another commit tells
             self._unknown = True
-            await self._release()
+            self._release()
             raise
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
@@ -458,13 +483,22 @@ class Transaction:
         return moment if isinstance(moment, int) else await moment
 
     async def rollback(self) -> None:
-        """Forgets everything. What it had locked or reaped is free again."""
+        """Forgets everything. What it had locked or reaped is free again.
+
+        Waits for nothing, neither the store nor the network: it cannot fail, and ends at once also
+        when its task is cancelled.
+
+        Raises:
+            TransactionClosed: it was committed or rolled back already.
+        """
         self._check_open()
-        await self._close("rolled back")
+        self._close("rolled back")
 
     def _requests(self) -> list[Any]:
+        integers = self._integers
         requests: list[Any] = [
-            Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
+            Delete(key) if value is None else Put(key, value, key in integers)
+            for key, value in self._writes.items()
         ]
         if self._reaped:
             requests += [ReapMessages(key, ids) for key, ids in self._reaped.items()]
@@ -483,13 +517,13 @@ class Transaction:
             writes,
         )
 
-    async def _close(self, how: str) -> None:
+    def _close(self, how: str) -> None:
         self._closed = how
-        await self._release()
+        self._release()
 
-    async def _release(self) -> None:
+    def _release(self) -> None:
         if self._locked:
-            await self._sender.send(ReleaseLocks(self._id))
+            post(self._sender, ReleaseLocks(self._id))
 
     def _remaining(self) -> float:
         return max(self._expires - self._sender.monotonic(), 0.0)
@@ -508,13 +542,7 @@ class Transaction:
         """Before what asks the store."""
         self._check_open()
         if self._sender.monotonic() > self._expires:
-            raise self._expired()
-
-    def _expired(self) -> TransactionExpired:
-        return TransactionExpired(
-            f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
-            "begin a new one, or give begin() a longer timeout (60 s at most)"
-        )
+            raise expired(self._timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -529,8 +557,8 @@ class Transaction:
             return
         if kind is None:
             await self.commit()
-        else:
-            await self.rollback()
+        else:  # nothing may take the place of the exception that ends the block
+            self._close("rolled back")
 
 
 def _anchor(first: Any) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 
 import postroom
 from postroom import errors
+from postroom.client.pages import PAIRS_PER_PAGE
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
@@ -373,7 +374,9 @@ def test_a_transaction_that_outlives_its_database(db: postroom.Database) -> None
 
 
 def test_a_scan_that_outlives_its_database(db: postroom.Database) -> None:
-    db.put(b"a", b"1")
+    with db.begin() as tx:
+        for number in range(PAIRS_PER_PAGE + 1):
+            tx.put(b"%d" % number, b"1")
     pairs = db.scan()
     next(pairs)
     db.close()

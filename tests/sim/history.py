@@ -192,9 +192,10 @@ class History:
         if int.from_bytes(stamp, "big") <= content.collected:
             return
         name = request.transaction_id.hex()
-        last = {write.key: write.value for write in request.writes if isinstance(write, Put)}
-        for key, value in last.items():
-            version = versions.VALUE_KIND + stamp + value
+        last = {write.key: write for write in request.writes if isinstance(write, Put)}
+        for key, put in last.items():
+            kind = versions.INTEGER_KIND if put.integer else versions.VALUE_KIND
+            version = kind + stamp + put.value
             require(version in content.versions.get(key, ()), f"{name} did not write {key!r}")
         ordinal = 0
         for write in request.writes:
