@@ -46,19 +46,26 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path) -> Engine:
+def _open_engine(path: str | Path, *, create: bool) -> Engine:
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return LevelDBEngine.open(Path(path))
+    return LevelDBEngine.open(Path(path), create=create)
 
 
 def _open_node(
-    path: str | Path, options: NodeOptions, clock: Clock, randomness: random.Random
+    path: str | Path,
+    options: NodeOptions,
+    clock: Clock,
+    randomness: random.Random,
+    *,
+    create: bool,
 ) -> Node:
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
-    engine = _open_engine(path)
+    if path == "":
+        raise ValueError(f'path is empty: give the name of a folder, or "{MEMORY}"')
+    engine = _open_engine(path, create=create)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -98,8 +105,11 @@ def open(  # noqa: A001 - a public name, as of files
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    create: bool = True,
 ) -> blocking.Database:
     """Opens the store in the folder ``path``, creating it if it is missing.
+
+    A folder that holds anything but a store is refused, and left as it is.
 
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
@@ -107,18 +117,21 @@ def open(  # noqa: A001 - a public name, as of files
             ms; a loss of power may cost that much. ``"none"``: written; synced about
             twice a second, for the clock.
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
-        ``decode``. gc_ttl: seconds that overwritten versions stay readable.
+            ``decode``.
+        gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
+        create: whether a store is made if the folder is missing or empty.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
-        Invalid: the folder is that of a node of a cluster, which has others.
+        Invalid: the folder holds something else, or is that of a node of a cluster, which has
+            others; or there is no store in it, and ``create`` is false.
         StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
     """
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, options, SystemClock(), randomness, create=create)
     driver = ThreadDriver(node, randomness)
     driver.start()
     core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
@@ -132,12 +145,13 @@ async def open_async(
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    create: bool = True,
 ) -> asynchronous.Database:
     """The asyncio form of :func:`open`: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, options, SystemClock(), randomness, create=create)
     driver = AsyncioDriver(node, randomness)
     driver.start()
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)

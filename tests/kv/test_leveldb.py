@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import AccessDenied, StoreCorrupted, StoreLocked, Unavailable
+from postroom.errors import AccessDenied, Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.engine import EngineFailed
 from postroom.kv.leveldb import ENTRY_OVERHEAD_BYTES, LevelDBEngine, LogRotation
 
@@ -97,7 +97,7 @@ def test_another_process_is_named(tmp_path: Path, other_process: subprocess.Pope
 
 def test_a_second_opening_by_the_same_process_keeps_the_lock(tmp_path: Path) -> None:
     engine = LevelDBEngine.open(tmp_path / "store")
-    with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+    with pytest.raises(StoreLocked, match=rf"already, in this process \({os.getpid()}\)"):
         LevelDBEngine.open(tmp_path / "." / "store")
     script = "import plyvel, sys; plyvel.DB(sys.argv[1])"
     command = [sys.executable, "-c", script, str(tmp_path / "store")]
@@ -123,7 +123,7 @@ def test_a_folder_held_by_another_program_on_leveldb(tmp_path: Path) -> None:
 
 
 def test_what_does_not_exist_is_made_only_on_request(tmp_path: Path) -> None:
-    with pytest.raises(StoreCorrupted, match=r"There is no store in .*Check the path"):
+    with pytest.raises(Invalid, match=r"There is no store in .*check the path"):
         LevelDBEngine.open(tmp_path / "a" / "b", create=False)
     assert not (tmp_path / "a").exists()
     LevelDBEngine.open(tmp_path / "a" / "b").close()
@@ -132,9 +132,10 @@ def test_what_does_not_exist_is_made_only_on_request(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(AccessDenied, match="cannot be opened for writing"):
-            LevelDBEngine.open(path)
+    with pytest.raises(Invalid, match="is a file, and a store is a folder"):
+        LevelDBEngine.open(tmp_path / "file")
+    with pytest.raises(AccessDenied, match="cannot be opened for writing"):
+        LevelDBEngine.open(tmp_path / "file" / "below")
 
 
 @pytest.fixture
@@ -280,6 +281,7 @@ def test_a_missing_file_is_damage(table: Path, missing: str) -> None:
 
 
 def test_a_log_of_somebody_else_is_not_damage(tmp_path: Path) -> None:
+    LevelDBEngine.open(tmp_path).close()
     (tmp_path / "program.log").write_text("started\n")
     engine = LevelDBEngine.open(tmp_path)
     engine.write({b"a": b"1"}, sync=False)
