@@ -14,30 +14,31 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from postroom.client import arguments
+from postroom.client import arguments, letters
 from postroom.client.codec import Packing
 from postroom.client.pages import (
     Page,
     pages,
     stored_letters,
     stored_messages,
+    stored_schedule,
     stored_values,
     unpacked_values,
 )
 from postroom.client.sender import Sender, post
 from postroom.client.transaction import Transaction, messages
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
+from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Scheduled, Status
 from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CancelScheduled,
     DiscardDeadLetters,
     Inbox,
     ListInboxes,
     ReplayDeadLetters,
 )
-from postroom.messaging.requests import DeadLetter as StoredLetter
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     Changes,
@@ -387,32 +388,52 @@ class Database:
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
         """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
-        letters = await stored_letters(self._sender, arguments.count(limit, "limit"))
-        return [self._dead_letter(letter) for letter in letters]
-
-    def _dead_letter(self, letter: StoredLetter) -> DeadLetter:
-        record = letter.record
-        entry = record.update or record.message
-        assert entry is not None
-        request = record.update.request if record.update is not None else None
-        message = None
-        if record.message is not None:
-            message = self.codec.decode(record.message.value, record.message.key)
-        return DeadLetter(
-            letter.id.hex(), record.reason, entry.transaction_id, request, message, entry.source
-        )
+        found = await stored_letters(self._sender, arguments.count(limit, "limit"))
+        return [letters.dead_letter(each, self.codec) for each in found]
 
     async def replay(self, dead_letter_ids: Iterable[str]) -> int:
         """Tries dead letters again; returns how many there were."""
-        ids = _letter_ids(dead_letter_ids)
+        ids = letters.dead_letter_ids(dead_letter_ids)
         replayed: int = await self._commit_one(b"", ReplayDeadLetters(ids))
         return replayed
 
     async def discard(self, dead_letter_ids: Iterable[str]) -> int:
         """Gives dead letters up for good; returns how many there were."""
-        ids = _letter_ids(dead_letter_ids)
+        ids = letters.dead_letter_ids(dead_letter_ids)
         discarded: int = await self._commit_one(b"", DiscardDeadLetters(ids))
         return discarded
+
+    async def scheduled(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[Scheduled]:
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many at most; those that are due first come first.
+        """
+        start, end = arguments.span(start, end)
+        most = arguments.count(limit, "limit")
+        found = await stored_schedule(self._sender, start, end, most)
+        return [letters.scheduled(each, self.codec) for each in found]
+
+    async def cancel(self, ids: Iterable[str]) -> int:
+        """Has messages and updates that wait for their time not take place.
+
+        Args:
+            ids: those of :meth:`scheduled`.
+
+        Returns:
+            How many were cancelled. Those that have been delivered or carried out meanwhile, or
+            cancelled before, do not count; of each, one thing happens.
+
+        Raises:
+            ValueError: that is the id of nothing that was ever scheduled.
+        """
+        found = letters.scheduled_ids(ids)
+        cancelled: int = await self._commit_one(b"", CancelScheduled(found))
+        return cancelled
 
     async def drain(self, timeout: float = 30.0) -> None:
         """Waits until every outbox entry that is due has been delivered or executed.
@@ -460,14 +481,3 @@ class Database:
 
 async def _timestamp(moment: Awaitable[int]) -> Timestamp:
     return Timestamp(await moment)
-
-
-def _letter_ids(given: Iterable[str]) -> list[bytes]:
-    if isinstance(given, str):
-        raise TypeError("give a list of ids, as dead_letters() tells them")
-    try:
-        return [bytes.fromhex(each) for each in given]
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"not the id of a dead letter ({error}): use those of dead_letters()"
-        ) from None

@@ -12,7 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from postroom.client.codec import Packing
 from postroom.client.sender import Sender, post
-from postroom.messaging.requests import DeadLetter, ListDeadLetters, Peek, Peeked
+from postroom.messaging.requests import (
+    DeadLetter,
+    ListDeadLetters,
+    ListScheduled,
+    Peek,
+    Peeked,
+    Scheduled,
+    SchedulePage,
+)
 from postroom.ranges.requests import (
     GetMany,
     Pairs,
@@ -134,6 +142,24 @@ async def stored_messages(
                 return found
     finally:
         post(sender, Unprotect(moment))
+
+
+async def stored_schedule(
+    sender: Sender, start: bytes, end: bytes | None, limit: int
+) -> list[Scheduled]:
+    """What waits for its time, the first ``limit`` of it. As with dead letters, pages have no view
+    in common.
+    """
+    found: list[Scheduled] = []
+    after = b""
+    while True:
+        left = limit - len(found)
+        request = ListScheduled(start, end, left, LIST_BYTES_PER_PAGE, after)
+        page: SchedulePage = await sender.send(request)
+        found += page.entries
+        if page.resume is None or len(found) >= limit:
+            return found
+        after = page.resume
 
 
 async def stored_letters(sender: Sender, limit: int) -> list[DeadLetter]:

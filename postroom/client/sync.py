@@ -17,7 +17,15 @@ from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
 from postroom.client.pages import Page
 from postroom.client.sender import BlockingSender
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Reaped, Status
+from postroom.client.values import (
+    Change,
+    DeadLetter,
+    InboxInfo,
+    Message,
+    Reaped,
+    Scheduled,
+    Status,
+)
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.requests import UpdateRequest
@@ -298,6 +306,16 @@ class Database:
     def discard(self, dead_letter_ids: Iterable[str]) -> int:
         """Gives dead letters up for good; returns how many there were."""
         return self._run(self._core.discard(dead_letter_ids))
+
+    def scheduled(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[Scheduled]:
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time."""
+        return self._run(self._core.scheduled(start, end, limit=limit))
+
+    def cancel(self, ids: Iterable[str]) -> int:
+        """Has messages and updates that wait for their time not take place."""
+        return self._run(self._core.cancel(ids))
 
     def drain(self, timeout: float = 30.0) -> None:
         """Waits until every outbox entry that is due has been delivered or executed."""

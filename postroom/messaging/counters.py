@@ -36,6 +36,7 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
         dead: became dead letters, less those replayed since.
         discarded: of the dead ones, those given up for good.
         reaped: of the delivered ones, those consumed.
+        cancelled: of the discarded ones, those cancelled before their time.
     """
 
     enqueued: int = 0
@@ -46,6 +47,7 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dead: int = 0
     discarded: int = 0
     reaped: int = 0
+    cancelled: int = 0
 
     @property
     def pending(self) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CancelScheduled,
     DeadLetter,
     DiscardDeadLetters,
     EnqueueMessage,
@@ -20,6 +21,7 @@ from postroom.messaging.requests import (
     Inbox,
     ListDeadLetters,
     ListInboxes,
+    ListScheduled,
     Peek,
     Peeked,
     ReadCounters,
@@ -27,6 +29,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
     ReplayDeadLetters,
+    SchedulePage,
 )
 from postroom.protocol.failures import WireError
 from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
@@ -74,6 +77,7 @@ WriteRequest: TypeAlias = (
     | ReapMessages
     | ReplayDeadLetters
     | DiscardDeadLetters
+    | CancelScheduled
 )
 """What a transaction may do."""
 
@@ -94,6 +98,7 @@ ClientRequest: TypeAlias = (
     | Peek
     | ListInboxes
     | ListDeadLetters
+    | ListScheduled
     | ReadCounters
     | AwaitQuiet
     | ReadNodes
@@ -119,6 +124,7 @@ ANSWERS: Final[dict[type, Any]] = {
     Peek: Peeked,
     ListInboxes: list[Inbox],
     ListDeadLetters: list[DeadLetter],
+    ListScheduled: SchedulePage,
     ReadCounters: Counters,
     AwaitQuiet: None,
     ReadNodes: Nodes,

@@ -22,7 +22,13 @@ from typing import Any
 
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import versions
-from postroom.messaging.requests import EnqueueMessage, Peek, ReapMessages, ReapQueue
+from postroom.messaging.requests import (
+    CancelScheduled,
+    EnqueueMessage,
+    Peek,
+    ReapMessages,
+    ReapQueue,
+)
 from postroom.ranges.requests import (
     Changes,
     Committed,
@@ -159,7 +165,17 @@ class History:
     # --- what it says at the end
 
     def check(self, content: Content) -> None:
-        """Raises ``Broken`` if the store tells another story."""
+        """Raises ``Broken`` if the store tells another story.
+
+        What became of messages that somebody tried to cancel the workload knows.
+        """
+        self._cancelled = {
+            id_[8:20]
+            for attempt in self.attempts.values()
+            for write in attempt.request.writes
+            if isinstance(write, CancelScheduled)
+            for id_ in write.ids
+        }
         for id_, attempt in self.attempts.items():
             self._check_attempt(content, id_, attempt)
         for timestamp, key, value in self.reads:
@@ -203,7 +219,8 @@ class History:
                 ordinal += 1
                 if isinstance(write, EnqueueMessage):
                     id_ = stamp + ordinal.to_bytes(4, "big")
-                    require(_has_message(content, write.key, id_), f"{name} did not send")
+                    there = id_ in self._cancelled or _has_message(content, write.key, id_)
+                    require(there, f"{name} did not send")
             elif isinstance(write, ReapMessages):
                 gone = {(id_[:8] + id_[16:]) for id_ in write.ids}
                 inbox = content.inboxes.get(write.key, {})
