@@ -5,7 +5,7 @@ sent.
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from postroom.client.codec import Packing
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
@@ -19,6 +19,9 @@ from postroom.ranges.requests import (
     Put,
     UpdateRequest,
 )
+
+Due: TypeAlias = datetime.datetime | datetime.timedelta | float
+"""When something is due: an aware ``datetime``, or a time or a number of seconds from now."""
 
 _LATER_SECONDS_MAX = 2.0**36  # two thousand years: a timestamp has room for it
 _HEADER_TYPES = (str, bytes, int, float, bool, type(None))

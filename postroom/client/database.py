@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from postroom.client import arguments, letters
 from postroom.client.codec import Packing
@@ -25,10 +24,11 @@ from postroom.client.pages import (
     stored_values,
     unpacked_values,
 )
+from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Scheduled, Status
-from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
+from postroom.errors import ConditionFailed, NotInTransaction
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import (
@@ -57,9 +57,8 @@ from postroom.ranges.requests import (
     Value,
 )
 
-RETRY_SECONDS_MAX: Final = 60.0
-BACKOFF_SECONDS_FIRST: Final = 0.001
-BACKOFF_SECONDS_MAX: Final = 1.0
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Snapshot:
@@ -310,44 +309,37 @@ class Database:
             )
         return Transaction(self._sender, self.codec, self._next_id(), timeout)
 
-    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def run(
+        self,
+        function: Callable[Concatenate[Transaction, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
         On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
         commits again with the same id, which tells the outcome, unless so much time has passed that
-        nobody can tell any more. So ``function`` may be called several times.
+        nobody can tell any more. So ``function`` may be called several times: it must have no
+        effects but those of its transaction.
+
+        Args:
+            function: a coroutine function; its first argument is the transaction.
+            args, kwargs: the others.
+
+        Raises:
+            whatever ``function`` raises: nothing was changed.
+            Retryable: a minute was not enough. Nothing was changed.
+            CommitUnknown: nobody can tell any more whether it was committed.
+            Invalid: the transaction can never succeed as it stands. Nothing was changed.
         """
-        give_up = self._sender.monotonic() + RETRY_SECONDS_MAX
-        backoff = BACKOFF_SECONDS_FIRST
-        while True:
-            try:
-                async with self.begin() as tx:
-                    result = function(tx, *args, **kwargs)
-                    if isawaitable(result):
-                        result = await result
-                    await self._commit_for_sure(tx, give_up)
-            except Retryable as error:
-                if self._sender.monotonic() > give_up:
-                    raise
-                await self._back_off(error, backoff)
-                backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-            else:
-                return result
+        result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs))
+        return result
 
-    async def _commit_for_sure(self, tx: Transaction, give_up: float) -> None:
-        backoff = BACKOFF_SECONDS_FIRST
-        while not tx.closed:
-            try:
-                await tx.commit()
-            except CommitUnknown as error:
-                if self._sender.monotonic() > give_up or not tx.may_be_told:
-                    raise
-                await self._back_off(error.__cause__ or error, backoff)
-                backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-
-    async def _back_off(self, error: BaseException, seconds: float) -> None:
-        least = error.retry_after if isinstance(error, Unavailable) else 0.0
-        await self._sender.sleep(max(least, seconds * self._sender.random.uniform(0.5, 1.0)))
+    async def repeat(self, call: Callable[[Transaction], Any]) -> Any:
+        """What ``run`` does, with ``call`` for the function; it may be a coroutine function or not.
+        For what is built on top, as the synchronous form is.
+        """
+        return await repeat(self._sender, self.begin, call)
 
     # --- messages
 

@@ -350,7 +350,7 @@ class Transaction:
         value: Any,
         *,
         headers: dict[str, Any] | None = None,
-        deliver_at: Any = None,
+        deliver_at: arguments.Due | None = None,
     ) -> None:
         """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
 
@@ -373,7 +373,9 @@ class Transaction:
         self._grow(len(key) + len(payload) + extra_bytes)
         self._sends.append(EnqueueMessage(key, payload, extra, due))
 
-    def enqueue_update(self, request: UpdateRequest, *, execute_at: Any = None) -> None:
+    def enqueue_update(
+        self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
+    ) -> None:
         """Has ``request`` carried out once, soon after the transaction commits.
 
         Args:
