@@ -16,7 +16,6 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.values import Status
-from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.leveldb import LevelDBEngine
@@ -93,7 +92,7 @@ class _StatusReader:
             node.replica.group.term,
             node.replica.state.applied_index(),
             Timestamp(self._driver.now()),
-            node.engine.approximate_bytes(b"", keys.DATA_END),
+            node.engine.disk_bytes(),
             counters,
         )
 
