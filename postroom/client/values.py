@@ -236,7 +236,7 @@ class Status(NamedTuple):
     @property
     def dead_letters(self) -> int:
         """Dead letters that wait to be replayed or discarded."""
-        return self.counters.dead - self.counters.discarded
+        return self.counters.dead_letters
 
     @property
     def reaped(self) -> int:

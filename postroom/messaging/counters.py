@@ -54,6 +54,11 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """All that is still in an outbox."""
         return self.pending_messages + self.pending_updates
 
+    @property
+    def dead_letters(self) -> int:
+        """Of the dead ones, those that wait to be replayed or discarded."""
+        return self.dead - self.discarded
+
     def conserved(self) -> bool:
         """Whether nothing is lost and nothing came from nowhere."""
         gone = self.delivered + self.executed + self.dead
