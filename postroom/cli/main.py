@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-INSTRUCTION = 'The command line needs two more libraries: pip install "postroom[cli]"\n'
+from postroom.errors import how_to_install
+
+INSTRUCTION = f"The command line needs two more libraries: {how_to_install('cli')}\n"
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 A command that works on a store takes it as its first argument, and is decorated: ``on_a_store``
 gives it the options ``--path``, ``--connect`` and what belongs to them, and makes a :class:`Store`
-of them.
+of them. Each of these has an environment variable as well. An option counts more than a variable:
+who gives ``--path`` need not unset ``POSTROOM_CONNECT``. ``on_a_store_with_values`` adds how keys
+and values are written, a :class:`postroom.cli.output.Notation`.
 """
 
 from __future__ import annotations
@@ -10,24 +12,34 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 import postroom
 import postroom.aio
+from postroom.cli.output import AsStored, Notation
 from postroom.client.remote.connect import parsed
 from postroom.errors import Error
 
-PATH_VARIABLE: Final = "POSTROOM_PATH"
 TIMEOUT_SECONDS: Final = 15.0
+TIMEOUT_SECONDS_MIN: Final = 0.1
 
-AsHex = Annotated[
-    bool, typer.Option("--hex", help="Keys and values are hexadecimal digits, not text.")
-]
+PATH_VARIABLE: Final = "POSTROOM_PATH"
+CONNECT_VARIABLE: Final = "POSTROOM_CONNECT"
+TLS_CA_VARIABLE: Final = "POSTROOM_TLS_CA"
+TLS_CERTIFICATE_VARIABLE: Final = "POSTROOM_TLS_CERTIFICATE"
+TLS_KEY_VARIABLE: Final = "POSTROOM_TLS_KEY"
+TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"
+INSECURE_VARIABLE: Final = "POSTROOM_INSECURE"
+TIMEOUT_VARIABLE: Final = "POSTROOM_TIMEOUT"
+
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"", "0", "false", "no", "off"})
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 
@@ -54,23 +66,25 @@ class Store:
 
     def open_or_create(self) -> postroom.Database:
         """The store, made if there is none: for commands that write."""
-        return self._connect() if self.path is None else postroom.open(str(self.path))
+        if self.path is None:
+            return self._connect()
+        return postroom.open(str(self.path), codec=AsStored())
 
     def open_existing(self) -> postroom.Database:
         """The store: a mistyped path must not look like an empty one."""
         if self.path is None:
             return self._connect()
-        if not self.path.is_dir() or not any(self.path.iterdir()):
+        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             raise Error(
                 f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
             )
-        return postroom.open(str(self.path))
+        return postroom.open(str(self.path), codec=AsStored(), create=False)
 
     def _connect(self) -> postroom.Database:
         quiet_grpc()
         return postroom.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout,
+            timeout=self.timeout, codec=AsStored(),
         )  # fmt: skip
 
     async def open_async(self) -> postroom.aio.Database:
@@ -90,6 +104,8 @@ _OPTIONS_OF: Final = {
     "connect(insecure=True)": "--insecure",
     "TLS(ca=...)": "--tls-ca",
     "TLS(certificate=...)": "--tls-certificate",
+    "those of scheduled()": "those that 'postroom scheduled' prints",
+    "those of dead_letters()": "those that 'postroom dead-letters' prints",
 }
 
 
@@ -105,36 +121,64 @@ def quiet_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def _help(text: str, variable: str) -> str:
+    return rf"{text}  \[env var: {variable}]"  # escaped: brackets are markup in help
+
+
 _Path = Annotated[
-    Path | None,
-    typer.Option(
-        "--path", metavar="DIR", help=f"The store's data folder.  [env var: {PATH_VARIABLE}]"
-    ),
+    str | None,
+    typer.Option("--path", metavar="DIR", help=_help("The store's data folder.", PATH_VARIABLE)),
 ]
 _Connect = Annotated[
     str | None,
-    typer.Option("--connect", metavar="HOST:PORT,...", help="Some nodes of a cluster, instead."),
+    typer.Option(
+        "--connect",
+        metavar="HOST:PORT,...",
+        help=_help("Some nodes of a cluster, instead.", CONNECT_VARIABLE),
+    ),
 ]
 _TlsCa = Annotated[
     Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="The authority of the nodes' certificates, PEM."),
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help=_help("The authority of the nodes' certificates, PEM.", TLS_CA_VARIABLE),
+    ),
 ]
 _TlsCertificate = Annotated[
-    Path | None, typer.Option("--tls-certificate", metavar="FILE", help="Your certificate, PEM.")
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help=_help("Your certificate, PEM.", TLS_CERTIFICATE_VARIABLE),
+    ),
 ]
 _TlsKey = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate, PEM.")
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help=_help("The key of that certificate, PEM.", TLS_KEY_VARIABLE),
+    ),
 ]
 _Token = Annotated[
     str | None,
     typer.Option(
-        "--token", metavar="TEXT", envvar="POSTROOM_TOKEN", help="If the nodes ask for one."
+        "--token", metavar="TEXT", help=_help("If the nodes ask for one.", TOKEN_VARIABLE)
     ),
 ]
-_Insecure = Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")]
+_Insecure = Annotated[
+    bool, typer.Option("--insecure", help=_help("Connect without TLS.", INSECURE_VARIABLE))
+]
 _Timeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Wait so long for the cluster."),
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=TIMEOUT_SECONDS_MIN,
+        help=_help("Wait so long for the cluster.", TIMEOUT_VARIABLE),
+        show_default=f"{TIMEOUT_SECONDS:g}",
+    ),
 ]
 
 
@@ -146,30 +190,87 @@ def _store(
     tls_key: _TlsKey = None,
     token: _Token = None,
     insecure: _Insecure = False,
-    timeout: _Timeout = TIMEOUT_SECONDS,
+    timeout: _Timeout = None,
 ) -> Store | None:
-    """What the options say; ``None``: nothing."""
+    """What the options say, and where they say nothing, the environment; ``None``: neither does."""
     if path is not None and connect is not None:
         raise typer.BadParameter("give --path or --connect, not both")
-    if connect is None:
-        if insecure or tls_ca or tls_certificate or tls_key:
+    if connect is None and (insecure or tls_ca or tls_certificate or tls_key):
+        connect = os.environ.get(CONNECT_VARIABLE) or None
+        if path is not None or connect is None:
             raise typer.BadParameter("--insecure and --tls-... go with --connect")
-        chosen = path or os.environ.get(PATH_VARIABLE)
-        return Store(path=Path(chosen)) if chosen else None
+    if path is None and connect is None:
+        path, connect = _place_in_environment()
+    if connect is None:
+        return None if path is None else Store(path=_folder(path))
     try:
         addresses = tuple(parsed(connect))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--connect") from None
-    tls = _tls(tls_ca, tls_certificate, tls_key, insecure=insecure)
-    return Store(addresses=addresses, tls=tls, token=token, insecure=insecure, timeout=timeout)
+    return Store(
+        addresses=addresses,
+        tls=_tls(tls_ca, tls_certificate, tls_key, insecure=insecure),
+        token=token or os.environ.get(TOKEN_VARIABLE) or None,
+        insecure=insecure or (tls_ca is None and _insecure_in_environment()),
+        timeout=_timeout_in_environment() if timeout is None else timeout,
+    )
+
+
+def _folder(path: str) -> Path:
+    if not path:
+        raise typer.BadParameter("give the name of a folder", param_hint="--path")
+    return Path(path)
+
+
+def _place_in_environment() -> tuple[str | None, str | None]:
+    path, connect = os.environ.get(PATH_VARIABLE), os.environ.get(CONNECT_VARIABLE)
+    if path and connect:
+        raise typer.BadParameter(
+            f"{PATH_VARIABLE} and {CONNECT_VARIABLE} are both set: give --path or --connect"
+        )
+    return path or None, connect or None
+
+
+def _insecure_in_environment() -> bool:
+    said = os.environ.get(INSECURE_VARIABLE, "").lower()
+    if said in _YES | _NO:
+        return said in _YES
+    raise typer.BadParameter(f"{said!r} is neither 1 nor 0", param_hint=INSECURE_VARIABLE)
+
+
+def _timeout_in_environment() -> float:
+    said = os.environ.get(TIMEOUT_VARIABLE)
+    if not said:
+        return TIMEOUT_SECONDS
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not seconds >= TIMEOUT_SECONDS_MIN:
+        raise typer.BadParameter(
+            f"{said!r} is no number of seconds of {TIMEOUT_SECONDS_MIN} or more",
+            param_hint=TIMEOUT_VARIABLE,
+        )
+    return seconds
 
 
 def _tls(
     ca: Path | None, certificate: Path | None, key: Path | None, *, insecure: bool
 ) -> postroom.TLS | None:
+    """What an option says counts, whatever the environment says to the contrary."""
     if insecure:
         if ca or certificate or key:
             raise typer.BadParameter("--insecure is to go without TLS: give no --tls-... with it")
+        return None
+    told_in_options = bool(ca or certificate or key)
+    ca = ca or _file_in_environment(TLS_CA_VARIABLE)
+    certificate = certificate or _file_in_environment(TLS_CERTIFICATE_VARIABLE)
+    key = key or _file_in_environment(TLS_KEY_VARIABLE)
+    if not told_in_options and _insecure_in_environment():
+        if ca or certificate or key:
+            raise typer.BadParameter(
+                f"{INSECURE_VARIABLE} is set, and POSTROOM_TLS_... too: unset one, or give options"
+            )
         return None
     if ca is None:
         raise typer.BadParameter(
@@ -181,30 +282,82 @@ def _tls(
     return postroom.TLS(ca, certificate, key)
 
 
-_options: Final = inspect.signature(_store, eval_str=True).parameters
+def _file_in_environment(variable: str) -> Path | None:
+    name = os.environ.get(variable)
+    return Path(name) if name else None
+
+
+# --- how keys and values are written
+
+_AsHex = Annotated[
+    bool, typer.Option("--hex", help="Keys and values are hexadecimal digits, not text.")
+]
+_HexKey = Annotated[bool, typer.Option("--hex-key", help="Only keys are.")]
+_HexValue = Annotated[bool, typer.Option("--hex-value", help="Only values are.")]
+_AsInt = Annotated[bool, typer.Option("--int", help="Values are numbers: 64-bit integers.")]
+
+
+def _notation(
+    as_hex: _AsHex = False,
+    hex_key: _HexKey = False,
+    hex_value: _HexValue = False,
+    as_int: _AsInt = False,
+    as_json: AsJson = False,
+) -> Notation:
+    """What the options say."""
+    if as_int and (as_hex or hex_value):
+        raise typer.BadParameter("--int says how values are written, and so does --hex: give one")
+    return Notation(
+        hex_keys=as_hex or hex_key,
+        hex_values=as_hex or hex_value,
+        integers=as_int,
+        as_json=as_json,
+    )
+
+
+# --- commands
+
+Maker: TypeAlias = Callable[..., Any]
+"""Makes one argument of a command of the options that are its parameters."""
 
 
 def on_a_store(command: Callable[..., None]) -> Callable[..., None]:
     """Makes a function whose first argument is a :class:`Store` a command with its options."""
-    return _decorated(command, required=True)
+    return _decorated(command, _required)
+
+
+def on_a_store_with_values(command: Callable[..., None]) -> Callable[..., None]:
+    """The same; the second argument is the :class:`Notation`."""
+    return _decorated(command, _required, _notation)
 
 
 def on_a_store_if_given(command: Callable[..., None]) -> Callable[..., None]:
     """The same; the first argument is ``None`` if the options name no store."""
-    return _decorated(command, required=False)
+    return _decorated(command, _store)
 
 
-def _decorated(command: Callable[..., None], *, required: bool) -> Callable[..., None]:
+def _required(**options: Any) -> Store:
+    store = _store(**options)
+    if store is None:
+        raise typer.BadParameter("give --path DIR or --connect HOST:PORT,...")
+    return store
+
+
+def _decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        store = _store(**{name: arguments.pop(name) for name in _options})
-        if store is None and required:
-            raise typer.BadParameter("give --path DIR or --connect HOST:PORT,...")
-        command(store, **arguments)
+        made = [
+            maker(**{name: arguments.pop(name) for name in _parameters(maker)}) for maker in makers
+        ]
+        command(*made, **arguments)
 
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in _options.values()]
-    run.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*named, *options)}
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[len(makers) :]
+    options = [each for maker in reversed(makers) for each in _parameters(maker).values()]
+    known = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
+    run.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in known}
     return run
+
+
+def _parameters(maker: Maker) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_store if maker is _required else maker, eval_str=True).parameters

@@ -1,45 +1,180 @@
-"""Bytes on a terminal: how keys and values are read from arguments and printed.
+r"""Bytes on a terminal: how keys and values are read from arguments and printed.
 
-* **Text** (the default): UTF-8. What is no UTF-8 is printed as ``\\xff``. Where a line is a record
-  (scan, peek, ...), control characters are printed escaped too: a value cannot fake a line.
-* **Hexadecimal** (``--hex``): every byte exactly, in both directions.
-* **JSON** (``--json``): one object a line; its keys and values are in the chosen notation.
+* **Text** (the default): UTF-8. What is no UTF-8 is printed as ``\xff``. Where a line is a record
+  (scan, peek, ...), control characters are printed escaped too: a value cannot fake a line. What
+  ``increment`` stored is printed as a number.
+* **Hexadecimal** (``--hex``, ``--hex-key``, ``--hex-value``): every byte exactly, both ways.
+* **Integers** (``--int``): values are numbers: those given become counters (of messages, 8 bytes),
+  and 8 bytes are printed as the number that they are.
+* **JSON** (``--json``): one object a line, and nothing is lost:
+
+  ========================  ====================================================================
+  in the store              in JSON
+  ========================  ====================================================================
+  bytes that are UTF-8      that text, ``"paid"``
+  any other bytes           their hexadecimal digits, ``{"hex": "00ff"}``
+  what increment stored     a number
+  nothing (a deletion)      ``null``
+  a header that is no       ``{"float": "nan"}``, ``{"float": "inf"}``, ``{"float": "-inf"}``
+  number in JSON
+  ========================  ====================================================================
+
+  With a hexadecimal notation all keys, or values, are strings of digits; counters too.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import typer
+
+import postroom
+from postroom.ranges.evaluators import INTEGER
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
-@dataclass(frozen=True, slots=True)
+class AsStored:
+    """The codec of the command line: values are bytes; what ``increment`` stored is a number."""
+
+    def encode(self, value: Any, /) -> bytes:
+        """``value``, which is bytes."""
+        packed: bytes = value
+        return packed
+
+    def decode(self, data: bytes, /) -> bytes:
+        """``data``."""
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How bytes are written: as text or as hexadecimal digits."""
+    """How keys and values are written, and whether records are JSON.
 
-    hexadecimal: bool = False
+    Attributes:
+        hex_keys, hex_values: as hexadecimal digits, not as text.
+        integers: values are numbers.
+        as_json: one object a line.
+    """
 
-    def read(self, argument: str) -> bytes:
-        """The bytes that an argument of the command line stands for."""
-        if not self.hexadecimal:
-            return os.fsencode(argument)  # also arguments that are no UTF-8, byte for byte
-        try:
-            return bytes.fromhex(argument)
-        except ValueError:
-            raise typer.BadParameter(f"{argument!r} is not hexadecimal (--hex)") from None
+    hex_keys: bool = False
+    hex_values: bool = False
+    integers: bool = False
+    as_json: bool = False
 
-    def write(self, data: bytes) -> str:
-        """``data`` as it is printed when it is alone, or inside JSON."""
-        return data.hex() if self.hexadecimal else data.decode("utf-8", "backslashreplace")
+    # --- arguments
 
-    def write_field(self, data: bytes) -> str:
-        """``data`` as a part of a line."""
-        return self.write(data).translate(_ESCAPES)
+    def read_key(self, argument: str) -> bytes:
+        """The key that an argument of the command line stands for."""
+        return _from_hex(argument) if self.hex_keys else os.fsencode(argument)
+
+    def read_value(self, argument: str) -> bytes | int:
+        """The value that an argument stands for."""
+        if self.integers:
+            return _integer(argument)
+        # Also arguments that are no UTF-8, byte for byte.
+        return _from_hex(argument) if self.hex_values else os.fsencode(argument)
+
+    def read_payload(self, argument: str) -> bytes:
+        """The payload of a message that an argument stands for."""
+        value = self.read_value(argument)
+        return INTEGER.pack(value) if isinstance(value, int) else value
+
+    # --- lines
+
+    def key(self, key: bytes) -> str:
+        """A key as a part of a line."""
+        return _text(key, hexadecimal=self.hex_keys).translate(_ESCAPES)
+
+    def value(self, value: bytes | int) -> str:
+        """A value as a part of a line."""
+        return self.lone_value(value).translate(_ESCAPES)
+
+    def lone_value(self, value: bytes | int) -> str:
+        """A value that is printed alone, as it is."""
+        number = self._number(value)
+        if number is not None:
+            return str(number)
+        return _text(_bytes(value), hexadecimal=self.hex_values)
+
+    # --- JSON
+
+    def json_key(self, key: bytes) -> object:
+        """A key inside JSON."""
+        return key.hex() if self.hex_keys else _json_bytes(key)
+
+    def json_value(self, value: bytes | int | None) -> object:
+        """A value inside JSON."""
+        if value is None:
+            return None
+        number = self._number(value)
+        if number is not None:
+            return number
+        return _bytes(value).hex() if self.hex_values else _json_bytes(_bytes(value))
+
+    def _number(self, value: bytes | int) -> int | None:
+        """The value, if it is to be shown as a number."""
+        if isinstance(value, int):
+            return None if self.hex_values else value
+        return postroom.integer(value) if self.integers and len(value) == INTEGER.size else None
+
+
+def field(text: str) -> str:
+    """Text as a part of a line."""
+    return text.translate(_ESCAPES)
+
+
+def json_headers(headers: dict[str, Any]) -> dict[str, object]:
+    """The headers of a message inside JSON."""
+    return {name: _json_header(content) for name, content in headers.items()}
+
+
+def _json_header(content: Any) -> object:
+    match content:
+        case bytes():
+            return _json_bytes(content)
+        case float() if not math.isfinite(content):
+            return {"float": str(content)}
+    return content
+
+
+def _json_bytes(data: bytes) -> object:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
+
+
+def _text(data: bytes, *, hexadecimal: bool) -> str:
+    return data.hex() if hexadecimal else data.decode("utf-8", "backslashreplace")
+
+
+def _bytes(value: bytes | int) -> bytes:
+    return INTEGER.pack(value) if isinstance(value, int) else value
+
+
+def _from_hex(argument: str) -> bytes:
+    try:
+        return bytes.fromhex(argument)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{argument!r} is not hexadecimal (--hex, --hex-key, --hex-value)"
+        ) from None
+
+
+def _integer(argument: str) -> int:
+    try:
+        number = int(argument)
+    except ValueError:
+        number = 1 << 64
+    if not -(2**63) <= number < 2**63:
+        raise typer.BadParameter(f"{argument!r} is no 64-bit integer (--int)")
+    return number
 
 
 def print_line(*fields: str) -> None:
@@ -50,7 +185,7 @@ def print_line(*fields: str) -> None:
 
 def print_json(record: dict[str, object]) -> None:
     """Print a record as one JSON object on one line."""
-    _write(json.dumps(record, ensure_ascii=False) + "\n")
+    _write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _write(line: str) -> None:

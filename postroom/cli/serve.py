@@ -17,7 +17,7 @@ import typer
 
 from postroom.cli.options import quiet_grpc
 from postroom.client.remote import grpc_environment
-from postroom.errors import Error
+from postroom.errors import Error, how_to_install
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.server.local_folder import check_no_local_cluster
@@ -111,7 +111,7 @@ def serve(
     Standard error says "ready" and the address once the node serves.
     """
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
-        raise Error('serving needs gRPC: pip install "postroom[server]"')
+        raise Error(f"serving needs gRPC: {how_to_install('server')}")
     grpc_environment.prepare()
     if not verbose:
         quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here

@@ -20,6 +20,7 @@ from postroom.cli.output import print_json, print_line
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.errors import Error
+from postroom.messaging.counters import Counters
 
 MEGABYTE = 1_000_000
 GIGABYTE = 1_000_000_000
@@ -100,11 +101,11 @@ def _print_survey(now: Survey, as_json: bool) -> None:
                     f"disk:[/bold red] {escape(report.status.damage)}"
                 )
         if now.counters is not None:
-            console.print(_table("messages", msgspec.structs.asdict(now.counters)))
+            console.print(_table("messages", _counted(now.counters)))
         return
     for report in now.nodes:
         print_json(_node_facts(report, now.leader))
-    counters = None if now.counters is None else msgspec.structs.asdict(now.counters)
+    counters = None if now.counters is None else _counted(now.counters)
     print_json({"leader": now.leader.node_id if now.leader else None, "counters": counters})
 
 
@@ -187,8 +188,13 @@ def _facts(now: postroom.Status) -> dict[str, object]:
     return {
         **now._asdict(),
         "timestamp": now.timestamp.datetime.isoformat(),
-        "counters": msgspec.structs.asdict(now.counters),
+        "counters": _counted(now.counters),
     }
+
+
+def _counted(counters: Counters) -> dict[str, object]:
+    """The counters, and of the dead those that wait for somebody: what an alert looks at."""
+    return {**msgspec.structs.asdict(counters), "dead_letters": counters.dead_letters}
 
 
 def _table(title: str, facts: dict[str, object]) -> Table:

@@ -1,96 +1,191 @@
-"""The commands that read and write values: get, put, delete, scan."""
+"""The commands about values: get, put, delete, increment, scan, watch, accounting."""
 
 from __future__ import annotations
 
+import sys
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 import postroom
-from postroom.cli.options import (
-    AsHex,
-    AsJson,
-    Key,
-    Store,
-    on_a_store,
-)
-from postroom.cli.output import Notation, print_json, print_line
-from postroom.errors import Error, shorten
+from postroom.cli.options import Key, Store, on_a_store_with_values
+from postroom.cli.output import Notation, field, print_json, print_line
+from postroom.errors import Error, WrongType, shorten
+from postroom.limits import KEY_BYTES_MAX
+
+Prefix = Annotated[
+    str | None, typer.Option(help="All keys that begin so, instead of START and END.")
+]
+End = Annotated[
+    str | None,
+    typer.Argument(metavar="END", help="The key before which to stop.", show_default=False),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many.")]
 
 
-@on_a_store
-def get(store: Store, key: Key, as_hex: AsHex = False, as_json: AsJson = False) -> None:
+@on_a_store_with_values
+def get(store: Store, notation: Notation, key: Key) -> None:
     """Print the value of KEY; fail if there is none."""
-    notation = Notation(as_hex)
+    key_bytes = notation.read_key(key)
     with store.open_existing() as db:
-        value = db.get(notation.read(key))
+        value = db.get(key_bytes)
     if value is None:
-        raise Error(f"there is no key {shorten(notation.read(key))} in {store}")
-    if as_json:
-        print_json({"key": notation.write(notation.read(key)), "value": notation.write(value)})
+        raise Error(f"there is no key {shorten(key_bytes)} in {store}")
+    if notation.integers and isinstance(value, bytes) and len(value) != 8:
+        raise WrongType(
+            f"{shorten(key_bytes)} holds {len(value)} bytes, no number: get it without --int"
+        )
+    if notation.as_json:
+        print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(value)})
     else:
-        print_line(notation.write(value))
+        print_line(notation.lone_value(value))
 
 
-@on_a_store
+@on_a_store_with_values
 def put(
     store: Store,
+    notation: Notation,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
-    as_hex: AsHex = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Set KEY to VALUE."""
-    notation = Notation(as_hex)
-    key_bytes, value_bytes = notation.read(key), notation.read(value)
+    """Set KEY to VALUE; with --int, to a counter that stands at VALUE (-- before negative ones)."""
+    key_bytes, stored = notation.read_key(key), notation.read_value(value)
     with store.open_or_create() as db:
-        db.put(key_bytes, value_bytes)
-    if as_json:
-        print_json({"key": notation.write(key_bytes), "value": notation.write(value_bytes)})
+        if isinstance(stored, int):
+            db.run(_set_counter, key_bytes, stored)
+        else:
+            db.put(key_bytes, stored)
+    if notation.as_json:
+        print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(stored)})
 
 
-@on_a_store
-def delete(store: Store, key: Key, as_hex: AsHex = False, as_json: AsJson = False) -> None:
+def _set_counter(tx: postroom.Transaction, key: bytes, number: int) -> None:
+    tx.delete(key)
+    tx.increment(key, number)
+
+
+@on_a_store_with_values
+def delete(store: Store, notation: Notation, key: Key) -> None:
     """Delete KEY; its inbox stays. Deleting what is not there is no failure."""
-    notation = Notation(as_hex)
+    key_bytes = notation.read_key(key)
     with store.open_existing() as db:
-        db.delete(notation.read(key))
-    if as_json:
-        print_json({"key": notation.write(notation.read(key)), "deleted": True})
+        db.delete(key_bytes)
+    if notation.as_json:
+        print_json({"key": notation.json_key(key_bytes), "deleted": True})
 
 
-@on_a_store
+@on_a_store_with_values
+def increment(
+    store: Store,
+    notation: Notation,
+    key: Key,
+    by: Annotated[int, typer.Argument(metavar="BY", help="May be negative.")] = 1,
+) -> None:
+    """Add BY to the counter KEY (0 if it is not there), and print the sum."""
+    key_bytes = notation.read_key(key)
+    with store.open_or_create() as db:
+        number = db.increment(key_bytes, by)
+    if notation.as_json:
+        print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(number)})
+    else:
+        print_line(notation.lone_value(number))
+
+
+@on_a_store_with_values
 def scan(
     store: Store,
-    start: Annotated[str, typer.Argument(metavar="[START]", help="The first key.")] = "",
-    end: Annotated[
-        str | None,
-        typer.Argument(metavar="[END]", help="The key before which to stop.", show_default=False),
-    ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="All keys that begin so, instead of START and END.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    notation: Notation,
+    start: Annotated[str, typer.Argument(metavar="START", help="The first key.")] = "",
+    end: End = None,
+    prefix: Prefix = None,
+    limit: Limit = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The last key first.")] = False,
-    as_hex: AsHex = False,
-    as_json: AsJson = False,
 ) -> None:
     """Print the keys from START to END (without it) and their values, in the order of keys."""
-    notation = Notation(as_hex)
     first, last = _span(notation, start, end, prefix)
     with store.open_existing() as db:
         for key, value in db.scan(first, last, limit=limit, reverse=reverse):
-            if as_json:
-                print_json({"key": notation.write(key), "value": notation.write(value)})
+            if notation.as_json:
+                print_json({"key": notation.json_key(key), "value": notation.json_value(value)})
             else:
-                print_line(notation.write_field(key), notation.write_field(value))
+                print_line(notation.key(key), notation.value(value))
+
+
+@on_a_store_with_values
+def watch(
+    store: Store,
+    notation: Notation,
+    start: Annotated[
+        str, typer.Argument(metavar="START", help="The key; with END, the first key.")
+    ] = "",
+    end: End = None,
+    prefix: Prefix = None,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIMESTAMP", min=1, help="Go on after this change.", show_default="now"
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+) -> None:
+    """Print the changes of a key, or of many, as they are committed, until Ctrl-C.
+
+    A line is: timestamp, put or delete, key, value. A folder (--path) has no other writer
+    meanwhile: there, only what was changed --after TIMESTAMP comes.
+    """
+    if not start and prefix is None:
+        raise typer.BadParameter("give a key, START and END, or --prefix")
+    first = notation.read_key(start)
+    last = None if end is None else notation.read_key(end)
+    if prefix is not None:
+        first, last = _span(notation, start, end, prefix)
+        last = last or b"\xff" * KEY_BYTES_MAX
+    with store.open_existing() as db:
+        for change in islice(db.watch(first, last, after=after), limit):
+            _print_change(notation, change)
+            sys.stdout.flush()
+
+
+def _print_change(notation: Notation, change: postroom.Change) -> None:
+    what = "delete" if change.value is None else "put"
+    if notation.as_json:
+        print_json(
+            {
+                "timestamp": int(change.timestamp),
+                "time": change.timestamp.datetime.isoformat(),
+                "change": what,
+                "key": notation.json_key(change.key),
+                "value": notation.json_value(change.value),
+            }
+        )
+        return
+    value = () if change.value is None else (notation.value(change.value),)
+    print_line(str(int(change.timestamp)), what, notation.key(change.key), *value)
+
+
+@on_a_store_with_values
+def accounting(
+    store: Store,
+    notation: Notation,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", show_default=False)],
+) -> None:
+    """Print the sums of the metrics that were accounted under PREFIX."""
+    prefix_bytes = notation.read_key(prefix)
+    with store.open_existing() as db:
+        sums = db.accounting(prefix_bytes)
+    if notation.as_json:
+        print_json({"prefix": notation.json_key(prefix_bytes), "metrics": sums})
+        return
+    for metric, total in sorted(sums.items()):
+        print_line(field(metric), str(total))
 
 
 def _span(
     notation: Notation, start: str, end: str | None, prefix: str | None
 ) -> tuple[bytes, bytes | None]:
     if prefix is None:
-        return notation.read(start), None if end is None else notation.read(end)
+        return notation.read_key(start), None if end is None else notation.read_key(end)
     if start or end is not None:
         raise typer.BadParameter("give START and END, or --prefix, not both")
-    return postroom.prefix(notation.read(prefix))
+    return postroom.prefix(notation.read_key(prefix))

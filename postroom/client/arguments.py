@@ -5,9 +5,9 @@ sent.
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from postroom.client.codec import Codec
+from postroom.client.codec import Packing
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
 from postroom.kv.clock import from_datetime, from_seconds
 from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
@@ -19,6 +19,9 @@ from postroom.ranges.requests import (
     Put,
     UpdateRequest,
 )
+
+Due: TypeAlias = datetime.datetime | datetime.timedelta | float
+"""When something is due: an aware ``datetime``, or a time or a number of seconds from now."""
 
 _LATER_SECONDS_MAX = 2.0**36  # two thousand years: a timestamp has room for it
 _WAIT_SECONDS_MAX = 1e9  # thirty years: what threads and event loops can wait for
@@ -53,7 +56,7 @@ def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
     return key(start), None if end is None else key(end)
 
 
-def value(given: Any, codec: Codec, of: bytes) -> bytes:
+def value(given: Any, codec: Packing, of: bytes) -> bytes:
     """A value, packed."""
     packed = codec.encode(given)
     if len(packed) > VALUE_BYTES_MAX:
@@ -64,7 +67,15 @@ def value(given: Any, codec: Codec, of: bytes) -> bytes:
     return packed
 
 
-def message(given: Any, codec: Codec, to: bytes, headers_bytes: int = 0) -> bytes:
+def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
+    """What a key is expected to hold, packed; and the stored integer that is as good."""
+    if given is None:
+        return None, None
+    is_integer = codec.packs and type(given) is int and -(2**63) <= given < 2**63
+    return codec.encode(given), given if is_integer else None
+
+
+def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> bytes:
     """A message's payload, packed."""
     packed = codec.encode(given)
     size = len(packed) + headers_bytes
@@ -185,13 +196,13 @@ def _later(now: int, seconds: float, name: str) -> int:
     return now + from_seconds(max(seconds, 0.0))
 
 
-def update(request: Any, codec: Codec) -> UpdateRequest:
+def update(request: Any, codec: Packing) -> UpdateRequest:
     """A request to be deferred, checked through and through."""
     match request:
         case Put():
             return Put(key(request.key), value(request.value, codec, request.key))
         case Increment():
-            return Increment(key(request.key), integer(request.by))
+            return Increment(key(request.key), integer(request.by), codec.packs)
         case Delete():
             return Delete(key(request.key))
         case DeleteRange():

@@ -1,4 +1,8 @@
-"""What applications see of values: bytes as they are, or objects packed by a codec."""
+"""What applications see of values: bytes as they are, or objects packed by a codec.
+
+What is stored as an integer (``increment``) goes through no codec: without one it reads as its 8
+bytes, with one as an ``int``. So a counter needs no place of its own, and spoils no scan.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Protocol
 import msgpack
 
 from postroom.errors import WrongType, shorten
+from postroom.ranges.evaluators import INTEGER
 
 
 class Codec(Protocol):
@@ -20,8 +25,30 @@ class Codec(Protocol):
         """The value of ``data``."""
 
 
+class Packing(Protocol):
+    """A codec as the client uses it.
+
+    Attributes:
+        packs: values are objects; false: they are bytes, as stored.
+    """
+
+    packs: bool
+
+    def encode(self, value: Any, /) -> bytes:
+        """``value`` as bytes."""
+
+    def decode(self, data: bytes, key: bytes, /, *, integer: bool = False) -> Any:
+        """What is stored at ``key``: the bytes ``data``, and whether they are an ``integer``.
+
+        Raises:
+            WrongType: the codec cannot unpack it.
+        """
+
+
 class _Bytes:
     """No packing: values are bytes."""
+
+    packs = False
 
     def encode(self, value: Any, /) -> bytes:
         if type(value) is bytes:
@@ -33,7 +60,8 @@ class _Bytes:
             'codec="msgpack" or codec="json"'
         )
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, _: bytes, /, *, integer: bool = False) -> Any:
+        del integer
         return data
 
 
@@ -67,6 +95,8 @@ class _Json:
 class _Checked:
     """A codec whose failures to decode are reported as ``WrongType``."""
 
+    packs = True
+
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self.encode = self._encode
@@ -77,17 +107,28 @@ class _Checked:
             raise TypeError(f"the codec returned {type(packed).__name__}, not bytes")
         return packed
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, key: bytes, /, *, integer: bool = False) -> Any:
+        if integer:
+            return INTEGER.unpack(data)[0]
         try:
             return self._codec.decode(data)
         except Exception as error:
             raise WrongType(
-                f"the codec cannot unpack the stored value {shorten(data)} ({error}): it was "
-                "written with another codec, or as an integer (read that with postroom.integer)"
+                f"the codec cannot unpack what is stored at {shorten(key)}, {shorten(data)} "
+                f"({error}): {_advice(data)}"
             ) from error
 
 
-def resolve(codec: str | Codec | None) -> Codec:
+def _advice(data: bytes) -> str:
+    if len(data) != INTEGER.size:
+        return "it was written with another codec, or without one; read it as it was written"
+    return (
+        "it was written with another codec, or it is a counter of Postroom before integers were a "
+        "kind of their own (increment(key, 0) makes it one)"
+    )
+
+
+def resolve(codec: str | Codec | None) -> Packing:
     """The codec that ``open`` and ``connect`` were given by name or as an object.
 
     Raises:

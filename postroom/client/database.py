@@ -9,27 +9,35 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from postroom.client import arguments
-from postroom.client.codec import Codec
-from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
-from postroom.client.sender import Sender
+from postroom.client import arguments, letters
+from postroom.client.codec import Packing
+from postroom.client.pages import (
+    Page,
+    pages,
+    stored_letters,
+    stored_messages,
+    stored_schedule,
+    stored_values,
+    unpacked_values,
+)
+from postroom.client.retries import repeat
+from postroom.client.sender import Sender, post
 from postroom.client.transaction import Transaction, messages
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
-from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
+from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Scheduled, Status
+from postroom.errors import ConditionFailed, NotInTransaction
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CancelScheduled,
     DiscardDeadLetters,
     Inbox,
     ListInboxes,
     ReplayDeadLetters,
 )
-from postroom.messaging.requests import DeadLetter as StoredLetter
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     Changes,
@@ -48,9 +56,8 @@ from postroom.ranges.requests import (
     Value,
 )
 
-RETRY_SECONDS_MAX: Final = 60.0
-BACKOFF_SECONDS_FIRST: Final = 0.001
-BACKOFF_SECONDS_MAX: Final = 1.0
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Snapshot:
@@ -85,7 +92,7 @@ class Database:
     def __init__(
         self,
         sender: Sender,
-        codec: Codec,
+        codec: Packing,
         status: Callable[[], Awaitable[Status]],
         close: Callable[[], Awaitable[None]],
     ) -> None:
@@ -105,14 +112,15 @@ class Database:
         key = arguments.key(key)
         moment = 0 if at is None else arguments.timestamp(at)
         reply: Value = await self._sender.send(Get(key, moment))
-        return None if reply.value is None else self.codec.decode(reply.value)
+        if reply.value is None:
+            return None
+        return self.codec.decode(reply.value, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
         wanted = [arguments.key(key) for key in keys]
         reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
-        decode = self.codec.decode
-        return [None if value is None else decode(value) for value in reply.values]
+        return unpacked_values(wanted, reply, self.codec)
 
     def scan(
         self,
@@ -135,12 +143,11 @@ class Database:
         return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
 
     async def _unpacked(
-        self, found: AsyncIterator[list[tuple[bytes, bytes]]]
+        self, found: AsyncIterator[Page]
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        decode = self.codec.decode
         async for page in found:
-            for key, value in page:
-                yield key, decode(value)
+            for pair in page.unpacked(self.codec):
+                yield pair
 
     def scan_pages(
         self,
@@ -150,8 +157,8 @@ class Database:
         limit: int | None = None,
         reverse: bool = False,
         at: int | None = None,
-    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same in lists of up to a thousand pairs, values not unpacked."""
+    ) -> AsyncGenerator[Page, None]:
+        """The same in pages of up to a thousand pairs, values not unpacked."""
         start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
@@ -165,13 +172,13 @@ class Database:
         at: int | Awaitable[int],
         limit: int | None,
         reverse: bool,
-    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+    ) -> AsyncGenerator[Page, None]:
         moment = await self._sender.send(Protect(at if isinstance(at, int) else await at))
         try:
             async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
-                yield page.pairs
+                yield page
         finally:
-            await self._sender.send(Unprotect(moment))
+            post(self._sender, Unprotect(moment))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
@@ -180,7 +187,7 @@ class Database:
         try:
             yield Snapshot(self, moment)
         finally:
-            await self._sender.send(Unprotect(moment))
+            post(self._sender, Unprotect(moment))
 
     def watch(
         self, start: bytes, end: bytes | None = None, *, after: int | None = None
@@ -205,11 +212,14 @@ class Database:
         self, start: bytes, end: bytes, since: int | Awaitable[int]
     ) -> AsyncGenerator[Change, None]:
         decode = self.codec.decode
+        value: Any
         after = since if isinstance(since, int) else await since
         while True:
             reply: Changes = await self._sender.send(ScanChanges(start, end, after))
             for change in reply.changes:
-                value = None if change.value is None else decode(change.value)
+                value = change.value
+                if value is not None:
+                    value = decode(value, change.key, integer=change.integer)
                 yield Change(change.key, value, Timestamp(change.timestamp))
             after = max(after, reply.until)
 
@@ -248,7 +258,8 @@ class Database:
             Overflow: the sum leaves 64 bits.
         """
         key = arguments.key(key)
-        number: int = await self._commit_one(key, Increment(key, arguments.integer(by)))
+        request = Increment(key, arguments.integer(by), self.codec.packs)
+        number: int = await self._commit_one(key, request)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -259,12 +270,13 @@ class Database:
         """
         key = arguments.key(key)
         packed = arguments.value(value, self.codec, key)
-        wanted = None if expected is None else self.codec.encode(expected)
+        wanted, or_integer = arguments.expected(expected, self.codec)
+        request = ConditionalPut(key, packed, wanted, self.codec.packs, or_integer)
         try:
-            await self._commit_one(key, ConditionalPut(key, packed, wanted))
+            await self._commit_one(key, request)
         except ConditionFailed as failed:
             if isinstance(failed.actual, bytes):
-                failed.actual = self.codec.decode(failed.actual)
+                failed.actual = self.codec.decode(failed.actual, key)
             raise
 
     async def _commit_one(self, anchor: bytes, write: Any) -> Any:
@@ -291,47 +303,38 @@ class Database:
             )
         return Transaction(self._sender, self.codec, self._sender.next_id(), timeout)
 
-    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def run(
+        self,
+        function: Callable[Concatenate[Transaction, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
         On ``Retryable`` it starts over, with a back-off, for a minute, in which the time that it
         waits for messages (``reap_queue``) does not count; on ``CommitUnknown`` it
         commits again with the same id, which tells the outcome, unless so much time has passed that
-        nobody can tell any more. So ``function`` may be called several times.
+        nobody can tell any more. So ``function`` may be called several times: it must have no
+        effects but those of its transaction.
+
+        Args:
+            function: a coroutine function; its first argument is the transaction.
+            args, kwargs: the others.
+
+        Raises:
+            whatever ``function`` raises: nothing was changed.
+            Retryable: a minute was not enough. Nothing was changed.
+            CommitUnknown: nobody can tell any more whether it was committed.
+            Invalid: the transaction can never succeed as it stands. Nothing was changed.
         """
-        give_up = self._sender.monotonic() + RETRY_SECONDS_MAX
-        backoff = BACKOFF_SECONDS_FIRST
-        while True:
-            tx: Transaction | None = None
-            try:
-                async with self.begin() as tx:
-                    result = function(tx, *args, **kwargs)
-                    if isawaitable(result):
-                        result = await result
-                    await self._commit_for_sure(tx, give_up + tx.waited_seconds)
-            except Retryable as error:
-                give_up += 0.0 if tx is None else tx.waited_seconds
-                if self._sender.monotonic() > give_up:
-                    raise
-                await self._back_off(error, backoff)
-                backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-            else:
-                return result
+        result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs))
+        return result
 
-    async def _commit_for_sure(self, tx: Transaction, give_up: float) -> None:
-        backoff = BACKOFF_SECONDS_FIRST
-        while not tx.closed:
-            try:
-                await tx.commit()
-            except CommitUnknown as error:
-                if self._sender.monotonic() > give_up or not tx.may_be_told:
-                    raise
-                await self._back_off(error.__cause__ or error, backoff)
-                backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-
-    async def _back_off(self, error: BaseException, seconds: float) -> None:
-        least = error.retry_after if isinstance(error, Unavailable) else 0.0
-        await self._sender.sleep(max(least, seconds * self._sender.random.uniform(0.5, 1.0)))
+    async def repeat(self, call: Callable[[Transaction], Any]) -> Any:
+        """What ``run`` does, with ``call`` for the function; it may be a coroutine function or not.
+        For what is built on top, as the synchronous form is.
+        """
+        return await repeat(self._sender, self.begin, call)
 
     # --- messages
 
@@ -372,30 +375,52 @@ class Database:
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
         """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
-        letters = await stored_letters(self._sender, arguments.count(limit, "limit"))
-        return [self._dead_letter(letter) for letter in letters]
-
-    def _dead_letter(self, letter: StoredLetter) -> DeadLetter:
-        record = letter.record
-        entry = record.update or record.message
-        assert entry is not None
-        request = record.update.request if record.update is not None else None
-        message = self.codec.decode(record.message.value) if record.message is not None else None
-        return DeadLetter(
-            letter.id.hex(), record.reason, entry.transaction_id, request, message, entry.source
-        )
+        found = await stored_letters(self._sender, arguments.count(limit, "limit"))
+        return [letters.dead_letter(each, self.codec) for each in found]
 
     async def replay(self, dead_letter_ids: Iterable[str]) -> int:
         """Tries dead letters again; returns how many there were."""
-        ids = _letter_ids(dead_letter_ids)
+        ids = letters.dead_letter_ids(dead_letter_ids)
         replayed: int = await self._commit_one(b"", ReplayDeadLetters(ids))
         return replayed
 
     async def discard(self, dead_letter_ids: Iterable[str]) -> int:
         """Gives dead letters up for good; returns how many there were."""
-        ids = _letter_ids(dead_letter_ids)
+        ids = letters.dead_letter_ids(dead_letter_ids)
         discarded: int = await self._commit_one(b"", DiscardDeadLetters(ids))
         return discarded
+
+    async def scheduled(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[Scheduled]:
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many at most; those that are due first come first.
+        """
+        start, end = arguments.span(start, end)
+        most = arguments.count(limit, "limit")
+        found = await stored_schedule(self._sender, start, end, most)
+        return [letters.scheduled(each, self.codec) for each in found]
+
+    async def cancel(self, ids: Iterable[str]) -> int:
+        """Has messages and updates that wait for their time not take place.
+
+        Args:
+            ids: those of :meth:`scheduled`.
+
+        Returns:
+            How many were cancelled. Those that have been delivered or carried out meanwhile, or
+            cancelled before, do not count; of each, one thing happens.
+
+        Raises:
+            ValueError: that is the id of nothing that was ever scheduled.
+        """
+        found = letters.scheduled_ids(ids)
+        cancelled: int = await self._commit_one(b"", CancelScheduled(found))
+        return cancelled
 
     async def drain(self, timeout: float = 30.0) -> None:
         """Waits until every outbox entry that is due has been delivered or executed.
@@ -444,14 +469,3 @@ class Database:
 
 async def _timestamp(moment: Awaitable[int]) -> Timestamp:
     return Timestamp(await moment)
-
-
-def _letter_ids(given: Iterable[str]) -> list[bytes]:
-    if isinstance(given, str):
-        raise TypeError("give a list of ids, as dead_letters() tells them")
-    try:
-        return [bytes.fromhex(each) for each in given]
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"not the id of a dead letter ({error}): use those of dead_letters()"
-        ) from None

@@ -7,11 +7,20 @@ carries, at a time.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final, NamedTuple
 
-from postroom.client.sender import Sender
-from postroom.messaging.requests import DeadLetter, ListDeadLetters, Peek, Peeked
+from postroom.client.codec import Packing
+from postroom.client.sender import Sender, post
+from postroom.messaging.requests import (
+    DeadLetter,
+    ListDeadLetters,
+    ListScheduled,
+    Peek,
+    Peeked,
+    Scheduled,
+    SchedulePage,
+)
 from postroom.ranges.requests import (
     GetMany,
     Pairs,
@@ -29,11 +38,24 @@ LIST_BYTES_PER_PAGE: Final = 4 * 1024 * 1024
 
 
 class Page(NamedTuple):
-    """Consecutive pairs, and the span ``[start, end)`` that they are all of."""
+    """Consecutive pairs, the span ``[start, end)`` that they are all of, and which of them hold
+    integers, counted from 0.
+    """
 
     pairs: list[tuple[bytes, bytes]]
     start: bytes
     end: bytes | None
+    integers: tuple[int, ...] = ()
+
+    def unpacked(self, codec: Packing) -> Iterable[tuple[bytes, Any]]:
+        """The pairs as applications see them."""
+        if not codec.packs:
+            return self.pairs
+        decode, integers = codec.decode, frozenset(self.integers)
+        return (
+            (key, decode(value, key, integer=index in integers))
+            for index, (key, value) in enumerate(self.pairs)
+        )
 
 
 async def pages(
@@ -53,10 +75,12 @@ async def pages(
         reply: Pairs = await sender.send(request(start, end, timestamp, most, BYTES_PER_PAGE))
         resume = reply.resume
         if reverse:
-            yield Page(reply.pairs, start if resume is None else resume, end)
+            first = start if resume is None else resume
+            yield Page(reply.pairs, first, end, reply.integers)
             end = resume
         else:
-            yield Page(reply.pairs, start, end if resume is None else resume)
+            last = end if resume is None else resume
+            yield Page(reply.pairs, start, last, reply.integers)
             start = resume or b""
         if resume is None:
             return
@@ -73,15 +97,27 @@ async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Va
     page: Values = await sender.send(GetMany(keys, timestamp, LIST_BYTES_PER_PAGE))
     if len(page.values) == len(keys):
         return page
-    found = list(page.values)
+    found, integers = list(page.values), list(page.integers)
     moment = await sender.send(Protect(page.timestamp))
     try:
         while len(found) < len(keys):
             page = await sender.send(GetMany(keys[len(found) :], moment, LIST_BYTES_PER_PAGE))
+            integers += [len(found) + index for index in page.integers]
             found += page.values
     finally:
-        await sender.send(Unprotect(moment))
-    return Values(found, moment)
+        post(sender, Unprotect(moment))
+    return Values(found, moment, tuple(integers))
+
+
+def unpacked_values(keys: list[bytes], stored: Values, codec: Packing) -> list[Any]:
+    """The values of ``keys`` as applications see them; ``None`` for those that are absent."""
+    if not codec.packs:
+        return list(stored.values)
+    decode, integers = codec.decode, frozenset(stored.integers)
+    return [
+        None if value is None else decode(value, key, integer=index in integers)
+        for index, (key, value) in enumerate(zip(keys, stored.values, strict=True))
+    ]
 
 
 async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int) -> Peeked:
@@ -103,7 +139,25 @@ async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int
             if not page.more or len(found) >= limit:
                 return Peeked(found, page.more, moment)
     finally:
-        await sender.send(Unprotect(moment))
+        post(sender, Unprotect(moment))
+
+
+async def stored_schedule(
+    sender: Sender, start: bytes, end: bytes | None, limit: int
+) -> list[Scheduled]:
+    """What waits for its time, the first ``limit`` of it. As with dead letters, pages have no view
+    in common.
+    """
+    found: list[Scheduled] = []
+    after = b""
+    while True:
+        left = limit - len(found)
+        request = ListScheduled(start, end, left, LIST_BYTES_PER_PAGE, after)
+        page: SchedulePage = await sender.send(request)
+        found += page.entries
+        if page.resume is None or len(found) >= limit:
+            return found
+        after = page.resume
 
 
 async def stored_letters(sender: Sender, limit: int) -> list[DeadLetter]:

@@ -52,24 +52,22 @@ class Reads:
 
     # --- asking
 
-    async def get(self, key: bytes) -> bytes | None:
-        """The stored value of ``key``."""
+    async def get(self, key: bytes) -> Value:
+        """What is stored at ``key``."""
         reply: Value = await self._sender.send(Get(key, self.timestamp))
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
         self.keys.append(key)
-        return reply.value
+        return reply
 
-    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The stored values of ``keys``."""
+    async def get_many(self, keys: list[bytes]) -> Values:
+        """What is stored at ``keys``."""
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
         self.keys += keys
-        return reply.values
+        return reply
 
-    async def get_for_update(
-        self, key: bytes, transaction_id: bytes, seconds_left: float
-    ) -> bytes | None:
-        """The stored value of ``key``, locked."""
+    async def get_for_update(self, key: bytes, transaction_id: bytes, seconds_left: float) -> Value:
+        """What is stored at ``key``, locked."""
 
         def ask(at: int) -> Awaitable[Value]:
             request = GetForUpdate(key, at, transaction_id, seconds_left)
@@ -77,7 +75,7 @@ class Reads:
 
         reply = await self._at_one(ask)
         self.keys.append(key)
-        return reply.value
+        return reply
 
     async def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool

@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from postroom.errors import Error
 from postroom.ranges.requests import Protect, Unprotect
 
 T = TypeVar("T")
@@ -74,6 +76,17 @@ class Sender(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some moment."""
+
+
+def post(sender: Sender, request: Any) -> None:
+    """Sends what ends a use of the leaseholder's memory (locks, claims, protections).
+
+    Nobody waits for the answer, and nothing that goes wrong matters: that memory goes by itself
+    when the stream is gone, or after a time. So what ends a block of the application's neither
+    takes the place of its exception nor waits for the network.
+    """
+    with suppress(Error):
+        sender.send(request)
 
 
 class BlockingSender(Sender, Protocol):

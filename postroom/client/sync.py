@@ -1,177 +1,53 @@
 """The synchronous forms: the same coroutines, run by the calling thread.
 
-Thin on purpose: what a method does, its arguments and its errors are documented at the asyncio form
-of the same name (:mod:`postroom.client.database`, :mod:`postroom.client.transaction`). One
-``Database`` may be used from many threads at once, and gains from it: their commits share a sync. A
-``Transaction`` belongs to one thread at a time.
+What happens is written once, in the asyncio forms (:mod:`postroom.client.database`,
+:mod:`postroom.client.transaction`). One ``Database`` may be used from many threads at once, and
+gains from it: their commits share a sync. A ``Transaction`` belongs to one thread at a time.
+
+Any method that asks the store may also raise ``Unavailable`` (nothing happened: try again),
+``AccessDenied``, and ``Invalid`` once the database is closed, or in the child of a fork. Arguments
+of the wrong Python type are a ``TypeError``, impossible ones a ``ValueError``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
+from postroom.client.pages import Page
 from postroom.client.sender import BlockingSender
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Reaped, Status
+from postroom.client.sync_transaction import Transaction, iterate
+from postroom.client.values import (
+    Change,
+    DeadLetter,
+    InboxInfo,
+    Message,
+    Scheduled,
+    Status,
+)
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.ranges.requests import UpdateRequest
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
-    """``items`` one by one; closed with the generator."""
-    try:
-        while True:
-            try:
-                item = sender.run(_next(items))
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            sender.run(close())
 
 
 async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)
-
-
-class Transaction:
-    """Reads, writes and messages that take effect together: ``with db.begin() as tx``."""
-
-    __slots__ = ("_core", "_run", "_sender")
-
-    def __init__(self, sender: BlockingSender, core: asynchronous_transaction.Transaction) -> None:
-        self._sender = sender
-        self._run = sender.run
-        self._core = core
-
-    @property
-    def id(self) -> bytes:
-        """16 bytes, unique. Committing again with it is safe."""
-        return self._core.id
-
-    @property
-    def read_timestamp(self) -> Timestamp | None:
-        """Where it reads; ``None`` before its first read."""
-        return self._core.read_timestamp
-
-    @property
-    def commit_timestamp(self) -> Timestamp | None:
-        """Where it committed; ``None`` before that."""
-        return self._core.commit_timestamp
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was committed or rolled back."""
-        return self._core.closed
-
-    def get(self, key: bytes) -> Any:
-        """The value of ``key``, or ``None``."""
-        return self._run(self._core.get(key))
-
-    def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys``, in their order; ``None`` for those that are absent."""
-        return self._run(self._core.get_many(keys))
-
-    def get_for_update(self, key: bytes) -> Any:
-        """Like ``get``, but others that ask for ``key`` so wait until this transaction ends."""
-        return self._run(self._core.get_for_update(key))
-
-    def scan(
-        self,
-        start: bytes = b"",
-        end: bytes | None = None,
-        *,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> Iterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end``, its own writes included."""
-        return _iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
-
-    def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value`` when the transaction commits."""
-        self._core.put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Removes ``key`` when the transaction commits, if it is there."""
-        self._core.delete(key)
-
-    def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were."""
-        return self._run(self._core.delete_range(start, end))
-
-    def increment(self, key: bytes, by: int = 1) -> int:
-        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum."""
-        return self._run(self._core.increment(key, by))
-
-    def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
-        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing)."""
-        self._run(self._core.conditional_put(key, value, expected))
-
-    def enqueue_message(
-        self,
-        key: bytes,
-        value: Any,
-        *,
-        headers: dict[str, Any] | None = None,
-        deliver_at: Any = None,
-    ) -> None:
-        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits."""
-        self._core.enqueue_message(key, value, headers=headers, deliver_at=deliver_at)
-
-    def enqueue_update(self, request: UpdateRequest, *, execute_at: Any = None) -> None:
-        """Has ``request`` carried out once, soon after the transaction commits."""
-        self._core.enqueue_update(request, execute_at=execute_at)
-
-    def reap_queue(
-        self,
-        key: bytes,
-        max_results: int = 100,
-        *,
-        max_bytes: int | None = None,
-        wait: float | None = None,
-    ) -> Reaped:
-        """Takes the oldest messages of ``key`` that nobody else holds; gone when it commits."""
-        return self._run(self._core.reap_queue(key, max_results, max_bytes=max_bytes, wait=wait))
-
-    def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The oldest messages in the inbox of ``key``, without consuming any: a checked read."""
-        return self._run(self._core.peek(key, limit))
-
-    def commit(self) -> Timestamp:
-        """Makes everything take effect; returns the timestamp at which it does."""
-        return self._run(self._core.commit())
-
-    def rollback(self) -> None:
-        """Forgets everything. What it had locked or reaped is free again."""
-        self._run(self._core.rollback())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._run(self._core.__aexit__(kind, error, trace))
-
-
 class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while it is open."""
+    """Reads at one timestamp, protected from garbage collection while it is open.
+
+    Raises (all its methods):
+        WrongType: the codec cannot unpack what was there.
+        SnapshotTooOld: the leaseholder's memory was lost for so long that it was collected after
+            all.
+    """
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Snapshot) -> None:
         self._sender = sender
@@ -187,7 +63,7 @@ class Snapshot:
         return self._sender.run(self._core.get(key))
 
     def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys`` then."""
+        """The values of ``keys`` then, in their order."""
         return self._sender.run(self._core.get_many(keys))
 
     def scan(
@@ -198,11 +74,11 @@ class Snapshot:
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[tuple[bytes, Any]]:
-        """The pairs in ``[start, end)`` then."""
-        return _iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
+        """The pairs in ``[start, end)`` then; arguments as :meth:`Database.scan`."""
+        return iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
 
     def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The inbox of ``key`` then."""
+        """The oldest ``limit`` messages in the inbox of ``key`` then."""
         return self._sender.run(self._core.peek(key, limit))
 
 
@@ -214,33 +90,29 @@ class Database:
         self._run = sender.run
         self._core = core
 
+    # --- reading
+
     def get(self, key: bytes, *, at: int | None = None) -> Any:
-        """The newest committed value of ``key``, or the one as of ``at``; ``None`` if absent."""
+        """The newest committed value of ``key``, or the one as of ``at``; ``None`` if absent.
+
+        Args:
+            key: up to 8 KiB.
+            at: a timestamp that :meth:`now` or a commit has told.
+
+        Raises:
+            KeyTooLarge: the key has more than 8 KiB.
+            WrongType: the codec cannot unpack what is there.
+            SnapshotTooOld: versions of ``at`` are collected already.
+        """
         return self._run(self._core.get(key, at=at))
 
     def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
-        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
+        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
+
+        Raises:
+            As ``get``.
+        """
         return self._run(self._core.get_many(keys, at=at))
-
-    def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value``."""
-        self._run(self._core.put(key, value))
-
-    def delete(self, key: bytes) -> None:
-        """Removes ``key``, if it is there."""
-        self._run(self._core.delete(key))
-
-    def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were."""
-        return self._run(self._core.delete_range(start, end))
-
-    def increment(self, key: bytes, by: int = 1) -> int:
-        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum."""
-        return self._run(self._core.increment(key, by))
-
-    def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
-        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing)."""
-        self._run(self._core.conditional_put(key, value, expected))
 
     def scan(
         self,
@@ -251,62 +123,24 @@ class Database:
         reverse: bool = False,
         at: int | None = None,
     ) -> Iterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end``, consistent however long it takes."""
+        """The pairs with ``start <= key < end`` at one timestamp, however long it takes.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many pairs at most.
+            reverse: from the end backwards.
+            at: as of this timestamp instead of now.
+
+        Raises:
+            As ``get``, when the iterator comes to it.
+        """
         found = self._core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
-        return self._unpacked(_iterate(self._sender, found))
+        return self._unpacked(iterate(self._sender, found))
 
-    def _unpacked(self, pages: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[tuple[bytes, Any]]:
-        decode = self._core.codec.decode
-        for page in pages:
-            for key, value in page:
-                yield key, decode(value)
-
-    def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
-        """A new transaction: ``with db.begin() as tx``."""
-        return Transaction(self._sender, self._core.begin(timeout=timeout))
-
-    def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Calls ``function(tx, *args, **kwargs)``, commits, and retries while that makes sense."""
-
-        def call(tx: asynchronous_transaction.Transaction) -> T:
-            return function(Transaction(self._sender, tx), *args, **kwargs)
-
-        result: T = self._run(self._core.run(call))
-        return result
-
-    def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
-        """The oldest messages in the inbox of ``key``, without consuming any."""
-        return self._run(self._core.peek(key, limit, at=at))
-
-    def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
-    ) -> list[InboxInfo]:
-        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first."""
-        return self._run(self._core.inboxes(start, end, limit=limit))
-
-    def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
-        """Works only in a transaction: raises ``NotInTransaction``."""
-        return self._core.reap_queue(*args, **kwargs)
-
-    def accounting(self, prefix: bytes) -> dict[str, int]:
-        """The sums of the metrics that ``Accounting`` has added under ``prefix``."""
-        return self._run(self._core.accounting(prefix))
-
-    def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first."""
-        return self._run(self._core.dead_letters(limit=limit))
-
-    def replay(self, dead_letter_ids: Iterable[str]) -> int:
-        """Tries dead letters again; returns how many there were."""
-        return self._run(self._core.replay(dead_letter_ids))
-
-    def discard(self, dead_letter_ids: Iterable[str]) -> int:
-        """Gives dead letters up for good; returns how many there were."""
-        return self._run(self._core.discard(dead_letter_ids))
-
-    def drain(self, timeout: float = 30.0) -> None:
-        """Waits until every outbox entry that is due has been delivered or executed."""
-        self._run(self._core.drain(timeout))
+    def _unpacked(self, found: Iterator[Page]) -> Iterator[tuple[bytes, Any]]:
+        for page in found:
+            yield from page.unpacked(self._core.codec)
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -321,8 +155,237 @@ class Database:
     def watch(
         self, start: bytes, end: bytes | None = None, *, after: int | None = None
     ) -> Iterator[Change]:
-        """The committed changes of a key, or of a span, in order, from now or ``after`` on."""
-        return _iterate(self._sender, self._core.watch(start, end, after=after))
+        """The committed changes of a key, or of a span, in order, from now or ``after`` on, for
+        ever.
+
+        Args:
+            start: the key; or the first key of a span if ``end`` is given.
+            end: first key beyond the span.
+            after: go on after this timestamp. Changes of one commit share theirs: go on after the
+                last one of which all have been seen.
+
+        Raises:
+            SnapshotTooOld: changes since ``after`` are collected already.
+            WrongType: the codec cannot unpack one of the values.
+        """
+        return iterate(self._sender, self._core.watch(start, end, after=after))
+
+    def accounting(self, prefix: bytes) -> dict[str, int]:
+        """The sums of the metrics that ``Accounting`` has added under ``prefix``.
+
+        Raises:
+            KeyTooLarge: the prefix has more than 8 KiB.
+        """
+        return self._run(self._core.accounting(prefix))
+
+    # --- writing: transactions of one request
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Sets ``key`` to ``value``.
+
+        Raises:
+            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
+            Unavailable: nothing was changed.
+            CommitUnknown: it may have been.
+        """
+        self._run(self._core.put(key, value))
+
+    def delete(self, key: bytes) -> None:
+        """Removes ``key``, if it is there.
+
+        Raises:
+            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
+        """
+        self._run(self._core.delete(key))
+
+    def delete_range(self, start: bytes, end: bytes | None) -> int:
+        """Removes the keys with ``start <= key < end``; returns how many there were.
+
+        Args:
+            start: first key.
+            end: first key that stays; ``None``: no bound.
+
+        Raises:
+            TransactionTooLarge: there are too many for one transaction. Nothing was changed.
+            Unavailable, CommitUnknown: as ``put``.
+        """
+        return self._run(self._core.delete_range(start, end))
+
+    def increment(self, key: bytes, by: int = 1) -> int:
+        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum.
+
+        Raises:
+            WrongType: ``key`` holds no integer.
+            Overflow: the sum leaves 64 bits.
+            Unavailable: nothing was changed.
+            CommitUnknown: it may have been; trying again may count twice (``run`` does not).
+        """
+        return self._run(self._core.increment(key, by))
+
+    def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
+        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+        Raises:
+            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            Else as ``put``.
+        """
+        self._run(self._core.conditional_put(key, value, expected))
+
+    # --- transactions
+
+    def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
+        """A new transaction: ``with db.begin() as tx``.
+
+        Args:
+            timeout: seconds that it may stay open; 60 at most.
+
+        Raises:
+            ValueError: ``timeout`` is not above 0 and at most 60.
+        """
+        return Transaction(self._sender, self._core.begin(timeout=timeout))
+
+    def run(
+        self,
+        function: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
+
+        On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
+        commits again with the same id, which tells the outcome, unless so much time has passed that
+        nobody can tell any more. So ``function`` may be called several times: it must have no
+        effects but those of its transaction.
+
+        Args:
+            function: its first argument is the transaction.
+            args, kwargs: the others.
+
+        Raises:
+            whatever ``function`` raises: nothing was changed.
+            Retryable: a minute was not enough. Nothing was changed.
+            CommitUnknown: nobody can tell any more whether it was committed.
+            Invalid: the transaction can never succeed as it stands. Nothing was changed.
+        """
+
+        def call(tx: asynchronous_transaction.Transaction) -> T:
+            return function(Transaction(self._sender, tx), *args, **kwargs)
+
+        result: T = self._run(self._core.repeat(call))
+        return result
+
+    # --- messages
+
+    def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
+        """The oldest messages in the inbox of ``key`` at one timestamp, without consuming any.
+
+        Args:
+            key: whose inbox.
+            limit: how many messages at most; how many bytes they have does not matter.
+            at: as of this timestamp instead of now.
+
+        Raises:
+            SnapshotTooOld: what the inbox held at ``at`` is collected already.
+            KeyTooLarge, WrongType: as ``get``.
+        """
+        return self._run(self._core.peek(key, limit, at=at))
+
+    def inboxes(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[InboxInfo]:
+        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many keys at most.
+        """
+        return self._run(self._core.inboxes(start, end, limit=limit))
+
+    def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
+        """Works only in a transaction.
+
+        Raises:
+            NotInTransaction: always.
+        """
+        return self._core.reap_queue(*args, **kwargs)
+
+    def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
+        """What could not be executed or delivered, oldest first, up to ``limit`` of it.
+
+        Raises:
+            WrongType: the codec cannot unpack one of the messages.
+        """
+        return self._run(self._core.dead_letters(limit=limit))
+
+    def replay(self, dead_letter_ids: Iterable[str]) -> int:
+        """Tries dead letters again; returns how many there were.
+
+        Args:
+            dead_letter_ids: those of :meth:`dead_letters`.
+
+        Raises:
+            ValueError: that is no such id.
+            Unavailable, CommitUnknown: as ``put``.
+        """
+        return self._run(self._core.replay(dead_letter_ids))
+
+    def discard(self, dead_letter_ids: Iterable[str]) -> int:
+        """Gives dead letters up for good; returns how many there were.
+
+        Args:
+            dead_letter_ids: those of :meth:`dead_letters`.
+
+        Raises:
+            ValueError: that is no such id.
+            Unavailable, CommitUnknown: as ``put``.
+        """
+        return self._run(self._core.discard(dead_letter_ids))
+
+    def scheduled(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[Scheduled]:
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many at most; those that are due first come first.
+
+        Raises:
+            WrongType: the codec cannot unpack one of the messages.
+        """
+        return self._run(self._core.scheduled(start, end, limit=limit))
+
+    def cancel(self, ids: Iterable[str]) -> int:
+        """Has messages and updates that wait for their time not take place.
+
+        Args:
+            ids: those of :meth:`scheduled`.
+
+        Returns:
+            How many were cancelled. Those that have been delivered or carried out meanwhile, or
+            cancelled before, do not count; of each, one thing happens.
+
+        Raises:
+            ValueError: that is the id of nothing that was ever scheduled.
+            Unavailable, CommitUnknown: as ``put``.
+        """
+        return self._run(self._core.cancel(ids))
+
+    def drain(self, timeout: float = 30.0) -> None:
+        """Waits until every outbox entry that is due has been delivered or executed.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            TimeoutError: that was not so in time.
+        """
+        self._run(self._core.drain(timeout))
+
+    # --- the store itself
 
     def now(self) -> Timestamp:
         """A timestamp above that of every commit so far, and below that of every later one."""
@@ -347,3 +410,6 @@ class Database:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+__all__ = ["Database", "Snapshot", "Transaction"]

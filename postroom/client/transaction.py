@@ -18,9 +18,10 @@ from typing import Any, Final, Self
 import msgspec
 
 from postroom.client import arguments
-from postroom.client.codec import Codec
+from postroom.client.codec import Packing
+from postroom.client.pages import Page, unpacked_values
 from postroom.client.reading import Reads
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, post
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -28,7 +29,6 @@ from postroom.errors import (
     Error,
     TransactionClosed,
     TransactionConflict,
-    TransactionExpired,
     TransactionTooLarge,
     Unavailable,
     shorten,
@@ -54,20 +54,21 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     UpdateRequest,
 )
-from postroom.ranges.transactions import RECORD_SECONDS, advice_on_time
+from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 _COMMITTING: Final = "being committed"
 _OVERHEAD_BYTES: Final = 32
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
-def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Codec) -> list[Message]:
+def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Packing) -> list[Message]:
     """Stored messages of ``key`` as applications see them."""
     decode, unpack = _delivered.decode, codec.decode
     result = []
     for id_, stored in found:
         entry = decode(stored)
-        result.append(Message(key, unpack(entry.value), entry.headers, id_, entry.delivered_at))
+        value = unpack(entry.value, key)
+        result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
     return result
 
 
@@ -89,6 +90,7 @@ class Transaction:
         "_commit_timestamp",
         "_expires",
         "_id",
+        "_integers",
         "_locked",
         "_reads",
         "_reaped",
@@ -100,7 +102,9 @@ class Transaction:
         "waited_seconds",
     )  # fmt: skip
 
-    def __init__(self, sender: Sender, codec: Codec, transaction_id: bytes, timeout: float) -> None:
+    def __init__(
+        self, sender: Sender, codec: Packing, transaction_id: bytes, timeout: float
+    ) -> None:
         self._sender = sender
         self._codec = codec
         self._id = transaction_id
@@ -110,6 +114,7 @@ class Transaction:
         self._commit_timestamp = 0
         self._reads = Reads(sender)
         self._writes: dict[bytes, bytes | None] = {}
+        self._integers: set[bytes] = set()
         self._sends: list[EnqueueMessage | EnqueueUpdate] = []
         self._reaped: dict[bytes, dict[bytes, None]] = {}
         self._locked = False
@@ -150,27 +155,28 @@ class Transaction:
         """
         self._check_alive()
         key = arguments.key(key)
-        if key in self._writes:
-            stored = self._writes[key]
-        else:
-            stored = await self._reads.get(key)
-            if self._closed or self._writes:  # it may have been written meanwhile
-                self._check_open()
-                stored = self._writes.get(key, stored)
-        return None if stored is None else self._codec.decode(stored)
+        stored, integer = await self._stored(key)
+        return None if stored is None else self._codec.decode(stored, key, integer=integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""
         self._check_alive()
         wanted = [arguments.key(key) for key in keys]
         missing = [key for key in dict.fromkeys(wanted) if key not in self._writes]
-        found: dict[bytes, bytes | None] = {}
+        found: dict[bytes, Any] = {}
         if missing:
-            found = dict(zip(missing, await self._reads.get_many(missing), strict=True))
+            reply = await self._reads.get_many(missing)
             self._check_open()
-        found.update(self._writes)
-        decode = self._codec.decode
-        return [None if (value := found[key]) is None else decode(value) for key in wanted]
+            found.update(zip(missing, unpacked_values(missing, reply, self._codec), strict=True))
+        # What was written meanwhile counts as well.
+        return [self._own_value(key) if key in self._writes else found[key] for key in wanted]
+
+    def _own_value(self, key: bytes) -> Any:
+        """What this transaction has written to ``key``; ``None`` if it has deleted it."""
+        written = self._writes[key]
+        if written is None:
+            return None
+        return self._codec.decode(written, key, integer=key in self._integers)
 
     async def get_for_update(self, key: bytes) -> Any:
         """Like ``get``, but others that ask for ``key`` so wait until this transaction ends.
@@ -182,15 +188,17 @@ class Transaction:
         key = arguments.key(key)
         self._locked = True
         try:
-            stored = await self._reads.get_for_update(key, self._id, self._remaining())
+            reply = await self._reads.get_for_update(key, self._id, self._remaining())
         except DeadlineExceeded:
             raise TransactionConflict(
                 f"another transaction holds {shorten(key)} and did not end in time; nothing was "
                 "changed: try again (run() does)"
             ) from None
-        await self._check_still_open()
-        written = self._writes.get(key, stored)
-        return None if written is None else self._codec.decode(written)
+        self._check_still_open()
+        if key in self._writes:
+            return self._own_value(key)
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     def scan(
         self,
@@ -208,15 +216,15 @@ class Transaction:
         return self._unpacked(self._raw_scan(start, end, limit=limit, reverse=reverse))
 
     async def _unpacked(
-        self, found: AsyncIterator[tuple[bytes, bytes]]
+        self, found: AsyncIterator[tuple[bytes, bytes, bool]]
     ) -> AsyncIterator[tuple[bytes, Any]]:
         decode = self._codec.decode
-        async for key, value in found:
-            yield key, decode(value)
+        async for key, value, integer in found:
+            yield key, decode(value, key, integer=integer)
 
     async def _raw_scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
-    ) -> AsyncIterator[tuple[bytes, bytes]]:
+    ) -> AsyncIterator[tuple[bytes, bytes, bool]]:
         self._check_alive()
         start, end = arguments.span(start, end)
         left = -1 if limit is None else limit
@@ -224,11 +232,17 @@ class Transaction:
         size = None if limit is None else limit + len(own)
         async for page in self._reads.scan(start, end, limit=size, reverse=reverse):
             self._check_open()
-            for pair in _overlaid(page.pairs, own, page.start, page.end, reverse=reverse):
+            integers = self._integers_in(page)
+            for key, value in _overlaid(page.pairs, own, page.start, page.end, reverse=reverse):
                 if left == 0:
                     return
                 left -= 1
-                yield pair
+                yield key, value, key in integers
+
+    def _integers_in(self, page: Page) -> set[bytes]:
+        """The keys that hold integers, of a page with this transaction's own writes in place."""
+        stored = {page.pairs[index][0] for index in page.integers}
+        return (stored - self._writes.keys()) | self._integers
 
     def _own(self, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
         return [(k, v) for k, v in self._writes.items() if k >= start and (end is None or k < end)]
@@ -252,8 +266,8 @@ class Transaction:
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were."""
-        found = [pair async for pair in self._raw_scan(start, end, limit=None, reverse=False)]
-        for key, _ in found:
+        found = [key async for key, *_ in self._raw_scan(start, end, limit=None, reverse=False)]
+        for key in found:
             self._write(key, None)
         return len(found)
 
@@ -265,8 +279,11 @@ class Transaction:
             Overflow: the sum leaves 64 bits.
         """
         arguments.integer(by)
-        number = added(await self._stored(key), by, key)
-        self._write(key, INTEGER.pack(number))
+        key = arguments.key(key)
+        self._check_alive()
+        stored, integer = await self._stored(key)
+        number = added(stored, by, key, integer=integer, packed=self._codec.packs)
+        self._write(key, INTEGER.pack(number), integer=True)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -277,29 +294,38 @@ class Transaction:
         """
         key = arguments.key(key)
         packed = arguments.value(value, self._codec, key)
-        wanted = None if expected is None else self._codec.encode(expected)
-        actual = await self._stored(key)
-        if actual != wanted:
+        wanted, or_integer = arguments.expected(expected, self._codec)
+        self._check_alive()
+        actual, integer = await self._stored(key)
+        if integer and actual is not None and self._codec.packs:
+            as_expected = INTEGER.unpack(actual)[0] == or_integer
+        else:
+            as_expected = actual == wanted
+        if not as_expected:
+            decode = self._codec.decode
             raise ConditionFailed(
                 f"{shorten(key)} does not hold the expected value; nothing was changed: read it "
                 "again and decide anew",
-                None if actual is None else self._codec.decode(actual),
+                None if actual is None else decode(actual, key, integer=integer),
             )
         self._write(key, packed)
 
-    async def _stored(self, key: bytes) -> bytes | None:
-        """What ``get`` reads, before it is unpacked."""
-        self._check_alive()
-        key = arguments.key(key)
-        if key in self._writes:
-            return self._writes[key]
-        stored = await self._reads.get(key)
-        self._check_open()
-        return self._writes.get(key, stored)  # it may have been written meanwhile
+    async def _stored(self, key: bytes) -> tuple[bytes | None, bool]:
+        """What ``get`` reads, before it is unpacked, and whether it is an integer."""
+        if key not in self._writes:
+            reply = await self._reads.get(key)
+            self._check_open()
+            if key not in self._writes:  # it may have been written meanwhile
+                return reply.value, reply.integer
+        return self._writes[key], key in self._integers
 
-    def _write(self, key: bytes, packed: bytes | None) -> None:
+    def _write(self, key: bytes, packed: bytes | None, *, integer: bool = False) -> None:
         self._grow(len(key) + (len(packed) if packed else 0))
         self._writes[key] = packed
+        if integer:
+            self._integers.add(key)
+        else:
+            self._integers.discard(key)
 
     def _grow(self, size: int) -> None:
         self._bytes += size + _OVERHEAD_BYTES
@@ -317,7 +343,7 @@ class Transaction:
         value: Any,
         *,
         headers: dict[str, Any] | None = None,
-        deliver_at: Any = None,
+        deliver_at: arguments.Due | None = None,
     ) -> None:
         """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
 
@@ -340,7 +366,9 @@ class Transaction:
         self._grow(len(key) + len(payload) + extra_bytes)
         self._sends.append(EnqueueMessage(key, payload, extra, due))
 
-    def enqueue_update(self, request: UpdateRequest, *, execute_at: Any = None) -> None:
+    def enqueue_update(
+        self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
+    ) -> None:
         """Has ``request`` carried out once, soon after the transaction commits.
 
         Args:
@@ -391,7 +419,7 @@ class Transaction:
         )
         key = arguments.key(key)
         reply = await self._reap(key, most, size, arguments.wait(wait))
-        await self._check_still_open()
+        self._check_still_open()
         return self._taken(key, reply)
 
     def _taken(self, key: bytes, reply: ReapedMessages) -> Reaped:
@@ -491,11 +519,11 @@ class Transaction:
         """
         self._check_open()
         if self._sender.monotonic() > self._expires and not self._unknown:
-            await self._close("not committed")
-            raise self._expired()
+            self._close("not committed")
+            raise expired(self._timeout)
         writes = self._requests()
         if not writes:
-            await self._close("committed")
+            self._close("committed")
             self._commit_timestamp = self._reads.timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
         self._closed = _COMMITTING
@@ -511,11 +539,11 @@ class Transaction:
                     "an earlier commit of this transaction may have happened, and the store cannot "
                     "tell now: commit again with the same transaction id"
                 ) from error
-            await self._close("not committed")
+            self._close("not committed")
             raise
         except BaseException:  # cancelled: whether it has happened, another commit tells
             self._closed, self._unknown = "", True
-            await self._release()
+            self._release()
             raise
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
@@ -526,13 +554,22 @@ class Transaction:
         return moment if isinstance(moment, int) else await moment
 
     async def rollback(self) -> None:
-        """Forgets everything. What it had locked or reaped is free again."""
+        """Forgets everything. What it had locked or reaped is free again.
+
+        Waits for nothing, neither the store nor the network: it cannot fail, and ends at once also
+        when its task is cancelled.
+
+        Raises:
+            TransactionClosed: it was committed or rolled back already.
+        """
         self._check_open()
-        await self._close("rolled back")
+        self._close("rolled back")
 
     def _requests(self) -> list[Any]:
+        integers = self._integers
         requests: list[Any] = [
-            Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
+            Delete(key) if value is None else Put(key, value, key in integers)
+            for key, value in self._writes.items()
         ]
         if self._reaped:
             requests += [ReapMessages(key, list(ids)) for key, ids in self._reaped.items()]
@@ -551,13 +588,13 @@ class Transaction:
             writes,
         )
 
-    async def _close(self, how: str) -> None:
+    def _close(self, how: str) -> None:
         self._closed = how
-        await self._release()
+        self._release()
 
-    async def _release(self) -> None:
+    def _release(self) -> None:
         if self._locked:
-            await self._sender.send(ReleaseLocks(self._id))
+            post(self._sender, ReleaseLocks(self._id))
 
     def _start_clock(self) -> None:
         self._began = self._sender.reading()
@@ -583,23 +620,17 @@ class Transaction:
                 "begin a new one"
             )
 
-    async def _check_still_open(self) -> None:
+    def _check_still_open(self) -> None:
         """After what locks: granted to a transaction that has ended meanwhile, it is given back."""
         if self._closed:
-            await self._release()
+            self._release()
             self._check_open()
 
     def _check_alive(self) -> None:
         """Before what asks the store."""
         self._check_open()
         if self._sender.monotonic() > self._expires:
-            raise self._expired()
-
-    def _expired(self) -> TransactionExpired:
-        return TransactionExpired(
-            f"the transaction was open for more than {self._timeout:g} s; nothing was changed: "
-            f"{advice_on_time(self._timeout)}"
-        )
+            raise expired(self._timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -614,8 +645,8 @@ class Transaction:
             return
         if kind is None:
             await self.commit()
-        else:
-            await self.rollback()
+        else:  # nothing may take the place of the exception that ends the block
+            self._close("rolled back")
 
 
 def _anchor(first: Any) -> bytes:

@@ -2,29 +2,42 @@
 
 The idea, and the name, are those of FoundationDB's Python layers: a function that takes a
 transaction composes with others that do; given a database instead, it runs by itself, with retries.
+
+The two forms do not mix, and type checkers see it: a function on :class:`postroom.Transaction` runs
+on :class:`postroom.Database`, a coroutine function on the asyncio forms of both.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from postroom.client import sync
 from postroom.client.database import Database
+from postroom.client.transaction import Transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@overload
 def transactional(
-    function: Callable[Concatenate[Any, P], R],
-) -> Callable[Concatenate[Any, P], R]:
+    function: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Transaction | Database, P], Coroutine[Any, Any, R]]: ...
+@overload
+def transactional(
+    function: Callable[Concatenate[sync.Transaction, P], R],
+) -> Callable[Concatenate[sync.Transaction | sync.Database, P], R]: ...
+def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes ``function(tx, ...)`` accept a ``Database`` for ``tx``.
 
     Called with a database it runs in a transaction of its own, with retries (``Database.run``);
     called with a transaction it joins it. Works on coroutine functions with the asyncio forms.
+
+    Args:
+        function: its first argument is the transaction.
     """
     if iscoroutinefunction(function):
 
@@ -34,7 +47,7 @@ def transactional(
                 return await first.run(function, *args, **kwargs)
             return await function(first, *args, **kwargs)
 
-        return cast("Callable[Concatenate[Any, P], R]", join_or_run_async)
+        return join_or_run_async
 
     @functools.wraps(function)
     def join_or_run(first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,4 +55,4 @@ def transactional(
             return first.run(function, *args, **kwargs)
         return function(first, *args, **kwargs)
 
-    return cast("Callable[Concatenate[Any, P], R]", join_or_run)
+    return join_or_run

@@ -122,6 +122,30 @@ class DeadLetter(NamedTuple):
     source_key: bytes
 
 
+class Scheduled(NamedTuple):
+    """A message or an update that waits for its time.
+
+    Attributes:
+        id: for ``cancel``.
+        due: when it is delivered, or carried out.
+        key: the recipient, or what the update is about (of a ``DeleteRange``, its start).
+        request: the update, if it is one; ``None``: it is a message.
+        message: the payload, if it is one.
+        headers: of the message; empty if there are none.
+        transaction_id: of the transaction that sent it.
+        source_key: the first key that the transaction wrote or sent to.
+    """
+
+    id: str
+    due: Timestamp
+    key: bytes
+    request: Any
+    message: Any
+    headers: dict[str, Any]
+    transaction_id: bytes
+    source_key: bytes
+
+
 class Change(NamedTuple):
     """A committed change: the new value, or ``None`` for a deletion."""
 
@@ -160,8 +184,8 @@ class Status(NamedTuple):
         counters: what became of all messages; they add up (DESIGN section 1).
         leader: which node leads; ``None``: none does, as far as the node knows that answered.
         nodes: of the cluster; none if the store is not part of one.
-        enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` includes those
-            discarded since; ``dead_letters`` does not.
+        enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` never becomes
+            less by discarding or cancelling; ``dead_letters`` does, so that is what to watch.
     """
 
     path: str
@@ -196,13 +220,23 @@ class Status(NamedTuple):
 
     @property
     def dead(self) -> int:
-        """Dead letters, those discarded included."""
+        """Dead letters, those discarded and what was cancelled included."""
         return self.counters.dead
+
+    @property
+    def discarded(self) -> int:
+        """Of the dead, those given up for good: ``discard``, and ``cancel``."""
+        return self.counters.discarded
+
+    @property
+    def cancelled(self) -> int:
+        """Of the discarded, those cancelled before their time."""
+        return self.counters.cancelled
 
     @property
     def dead_letters(self) -> int:
         """Dead letters that wait to be replayed or discarded."""
-        return self.counters.dead - self.counters.discarded
+        return self.counters.dead_letters
 
     @property
     def reaped(self) -> int:

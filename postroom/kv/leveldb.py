@@ -61,6 +61,8 @@ DANGER_FRACTION: Final = 0.6
 _NOTHING: Final = b""
 """Both bounds of a span that no other key is in: compacting it only empties the memtable."""
 
+_BEYOND_ALL: Final = b"\xff" * 9
+
 
 class LogRotation:
     """Decides which writes must be synced so that no hole opens between two logs.
@@ -105,6 +107,10 @@ class CurrentLog:
         """Whether it has grown since the last look; each write makes it grow, until rotation."""
         before, self._bytes = self._bytes, self._size()
         return self._bytes > before
+
+    def size_bytes(self) -> int:
+        """How large it is now."""
+        return max(self._size(), 0)
 
     def _size(self) -> int:
         try:
@@ -207,6 +213,10 @@ class LevelDBEngine(_LevelDBReader):
         """As the port says; what is still in the memtable does not count."""
         size: int = self._db.approximate_size(lower, upper) if lower < upper else 0
         return size
+
+    def disk_bytes(self) -> int:
+        """As the port says: the tables, and the log, which has what is still in the memtable."""
+        return self.approximate_bytes(_NOTHING, _BEYOND_ALL) + self._log.size_bytes()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the port says. May run in a thread of its own, beside reads and writes."""

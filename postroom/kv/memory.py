@@ -213,6 +213,11 @@ class MemoryEngine(_MemoryReader):
         self._require_open()
         return self._content.approximate_bytes(lower, upper)
 
+    def disk_bytes(self) -> int:
+        """The length of all keys and values."""
+        self._require_open()
+        return self._content.bytes_held
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Nothing remains of what was deleted, so there is nothing to do."""
         self._require_open()

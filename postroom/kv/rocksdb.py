@@ -48,7 +48,7 @@ from typing import Final
 import rocksdict
 
 from postroom.kv.engine import WriteSet
-from postroom.kv.folder import explain, newest_log, reason, sync_folder
+from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
 from postroom.kv.held_folder import (
     BLOOM_BITS_PER_KEY,
     CACHE_BYTES,
@@ -190,6 +190,11 @@ class RocksDBEngine:
         for file in self._db.live_files():
             size += file["size"] * covered(span, file["start_key"], file["end_key"])
         return round(size)
+
+    def disk_bytes(self) -> int:
+        """As the port says: the tables, and about what is still in the memtable."""
+        self._require_open()
+        return sum(file["size"] for file in self._db.live_files()) + self._memtable_bytes
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the port says. May run in a thread of its own, beside reads and writes."""

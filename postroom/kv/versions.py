@@ -5,8 +5,10 @@ old version to the key's *history*. Both store the same bytes::
 
     kind (1)  timestamp (8)  payload
 
-A deletion is a version too (a *tombstone*), until garbage collection removes it. The kind
-``INTENT`` is reserved for transactions over several ranges.
+A deletion is a version too (a *tombstone*), until garbage collection removes it. An ``INTEGER`` is
+what ``Increment`` writes: 8 bytes, big-endian, signed. It is a kind of its own so that a reader
+whose values are packed by a codec need not guess. The kind ``INTENT`` is reserved for transactions
+over several ranges.
 
 Everything here is a pure function of a reader; what may be read (leases, collected history) is
 decided above.
@@ -23,14 +25,18 @@ from postroom.kv.engine import Reader
 VALUE: Final = 1
 TOMBSTONE: Final = 2
 INTENT: Final = 3
+INTEGER: Final = 4
 
 VALUE_KIND: Final = b"\x01"
 TOMBSTONE_KIND: Final = b"\x02"
+INTEGER_KIND: Final = b"\x04"
 PAYLOAD: Final = 9
 """Where the payload of a version begins."""
 
 FOREVER: Final = b"\xff" * 8
 """A timestamp after all others, as stored: reading at it reads the newest."""
+
+_HOLDS_SOMETHING: Final = VALUE_KIND + INTEGER_KIND
 
 _STEPS_BEFORE_SEEK: Final = 4
 
@@ -39,34 +45,51 @@ _Heads: TypeAlias = Generator[tuple[bytes, bytes], None, bytes | None]
 
 
 class Page(NamedTuple):
-    """A part of a scan: its pairs, and where the next part goes on (``None``: nothing is left)."""
+    """A part of a scan: its pairs, where the next part goes on (``None``: nothing is left), and
+    which of the pairs (counted from 0) hold integers.
+    """
 
     pairs: list[tuple[bytes, bytes]]
     resume: bytes | None
+    integers: tuple[int, ...] = ()
+
+
+class StoredChange(NamedTuple):
+    """A version in the order of its timestamp (8 bytes); ``value=None`` is a deletion."""
+
+    timestamp: bytes
+    key: bytes
+    value: bytes | None
+    integer: bool
 
 
 def payload(version: bytes | None) -> bytes | None:
     """The value of a stored version; ``None`` if it is a tombstone or there is none."""
-    if version is None or version[0] != VALUE:
+    if version is None or version[0] not in _HOLDS_SOMETHING:
         return None
     return version[PAYLOAD:]
 
 
-def read(reader: Reader, key: bytes) -> bytes | None:
-    """The newest value of a user key."""
-    return payload(reader.get(keys.head_key(key)))
+def is_integer(version: bytes | None) -> bool:
+    """Whether a stored version is what ``Increment`` wrote."""
+    return version is not None and version[0] == INTEGER
 
 
-def read_at(reader: Reader, key: bytes, at: bytes) -> bytes | None:
-    """The value of a user key as of the timestamp ``at`` (8 bytes)."""
+def newest(reader: Reader, key: bytes) -> bytes | None:
+    """The newest version of a user key."""
+    return reader.get(keys.head_key(key))
+
+
+def as_of(reader: Reader, key: bytes, at: bytes) -> bytes | None:
+    """The version of a user key as of the timestamp ``at`` (8 bytes)."""
     head = keys.head_key(key)
-    return payload(visible(reader, head, reader.get(head), at))
+    return visible(reader, head, reader.get(head), at)
 
 
-def visible(reader: Reader, head: bytes, newest: bytes | None, at: bytes) -> bytes | None:
-    """The version that ``at`` sees of the key whose head is ``newest``, stored at ``head``."""
-    if newest is None or newest[1:PAYLOAD] <= at:
-        return newest
+def visible(reader: Reader, head: bytes, latest: bytes | None, at: bytes) -> bytes | None:
+    """The version that ``at`` sees of the key whose head is ``latest``, stored at ``head``."""
+    if latest is None or latest[1:PAYLOAD] <= at:
+        return latest
     lower = keys.history_key(head, at)
     upper = head[:-1] + keys.INBOX
     for _, version in reader.iterate(lower, upper):
@@ -86,21 +109,24 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
 ) -> Page:
     """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size."""
     pairs: list[tuple[bytes, bytes]] = []
+    integers: list[int] = []
     size = 0
     key_from, end_of_key = 1, keys.END_OF_KEY
-    for head, newest in _heads(reader, start, end, reverse=reverse):
-        version = newest if newest[1:PAYLOAD] <= at else visible(reader, head, newest, at)
-        if version is None or version[0] != VALUE:
+    for head, latest in _heads(reader, start, end, reverse=reverse):
+        version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
+        if version is None or version[0] not in _HOLDS_SOMETHING:
             continue
         key = head[key_from : head.index(end_of_key, 1)]
         if b"\x00" in key:
             key = keys.unescape(key)
         if len(pairs) >= pairs_max or size >= bytes_max:
-            return Page(pairs, pairs[-1][0] if reverse else key)
+            return Page(pairs, pairs[-1][0] if reverse else key, tuple(integers))
         value = version[PAYLOAD:]
         size += len(key) + len(value)
+        if version[0] == INTEGER:
+            integers.append(len(pairs))
         pairs.append((key, value))
-    return Page(pairs, None)
+    return Page(pairs, None, tuple(integers))
 
 
 def _heads(
@@ -147,25 +173,27 @@ def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
 
 def changed_since(reader: Reader, start: bytes, end: bytes | None, since: bytes) -> bytes | None:
     """A user key in ``[start, end)`` with a version after ``since`` (8 bytes), if there is one."""
-    for head, newest in _heads(reader, start, end, reverse=False):
-        if newest[1:PAYLOAD] > since:
+    for head, latest in _heads(reader, start, end, reverse=False):
+        if latest[1:PAYLOAD] > since:
             return keys.user_key(head)
     return None
 
 
-def changes(
-    reader: Reader, start: bytes, end: bytes | None, after: bytes
-) -> list[tuple[bytes, bytes, bytes | None]]:
-    """All versions after ``after`` in ``[start, end)``: (timestamp, key, value), oldest first."""
+def changes(reader: Reader, start: bytes, end: bytes | None, after: bytes) -> list[StoredChange]:
+    """All versions after ``after`` in ``[start, end)``, oldest first."""
     found = []
-    for head, newest in _heads(reader, start, end, reverse=False):
-        if newest[1:PAYLOAD] <= after:
+    for head, latest in _heads(reader, start, end, reverse=False):
+        if latest[1:PAYLOAD] <= after:
             continue
         key = keys.user_key(head)
-        found.append((newest[1:PAYLOAD], key, payload(newest)))
+        found.append(_change(key, latest))
         for _, version in reader.iterate(head[:-1] + keys.HISTORY, head[:-1] + keys.INBOX):
             if version[1:PAYLOAD] <= after:
                 break
-            found.append((version[1:PAYLOAD], key, payload(version)))
+            found.append(_change(key, version))
     found.sort(key=lambda change: change[:2])
     return found
+
+
+def _change(key: bytes, version: bytes) -> StoredChange:
+    return StoredChange(version[1:PAYLOAD], key, payload(version), is_integer(version))

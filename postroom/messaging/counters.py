@@ -36,6 +36,7 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
         dead: became dead letters, less those replayed since.
         discarded: of the dead ones, those given up for good.
         reaped: of the delivered ones, those consumed.
+        cancelled: of the discarded ones, those cancelled before their time.
     """
 
     enqueued: int = 0
@@ -46,11 +47,17 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dead: int = 0
     discarded: int = 0
     reaped: int = 0
+    cancelled: int = 0
 
     @property
     def pending(self) -> int:
         """All that is still in an outbox."""
         return self.pending_messages + self.pending_updates
+
+    @property
+    def dead_letters(self) -> int:
+        """Of the dead ones, those that wait to be replayed or discarded."""
+        return self.dead - self.discarded
 
     def conserved(self) -> bool:
         """Whether nothing is lost and nothing came from nowhere."""

@@ -105,7 +105,9 @@ class AddingUp:
 
     def _flush(self, key: bytes) -> None:
         if key in self._sums:
-            self.steps.append(Step(Increment(key, self._sums.pop(key)), self._parts.pop(key)))
+            parts = self._parts.pop(key)
+            packed = any(getattr(part.request, "packed", False) for part in parts)
+            self.steps.append(Step(Increment(key, self._sums.pop(key), packed), parts))
 
 
 class Execution:

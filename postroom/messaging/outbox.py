@@ -68,6 +68,9 @@ class Outbox:
         kind: which of the two.
         pending: the counter of its entries.
         conservation: the range's counters.
+
+    Attributes:
+        prefix: what the keys of its entries begin with; due, commit timestamp and position follow.
     """
 
     def __init__(
@@ -75,15 +78,15 @@ class Outbox:
     ) -> None:
         self.pending = pending
         self._conservation = conservation
-        self._prefix = keys.outbox_prefix(range_id, kind)
-        self._end = keys.after_prefix(self._prefix)
-        self._head = self._prefix
-        self._coming_head = self._prefix
+        self.prefix = keys.outbox_prefix(range_id, kind)
+        self._end = keys.after_prefix(self.prefix)
+        self._head = self.prefix
+        self._coming_head = self.prefix
         self._has_stored = False
 
     def restart(self, _: Reader) -> None:
         """With a new lease: the cursor is not known."""
-        self._head = self._prefix
+        self._head = self.prefix
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Whether nothing waits here, so that what comes now overtakes nothing."""
@@ -96,7 +99,7 @@ class Outbox:
     def store(self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable) -> None:
         """A new entry, due not before its own commit."""
         when = max(id_[:8], due.to_bytes(8, "big"))
-        key = self._prefix + when + id_
+        key = self.prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
         # Committed before, but stored after something due later was taken: in one proposal.
         self._coming_head = min(self._coming_head, key)
@@ -109,7 +112,7 @@ class Outbox:
         waiting = self._waiting(ctx)
         if not waiting:
             return Due([], 0)
-        due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
+        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
@@ -127,14 +130,14 @@ class Outbox:
         """Whether no entry is due."""
         if not getattr(self._conservation.applied, self.pending):
             return True
-        due = view.iterate(self._head, self._prefix + keys.u64(view.now + 1))
+        due = view.iterate(self._head, self.prefix + keys.u64(view.now + 1))
         return next(iter(due), None) is None
 
     def recipients_due(self, ctx: Evaluation, entries_max: int) -> set[bytes] | None:
         """Whom the messages are for that are due here; ``None`` if there are more than that."""
         if not self._waiting(ctx):
             return set()
-        due = ctx.iterate(self._head, self._prefix + keys.u64(ctx.timestamp + 1))
+        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
         found = [stored for _, stored in islice(due, entries_max + 1)]
         if len(found) > entries_max:
             return None
@@ -149,14 +152,14 @@ class Outbox:
         return 0
 
     def _due_of(self, key: bytes) -> int:
-        start = len(self._prefix)
+        start = len(self.prefix)
         return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
     def id_of(self, key: bytes) -> bytes:
         """The part of an entry's key that says where it comes from: commit timestamp and
         position.
         """
-        return key[len(self._prefix) + DUE_BYTES :]
+        return key[len(self.prefix) + DUE_BYTES :]
 
     def advance(self, ctx: Evaluation, last: bytes) -> None:
         """Once the proposal is applied, everything up to ``last`` is done with."""

@@ -30,6 +30,13 @@ MessageId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=MESSAGE_ID_BYTES, max_length=MESSAGE_ID_BYTES)
 ]
 
+SCHEDULED_ID_BYTES: Final = 21
+
+ScheduledId: TypeAlias = Annotated[
+    bytes, msgspec.Meta(min_length=SCHEDULED_ID_BYTES, max_length=SCHEDULED_ID_BYTES)
+]
+"""Due (8 bytes), commit timestamp (8), position (4), and which of the two outboxes (1)."""
+
 # --- writes, inside a transaction ------------------------------------------------------------
 
 
@@ -118,6 +125,18 @@ class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_lett
     after: bytes = b""
 
 
+class ListScheduled(Request, frozen=True, array_like=True, tag="list_scheduled", gc=False):
+    """A page of the messages and updates about keys in ``[start, end)`` that are not due yet, the
+    first to be due first: those after the one named ``after`` (empty: from the first).
+    """
+
+    start: Bound
+    end: Bound | None
+    entries_max: Count
+    bytes_max: Count = UNBOUNDED
+    after: bytes = b""
+
+
 class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
     """The conservation counters of the range."""
 
@@ -151,6 +170,14 @@ class DiscardDeadLetters(Request, frozen=True, array_like=True, tag="discard_dea
     """Gives dead letters up for good; answers how many there were."""
 
     ids: list[bytes]
+
+
+class CancelScheduled(Request, frozen=True, array_like=True, tag="cancel_scheduled"):
+    """Has messages and updates that wait in their outbox not take place; answers how many of them
+    were still there.
+    """
+
+    ids: list[ScheduledId]
 
 
 # --- what is stored -----------------------------------------------------------------------------
@@ -241,6 +268,23 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
     id: bytes
     record: DeadLetterRecord
     more: bool = False
+
+
+class Scheduled(msgspec.Struct, frozen=True, array_like=True):
+    """What waits for its time: a message or an update."""
+
+    id: bytes
+    message: Deliverable | None
+    update: Executable | None
+
+
+class SchedulePage(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``ListScheduled``: what was found, and after which name to go on (``None``: that was
+    all). There may be nothing on a page, and more after it.
+    """
+
+    entries: list[Scheduled]
+    resume: bytes | None
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):

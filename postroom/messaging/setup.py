@@ -20,6 +20,7 @@ from postroom.messaging.delivery import Delivery
 from postroom.messaging.execution import Execution
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
@@ -58,7 +59,8 @@ class Messaging:
     def register(self, registry: Registry) -> None:
         """Adds all of it to ``registry``, which holds the range's own evaluators already."""
         outboxes, conservation = self.outboxes, self.conservation
-        for part in (outboxes, self.inboxes, self.dead_letters, conservation):
+        schedule = Schedule(outboxes, self._wake)
+        for part in (outboxes, self.inboxes, self.dead_letters, schedule, conservation):
             part.register(registry)
         InboxChecks(outboxes.deliverable).register(registry)
         Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)

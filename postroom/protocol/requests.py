@@ -13,6 +13,7 @@ import msgspec
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CancelScheduled,
     CheckInbox,
     DeadLetter,
     DiscardDeadLetters,
@@ -21,6 +22,7 @@ from postroom.messaging.requests import (
     Inbox,
     ListDeadLetters,
     ListInboxes,
+    ListScheduled,
     Peek,
     Peeked,
     ReadCounters,
@@ -28,6 +30,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
     ReplayDeadLetters,
+    SchedulePage,
 )
 from postroom.protocol.failures import WireError
 from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
@@ -76,6 +79,7 @@ WriteRequest: TypeAlias = (
     | CheckInbox
     | ReplayDeadLetters
     | DiscardDeadLetters
+    | CancelScheduled
 )
 """What a transaction may do."""
 
@@ -96,6 +100,7 @@ ClientRequest: TypeAlias = (
     | Peek
     | ListInboxes
     | ListDeadLetters
+    | ListScheduled
     | ReadCounters
     | AwaitQuiet
     | ReadNodes
@@ -121,6 +126,7 @@ ANSWERS: Final[dict[type, Any]] = {
     Peek: Peeked,
     ListInboxes: list[Inbox],
     ListDeadLetters: list[DeadLetter],
+    ListScheduled: SchedulePage,
     ReadCounters: Counters,
     AwaitQuiet: None,
     ReadNodes: Nodes,

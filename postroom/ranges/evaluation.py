@@ -238,7 +238,7 @@ class Evaluation:
         """Puts a tombstone over a user key; false if there was nothing to delete."""
         head = keys.head_key(key)
         old = self.get(head)
-        if old is None or old[0] != versions.VALUE:
+        if versions.payload(old) is None:
             return False
         self.put_version(key, versions.TOMBSTONE_KIND)
         self.garbage.append(head)

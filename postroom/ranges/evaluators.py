@@ -49,6 +49,8 @@ from postroom.ranges.requests import (
 INTEGER: Final = struct.Struct(">q")
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 _SEPARATOR: Final = b"/"
+_SMALL: Final = b"\x00\xff"
+"""The first byte of the 8 bytes of a number between -2^56 and 2^56."""
 
 _encode = msgspec.msgpack.encode
 _sums = msgspec.msgpack.Decoder(dict[str, int])
@@ -59,19 +61,33 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 def put(ctx: Evaluation, request: Put) -> None:
     """``Put``."""
-    ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+    if not request.integer:
+        ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+    elif len(request.value) == INTEGER.size:
+        ctx.put_version(request.key, versions.INTEGER_KIND, request.value)
+    else:
+        raise _no_integer(request.key, request.value)
 
 
 def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
     """``ConditionalPut``."""
-    actual = versions.read(ctx, request.key)
-    if actual != request.expected:
-        raise ConditionFailed(
-            f"{shorten(request.key)} holds {_describe(actual)}, not {_describe(request.expected)}; "
-            "nothing was changed: read it again and decide anew",
-            actual,
-        )
+    stored = versions.newest(ctx, request.key)
+    actual, integer = versions.payload(stored), versions.is_integer(stored)
+    if integer and actual is not None and request.packed:
+        number: int = INTEGER.unpack(actual)[0]
+        if number != request.or_integer:
+            raise _condition_failed(request, str(number), number)
+    elif actual != request.expected:
+        raise _condition_failed(request, _describe(actual), actual)
     ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+
+
+def _condition_failed(request: ConditionalPut, holds: str, actual: object) -> ConditionFailed:
+    return ConditionFailed(
+        f"{shorten(request.key)} holds {holds}, not {_describe(request.expected)}; "
+        "nothing was changed: read it again and decide anew",
+        actual,
+    )
 
 
 def _describe(value: bytes | None) -> str:
@@ -80,27 +96,48 @@ def _describe(value: bytes | None) -> str:
 
 def increment(ctx: Evaluation, request: Increment) -> int:
     """``Increment``: answers the new value."""
-    number = added(versions.read(ctx, request.key), request.by, request.key)
-    ctx.put_version(request.key, versions.VALUE_KIND, INTEGER.pack(number))
+    stored = versions.newest(ctx, request.key)
+    value, integer = versions.payload(stored), versions.is_integer(stored)
+    number = added(value, request.by, request.key, integer=integer, packed=request.packed)
+    ctx.put_version(request.key, versions.INTEGER_KIND, INTEGER.pack(number))
     return number
 
 
-def added(stored: bytes | None, by: int, key: bytes) -> int:
+def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
+    """The integer in the bytes stored at ``key``.
+
+    Stores of earlier versions hold counters as plain values of 8 bytes, and applications without a
+    codec may put such bytes themselves: they are integers too, and stay so once incremented.
+    Where a codec packs the values (``packed``), 8 bytes may be anything. There, only those that
+    begin with 00 or FF count, which is any number below 2^56 either way: neither MessagePack nor
+    JSON packs anything into 8 bytes that begin so.
+
+    Raises:
+        WrongType: they are none.
+    """
+    if len(stored) != INTEGER.size or (packed and not integer and stored[0] not in _SMALL):
+        raise _no_integer(key, stored)
+    number: int = INTEGER.unpack(stored)[0]
+    return number
+
+
+def _no_integer(key: bytes, stored: bytes) -> WrongType:
+    return WrongType(
+        f"{shorten(key)} holds {len(stored)} bytes, no 64-bit integer (8 bytes, big-endian, or "
+        "what increment has stored); nothing was changed: delete the key or increment another one"
+    )
+
+
+def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: bool) -> int:
     """The integer stored at ``key`` plus ``by``.
 
     Raises:
         WrongType: what is stored is no integer.
         Overflow: the sum is outside the range of 64 bits.
     """
-    if stored is None:
-        number = by
-    elif len(stored) == INTEGER.size:
-        number = INTEGER.unpack(stored)[0] + by
-    else:
-        raise WrongType(
-            f"{shorten(key)} holds {len(stored)} bytes, no 64-bit integer (8 bytes, big-endian); "
-            "nothing was changed: delete the key or increment another one"
-        )
+    number = by
+    if stored is not None:
+        number += number_in(stored, key, integer=integer, packed=packed)
     if not _INTEGER_MIN <= number <= _INTEGER_MAX:
         raise Overflow(
             f"incrementing {shorten(key)} by {by} leaves the range of a 64-bit signed integer; "
@@ -227,9 +264,9 @@ class Reads:
         """``Get``."""
         at = request.timestamp
         if not at:
-            return Value(versions.read(view, request.key), view.now)
+            return _value(versions.newest(view, request.key), view.now)
         self.check_age(view, at)
-        return Value(versions.read_at(view, request.key, at.to_bytes(8, "big")), at)
+        return _value(versions.as_of(view, request.key, at.to_bytes(8, "big")), at)
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
         """``GetForUpdate``."""
@@ -248,21 +285,25 @@ class Reads:
                 f"another transaction changed {shorten(request.key)} since this one first read; "
                 "nothing was changed: try again (run() does)"
             )
-        return Value(versions.payload(head), at)
+        return _value(head, at)
 
     def get_many(self, view: View, request: GetMany) -> Values:
         """``GetMany``."""
         at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         values: list[bytes | None] = []
+        integers: list[int] = []
         size = 0
         for key in request.keys:
-            value = versions.read_at(view, key, stamp)
+            version = versions.as_of(view, key, stamp)
+            value = versions.payload(version)
             size += len(value or b"")
             if size > request.bytes_max and values:
                 break
+            if versions.is_integer(version):
+                integers.append(len(values))
             values.append(value)
-        return Values(values, at)
+        return Values(values, at, tuple(integers))
 
     def scan(self, view: View, request: Scan) -> Pairs:
         """``Scan``."""
@@ -283,7 +324,7 @@ class Reads:
             bytes_max=request.bytes_max,
             reverse=reverse,
         )
-        return Pairs(page.pairs, page.resume, at)
+        return Pairs(page.pairs, page.resume, at, page.integers)
 
     def read_accounting(self, view: View, request: ReadAccounting) -> dict[str, int]:
         """``ReadAccounting``."""
@@ -315,6 +356,10 @@ class Reads:
             )
         if at > view.now:
             raise ValueError(f"the timestamp {at} lies in the future: use one that now() returned")
+
+
+def _value(version: bytes | None, at: int) -> Value:
+    return Value(versions.payload(version), at, versions.is_integer(version))
 
 
 def register(registry: Registry) -> None:

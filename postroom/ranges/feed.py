@@ -135,7 +135,10 @@ class ChangeFeed:
             )
         stamp = keys.u64(request.after)
         found = versions.changes(view, request.start, request.end, stamp)
-        changes = [Change(int.from_bytes(at, "big"), key, value) for at, key, value in found]
+        changes = [
+            Change(int.from_bytes(at, "big"), key, value, integer)
+            for at, key, value, integer in found
+        ]
         return [change for change in changes if change.timestamp <= until]
 
     def _follow(self, ctx: Evaluation) -> None:
@@ -208,5 +211,6 @@ def _changes(staged: WriteSet, before: int) -> list[Change]:
             continue
         timestamp = int.from_bytes(stored[1:9], "big")
         if timestamp > before:
-            changes.append(Change(timestamp, keys.user_key(raw), versions.payload(stored)))
+            value, integer = versions.payload(stored), versions.is_integer(stored)
+            changes.append(Change(timestamp, keys.user_key(raw), value, integer))
     return changes

@@ -267,7 +267,7 @@ class Replica:
             return None
         if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
             self._offers.append((generation, head, version))
-        return Value(versions.payload(version), at)
+        return Value(versions.payload(version), at, versions.is_integer(version))
 
     def _take_offers(self) -> None:
         """What was read during the last proposal, or since, is in the cache when it is committed.

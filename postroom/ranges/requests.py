@@ -146,26 +146,40 @@ class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", g
 # --- writes ---------------------------------------------------------------------------------
 
 
-class Put(Request, frozen=True, array_like=True, tag="put", gc=False):
-    """Sets ``key`` to ``value``."""
+class Put(Request, frozen=True, array_like=True, tag="put", gc=False, repr_omit_defaults=True):
+    """Sets ``key`` to ``value``; ``integer``: to the integer of which these are the 8 bytes."""
 
     key: Key
     value: Payload
+    integer: bool = False
 
 
 class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put", gc=False):
-    """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing)."""
+    """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+    With ``packed``, ``expected`` is a value that a codec packed, no integer; and the integer
+    ``or_integer``, if there is one, is expected as well.
+    """
 
     key: Key
     value: Payload
     expected: bytes | None
+    packed: bool = False
+    or_integer: int | None = None
 
 
-class Increment(Request, frozen=True, array_like=True, tag="increment", gc=False):
-    """Adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0."""
+class Increment(
+    Request, frozen=True, array_like=True, tag="increment", gc=False, repr_omit_defaults=True
+):
+    """Adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0.
+
+    ``packed``: values are packed by a codec, so 8 bytes that are not known to be an integer may be
+    anything (see ``evaluators.number_in``).
+    """
 
     key: Key
     by: int = 1
+    packed: bool = False
 
 
 class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
@@ -231,27 +245,34 @@ class CollectGarbage(Request, frozen=True, array_like=True, tag="collect_garbage
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``Get``: the value, if any, and the timestamp at which it was read."""
+    """Answers ``Get``: the value, if any, the timestamp at which it was read, and whether it is an
+    integer that ``Increment`` wrote.
+    """
 
     value: bytes | None
     timestamp: int
+    integer: bool = False
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True):
     """Answers ``GetMany``, in the order asked. They may be fewer: the rest is asked for at the
-    timestamp.
+    timestamp. ``integers`` tells which of them are integers, counted from 0.
     """
 
     values: list[bytes | None]
     timestamp: int
+    integers: tuple[int, ...] = ()
 
 
 class Pairs(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``Scan``: pairs, where to go on (``None``: at the end), and the timestamp."""
+    """Answers ``Scan``: pairs, where to go on (``None``: at the end), the timestamp, and which of
+    the pairs hold integers, counted from 0.
+    """
 
     pairs: list[tuple[bytes, bytes]]
     resume: bytes | None
     timestamp: int
+    integers: tuple[int, ...] = ()
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -260,6 +281,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timestamp: int
     key: bytes
     value: bytes | None
+    integer: bool = False
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True):

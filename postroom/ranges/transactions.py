@@ -128,9 +128,17 @@ def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
             "the transaction began so long ago that a COMMIT record may have been collected: "
             "read what it would have written to find out"
         )
-    raise TransactionExpired(
-        f"the transaction was open for more than {seconds:g} s; nothing was changed: "
-        f"{advice_on_time(seconds)}"
+    raise expired(seconds)
+
+
+def expired(seconds: float) -> TransactionExpired:
+    """The error for a transaction that was open for more than the ``seconds`` that it had."""
+    most = TRANSACTION_SECONDS_MAX
+    longer = f"give begin() a longer timeout than that ({most:g} s at most), or "
+    return TransactionExpired(
+        f"the transaction was open for more than {seconds:g} s; nothing was changed: begin a "
+        f"new one; if the work takes so long, {longer if seconds < most else ''}do it in shorter "
+        "transactions, or outside of them"
     )
 
 

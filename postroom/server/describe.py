@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from postroom.kv import keys
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def describe(node: Node) -> NodeStatus:
         group.last_index,
         node.replica.serves,
         _peers(node) if group.is_leader else (),
-        node.engine.approximate_bytes(b"", keys.DATA_END),
+        node.engine.disk_bytes(),
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
         node.damage.found,

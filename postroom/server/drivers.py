@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Error, Invalid
+from postroom.kv import forks
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
@@ -38,8 +39,8 @@ _IDLE_SECONDS: Final = 3600.0
 CHAINS: Final = 6
 
 
-def _closed() -> Invalid:
-    return Invalid("the database was closed; nothing was changed: open it again")
+_CLOSED: Final = "the database was closed; nothing was changed: open it again"
+_FORKED: Final = forks.refusal("opened", "open one")
 
 
 class _AsyncioAnswer(Call):
@@ -116,9 +117,11 @@ class AsyncioDriver:
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._refusal = _CLOSED
         node.on_wake = self._on_wake
         self._submit = node.replica.submit
         self.monotonic = node.monotonic
+        forks.mind(self)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -128,7 +131,7 @@ class AsyncioDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._closed:
-            raise _closed()
+            raise Invalid(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         self._submit(answer)
         return answer
@@ -140,7 +143,7 @@ class AsyncioDriver:
     def now(self) -> int:
         """A timestamp."""
         if self._closed:
-            raise _closed()
+            raise Invalid(self._refusal)
         return self.node.clock.read()
 
     def reading(self) -> int:
@@ -148,6 +151,11 @@ class AsyncioDriver:
         clock = self.node.clock
         reading = clock.reading()
         return reading if clock.rests or clock.outlives(reading) else self.now()
+
+    def forked(self) -> None:
+        """This is the child of a fork: node and folder are the parent's."""
+        self._closed, self._refusal = True, _FORKED
+        forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -252,6 +260,7 @@ class ThreadDriver:
         self._to_wake: deque[threading.Lock] = deque()
         self._closed = False
         self._let_go = False
+        self._refusal = _CLOSED
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
@@ -261,6 +270,7 @@ class ThreadDriver:
         self._submit = node.replica.submit
         self._try_get = node.replica.try_get
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
+        forks.mind(self)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -273,7 +283,7 @@ class ThreadDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``. Common requests do without the lock, which others may hold."""
         if self._closed:
-            raise _closed()
+            raise Invalid(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
         kind = type(request)
         if kind is Get and (value := self._try_get(request)) is not None:
@@ -296,7 +306,7 @@ class ThreadDriver:
         """A timestamp."""
         with self._lock:
             if self._closed:
-                raise _closed()
+                raise Invalid(self._refusal)
             return self.node.clock.read()
 
     def reading(self) -> int:
@@ -319,6 +329,14 @@ class ThreadDriver:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+    def forked(self) -> None:
+        """This is the child of a fork: node and folder are the parent's, and so is whichever thread
+        may have held the lock.
+        """
+        self._lock = threading.Lock()
+        self._closed, self._refusal = True, _FORKED
+        forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
@@ -396,7 +414,7 @@ class ThreadDriver:
         """Nobody seemed to drive: whether this thread must."""
         with self._lock:
             if self._let_go and not answer.done:
-                answer.complete(None, _closed())
+                answer.complete(None, Invalid(self._refusal))
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
             self.forget(answer)

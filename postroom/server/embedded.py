@@ -16,7 +16,6 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.values import Status
-from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
@@ -48,12 +47,12 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path, engine: EngineName | None) -> Engine:
+def _open_engine(path: str | Path, engine: EngineName | None, *, create: bool) -> Engine:
     check_engine_name(engine)
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return open_engine(Path(path), engine)
+    return open_engine(Path(path), engine, create=create)
 
 
 def _open_node(
@@ -62,10 +61,14 @@ def _open_node(
     options: NodeOptions,
     clock: Clock,
     randomness: random.Random,
+    *,
+    create: bool,
 ) -> Node:
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
-    engine = _open_engine(path, engine_name)
+    if path == "":
+        raise ValueError(f'path is empty: give the name of a folder, or "{MEMORY}"')
+    engine = _open_engine(path, engine_name, create=create)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -93,21 +96,24 @@ class _StatusReader:
             node.replica.group.term,
             node.replica.state.applied_index(),
             Timestamp(self._driver.now()),
-            node.engine.approximate_bytes(b"", keys.DATA_END),
+            node.engine.disk_bytes(),
             counters,
         )
 
 
-def open(  # noqa: A001 - a public name, as of files
+def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is an option
     path: str | Path,
     *,
     durability: Durability = "commit",
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    create: bool = True,
     engine: EngineName | None = None,
 ) -> blocking.Database:
     """Opens the store in the folder ``path``, creating it if it is missing.
+
+    A folder that holds anything but a store is refused, and left as it is.
 
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
@@ -115,41 +121,45 @@ def open(  # noqa: A001 - a public name, as of files
             ms; a loss of power may cost that much. ``"none"``: written; synced about
             twice a second, for the clock.
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
-        ``decode``. gc_ttl: seconds that overwritten versions stay readable.
+            ``decode``.
+        gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
         engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, for a new
             one the first of them that is installed.
+        create: whether a store is made if the folder is missing or empty.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
-        Invalid: the folder is that of a node of a cluster, which has others.
+        Invalid: the folder holds something else, or is that of a node of a cluster, which has
+            others; or there is no store in it, and ``create`` is false.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
         StoreCorrupted, AccessDenied, Unavailable: it cannot be opened.
     """
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, engine, options, SystemClock(), randomness)
+    node = _open_node(path, engine, options, SystemClock(), randomness, create=create)
     driver = ThreadDriver(node, randomness)
     driver.start()
     core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
     return blocking.Database(driver, core)
 
 
-async def open_async(
+async def open_async(  # noqa: PLR0913 - each argument is an option
     path: str | Path,
     *,
     durability: Durability = "commit",
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    create: bool = True,
     engine: EngineName | None = None,
 ) -> asynchronous.Database:
     """The asyncio form of :func:`open`: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, engine, options, SystemClock(), randomness)
+    node = _open_node(path, engine, options, SystemClock(), randomness, create=create)
     driver = AsyncioDriver(node, randomness)
     driver.start()
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.errors import Error
+from postroom.errors import Error, how_to_install
 from postroom.server.local_folder import HOST, LocalFolder
 
 STOP_SECONDS: Final = 10.0
@@ -150,4 +150,4 @@ def check_installed() -> None:
     from importlib.util import find_spec  # noqa: PLC0415 - used here only
 
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
-        raise Error('serving needs gRPC: pip install "postroom[server]"')
+        raise Error(f"serving needs gRPC: {how_to_install('server')}")

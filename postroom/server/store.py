@@ -15,7 +15,11 @@ from postroom.errors import StoreCorrupted, Unavailable, VersionMismatch
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+FORMAT_VERSIONS_READ: Final = (1, 2)
+"""In 1, what ``Increment`` wrote was no kind of its own. Such a store becomes one of format 2 when
+it is opened; what it holds stays as it is.
+"""
 STORE_KEY: Final = keys.store_key("store")
 
 T = TypeVar("T")
@@ -39,12 +43,15 @@ def open_store(engine: Engine, randomness: random.Random, node_id: int) -> Store
     if known is None:
         check_empty(engine)
         record = StoreRecord(FORMAT_VERSION, randomness.randbytes(16), node_id)
-        try:
-            engine.write({STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
-        except EngineFailed as failure:
-            raise stopped_by(failure) from failure
-        return record
-    return known
+    elif known.format_version != FORMAT_VERSION:
+        record = msgspec.structs.replace(known, format_version=FORMAT_VERSION)
+    else:
+        return known
+    try:
+        engine.write({STORE_KEY: msgspec.msgpack.encode(record)}, sync=True)
+    except EngineFailed as failure:
+        raise stopped_by(failure) from failure
+    return record
 
 
 def read_store(engine: Engine) -> StoreRecord | None:
@@ -57,7 +64,7 @@ def read_store(engine: Engine) -> StoreRecord | None:
     if stored is None:
         return None
     version = _decoded(stored, list[Any])[0]
-    if version != FORMAT_VERSION:
+    if version not in FORMAT_VERSIONS_READ:
         raise VersionMismatch(
             f"the store is written in format {version}, this version of Postroom knows "
             f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"

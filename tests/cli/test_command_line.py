@@ -19,8 +19,9 @@ from postroom.cli.application import app
 from postroom.kv.folder import OWNER_FILE
 
 COMMANDS = {
-    "demo", "serve", "cluster", "status", "remove-node", "get", "put", "delete", "scan", "send",
-    "peek", "reap", "inboxes", "dead-letters", "bench",
+    "demo", "serve", "cluster", "status", "remove-node", "get", "put", "delete", "increment",
+    "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled", "cancel",
+    "dead-letters", "bench",
 }  # fmt: skip
 
 
@@ -170,7 +171,8 @@ def test_status(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "command",
     [["get", "k"], ["delete", "k"], ["scan"], ["peek", "k"], ["reap", "k"], ["inboxes"],
-     ["dead-letters"], ["status"]],
+     ["dead-letters"], ["status"], ["watch", "k"], ["accounting", "k"], ["scheduled"],
+     ["cancel", "00" * 21]],
 )  # fmt: skip
 def test_a_mistyped_path_makes_no_store(shell: Shell, command: list[str]) -> None:
     assert failed_with(shell(*command), 1, "no store", str(shell.path))
@@ -266,7 +268,7 @@ def test_without_its_libraries_it_says_what_to_install(
     with pytest.raises(SystemExit) as stop:
         command_line.main()
     assert stop.value.code == 2
-    assert capsys.readouterr().err.count('pip install "postroom[cli]"\n') == 1
+    assert capsys.readouterr().err.count('pip install ".[cli]" in a clone') == 1
 
 
 def test_an_interrupt_while_it_loads_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -356,7 +356,8 @@ def test_a_local_cluster_is_not_started_on_top_of_another(tmp_path: Path) -> Non
 def test_a_local_cluster_stops_if_a_node_cannot_start(tmp_path: Path) -> None:
     damaged = tmp_path / "c" / "node-2"
     damaged.mkdir(parents=True)
-    (damaged / "000003.log").touch()
+    for name in ("owner", "000003.log"):
+        (damaged / name).touch()
     with LocalFolder(tmp_path / "elsewhere") as folder:
         ports = folder.ports
     (tmp_path / "c" / "ports").write_text("\n".join(map(str, ports)))

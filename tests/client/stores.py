@@ -121,6 +121,9 @@ class WatchedEngine:
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
         return self.inner.approximate_bytes(lower, upper)
 
+    def disk_bytes(self) -> int:
+        return self.inner.disk_bytes()
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         self.inner.compact(lower, upper)
 

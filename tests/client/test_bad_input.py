@@ -17,6 +17,7 @@ import pytest
 
 import postroom
 from postroom import errors
+from postroom.client.pages import PAIRS_PER_PAGE
 from postroom.kv import keys
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.kv.opening import open_engine
@@ -374,7 +375,9 @@ def test_a_transaction_that_outlives_its_database(db: postroom.Database) -> None
 
 
 def test_a_scan_that_outlives_its_database(db: postroom.Database) -> None:
-    db.put(b"a", b"1")
+    with db.begin() as tx:
+        for number in range(PAIRS_PER_PAGE + 1):
+            tx.put(b"%d" % number, b"1")
     pairs = db.scan()
     next(pairs)
     db.close()
@@ -395,6 +398,8 @@ def test_unknown_options_are_value_errors(tmp_path: Path, options: Any) -> None:
 def test_a_path_is_a_name_or_a_path() -> None:
     with pytest.raises(TypeError, match="path is a folder's name"):
         postroom.open(42)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="path is empty"):
+        postroom.open("")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -434,7 +439,8 @@ def test_a_folder_that_another_process_has_open(folder: Path) -> None:
 
 def test_a_folder_that_this_process_has_open(folder: Path) -> None:
     with postroom.open(folder) as db:
-        with pytest.raises(errors.StoreLocked, match=f"process {os.getpid()}"):
+        match = rf"open already, in this process \({os.getpid()}\): use that Database"
+        with pytest.raises(errors.StoreLocked, match=match):
             postroom.open(folder)
         db.put(b"a", b"2")
     with postroom.open(folder) as db:
@@ -504,7 +510,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(errors.AccessDenied, match=r"Check the path"):
+    with pytest.raises(errors.Invalid, match=r"is a file, and a store is a folder"):
         postroom.open(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -168,6 +169,7 @@ def test_nothing_works_after_close(opener: Opener) -> None:
         engine.snapshot,
         lambda: engine.compact(b"", END),
         lambda: engine.approximate_bytes(b"", END),
+        engine.disk_bytes,
     ]
     for call in calls:
         with pytest.raises(RuntimeError, match="closed"):
@@ -183,6 +185,14 @@ def test_sizes(engine: Engine) -> None:
     assert 0.4 < half / whole < 0.6
     assert engine.approximate_bytes(b"b", b"a") == 0
     assert engine.free_bytes() > 0
+
+
+def test_what_was_written_last_counts_too(engine: Engine) -> None:
+    before = engine.disk_bytes()
+    engine.write({b"%d" % number: os.urandom(1000) for number in range(100)}, sync=False)
+    assert 100_000 <= engine.disk_bytes() - before < 110_000
+    engine.compact(b"", END)
+    assert 100_000 <= engine.disk_bytes() < 130_000
 
 
 def test_compacting_changes_nothing_that_is_read(engine: Engine) -> None:

@@ -169,6 +169,7 @@ def check_conservation(content: Content) -> None:
         dead=counters.discarded + dead,
         discarded=counters.discarded,
         reaped=counters.reaped,
+        cancelled=counters.cancelled,
     )
     require(counters == found, f"the counters say {counters}, but there is {found}")
     require(counters.conserved(), f"messages are lost or made up: {counters}")

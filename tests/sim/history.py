@@ -22,7 +22,14 @@ from typing import Any
 
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import versions
-from postroom.messaging.requests import CheckInbox, EnqueueMessage, Peek, ReapMessages, ReapQueue
+from postroom.messaging.requests import (
+    CancelScheduled,
+    CheckInbox,
+    EnqueueMessage,
+    Peek,
+    ReapMessages,
+    ReapQueue,
+)
 from postroom.ranges.requests import (
     Changes,
     Committed,
@@ -159,7 +166,17 @@ class History:
     # --- what it says at the end
 
     def check(self, content: Content) -> None:
-        """Raises ``Broken`` if the store tells another story."""
+        """Raises ``Broken`` if the store tells another story.
+
+        What became of messages that somebody tried to cancel the workload knows.
+        """
+        self._cancelled = {
+            id_[8:20]
+            for attempt in self.attempts.values()
+            for write in attempt.request.writes
+            if isinstance(write, CancelScheduled)
+            for id_ in write.ids
+        }
         for id_, attempt in self.attempts.items():
             self._check_attempt(content, id_, attempt)
         for timestamp, key, value in self.reads:
@@ -195,9 +212,10 @@ class History:
         if int.from_bytes(stamp, "big") <= content.collected:
             return
         name = request.transaction_id.hex()
-        last = {write.key: write.value for write in request.writes if isinstance(write, Put)}
-        for key, value in last.items():
-            version = versions.VALUE_KIND + stamp + value
+        last = {write.key: write for write in request.writes if isinstance(write, Put)}
+        for key, put in last.items():
+            kind = versions.INTEGER_KIND if put.integer else versions.VALUE_KIND
+            version = kind + stamp + put.value
             require(version in content.versions.get(key, ()), f"{name} did not write {key!r}")
         ordinal = 0
         for write in request.writes:
@@ -205,7 +223,8 @@ class History:
                 ordinal += 1
                 if isinstance(write, EnqueueMessage):
                     id_ = stamp + ordinal.to_bytes(4, "big")
-                    require(_has_message(content, write.key, id_), f"{name} did not send")
+                    there = id_ in self._cancelled or _has_message(content, write.key, id_)
+                    require(there, f"{name} did not send")
             elif isinstance(write, ReapMessages):
                 gone = {(id_[:8] + id_[16:]) for id_ in write.ids}
                 inbox = content.inboxes.get(write.key, {})

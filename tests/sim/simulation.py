@@ -28,6 +28,7 @@ from tests.sim import checkers, waiting_rules
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
+from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.ledger import Ledger
@@ -41,6 +42,7 @@ from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task, World
 
 WORKLOADS: Final[tuple[type[Workload], ...]] = (
+    Appointments,
     Bank,
     Counters,
     Ledger,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from postroom.ranges.requests import ReleaseLocks, Unprotect
+
 if TYPE_CHECKING:
     from postroom.client.remote.link import Link
 
@@ -55,6 +57,13 @@ class RemoteCall:
         self.maybe = False
         self.adrift: list[tuple[int, int]] = []
         self.withdrawn = False
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether closing need not wait for it: no node is known to take it, and what it would free
+        there goes with the client.
+        """
+        return self.link is None and isinstance(self.request, ReleaseLocks | Unprotect)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """The answer, or why there is none. Called once."""

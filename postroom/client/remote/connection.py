@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.client.remote import grpc_environment, tls_files
 from postroom.client.remote.addresses import HungUp
-from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.errors import AccessDenied, Invalid, Unavailable, how_to_install
 from postroom.protocol.frames import ACCEPTED, FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def import_grpc() -> Any:
         import grpc.aio  # noqa: PLC0415 - only who connects needs it
     except ImportError as error:
         raise Invalid(
-            "connecting to a store needs gRPC, which is not installed: "
-            'pip install "postroom[server]"'
+            f"connecting to a store needs gRPC, which is not installed: {how_to_install('server')}"
         ) from error
     _used = True
     return grpc

@@ -238,7 +238,7 @@ class Router:
 
     def is_quiet(self) -> bool:
         """Whether nothing is under way but what waits for something to happen."""
-        return all(call.waits or call.done for call in self._unanswered())
+        return all(call.waits or call.done or call.may_stay for call in self._unanswered())
 
     def close(self) -> None:
         """End everything. What was not answered by now gets an error."""

@@ -13,10 +13,8 @@ loops that end before it does.
 from __future__ import annotations
 
 import asyncio
-import os
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
@@ -27,6 +25,7 @@ from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Invalid
+from postroom.kv import forks
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -210,7 +209,7 @@ class ThreadSender:
         except BaseException:
             self._end(abort=True)
             raise
-        _survivors.add(self)
+        forks.mind(self)
 
     async def _begin(self, connected: Callable[[AsyncioSender], Coroutine[Any, Any, None]]) -> None:
         self._sender = sender = self._create()
@@ -294,10 +293,7 @@ class ThreadSender:
 
     def forked(self) -> None:
         """This is the child of a fork, where the background thread does not live."""
-        self._refusal = (
-            "this database was connected before the process was forked; nothing was changed: "
-            "connect after forking, or start processes with multiprocessing's spawn"
-        )
+        self._refusal = forks.refusal("connected", "connect")
 
 
 def _closed() -> Invalid:
@@ -306,7 +302,6 @@ def _closed() -> Invalid:
 
 # --- the background thread
 
-_survivors: weakref.WeakSet[ThreadSender] = weakref.WeakSet()
 _starting = threading.Lock()
 _background: asyncio.AbstractEventLoop | None = None
 
@@ -323,11 +318,3 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-
-
-def _after_fork() -> None:
-    for sender in list(_survivors):
-        sender.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)

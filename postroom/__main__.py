@@ -1,0 +1,5 @@
+"""``python -m postroom``: the command line."""
+
+from postroom.cli.main import main
+
+main()

@@ -1,0 +1,147 @@
+"""The commands about what is not in an inbox (yet): scheduled, cancel, dead-letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import postroom
+from postroom.cli.mail import Limit
+from postroom.cli.options import AsJson, Store, in_options, on_a_store, on_a_store_with_values
+from postroom.cli.output import Notation, field, json_headers, print_json, print_line
+from postroom.errors import Error
+
+LETTERS_MAX = 1_000_000
+"""So many dead letters are looked through for the ids given."""
+
+
+@on_a_store_with_values
+def scheduled(
+    store: Store,
+    notation: Notation,
+    prefix: Annotated[str, typer.Option(help="Only about keys that begin so.")] = "",
+    limit: Limit = 100,
+) -> None:
+    """Print the messages and updates that wait for their time, the first to be due first.
+
+    A line is: id, due, key, what. Take some back with cancel.
+    """
+    with store.open_existing() as db:
+        for each in db.scheduled(*postroom.prefix(notation.read_key(prefix)), limit=limit):
+            _print_scheduled(notation, each)
+
+
+@on_a_store
+def cancel(
+    store: Store,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Have what waits for its time not take place; fail if some of it has, or was cancelled."""
+    with store.open_existing() as db:
+        try:
+            cancelled = db.cancel(ids)
+        except ValueError as error:
+            raise typer.BadParameter(in_options(str(error)), param_hint="ID") from None
+    if as_json:
+        print_json({"cancelled": cancelled, "gone": len(ids) - cancelled})
+    if cancelled < len(ids):
+        raise Error(
+            f"{cancelled} cancelled; {len(ids) - cancelled} waited no more: it has taken place, or "
+            "was cancelled before"
+        )
+
+
+@on_a_store_with_values
+def dead_letters(
+    store: Store,
+    notation: Notation,
+    limit: Limit = 100,
+    replay: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Try it again (repeatable; or 'all').")
+    ] = None,
+    discard: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Give it up (repeatable; or 'all').")
+    ] = None,
+) -> None:
+    """Print what could not be delivered or executed; or try it again, or give it up."""
+    with store.open_existing() as db:
+        if replay:
+            db.replay(_chosen(db, replay))
+            db.drain()
+        if discard:
+            db.discard(_chosen(db, discard))
+        if not replay and not discard:
+            for letter in db.dead_letters(limit=limit):
+                _print_dead_letter(notation, letter)
+
+
+def _chosen(db: postroom.Database, arguments: list[str]) -> list[str]:
+    """The ids of the dead letters that the arguments name; a wrong one is worth an error."""
+    present = [letter.id for letter in db.dead_letters(limit=LETTERS_MAX)]
+    if "all" in arguments:
+        return present
+    for argument in arguments:
+        if argument not in present:
+            raise Error(f"there is no dead letter {argument!r}: 'postroom dead-letters' lists them")
+    return arguments
+
+
+def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
+    due = each.due.datetime.isoformat()
+    if not notation.as_json:
+        what = notation.value(each.message) if each.request is None else _one_line(each.request)
+        print_line(each.id, due, notation.key(each.key), what)
+        return
+    print_json(
+        {
+            "id": each.id,
+            "due": due,
+            "key": notation.json_key(each.key),
+            "message": notation.json_value(each.message),
+            "request": _json_request(notation, each.request),
+            "headers": json_headers(each.headers),
+            "transaction_id": each.transaction_id.hex(),
+            "source_key": notation.json_key(each.source_key),
+        }
+    )
+
+
+def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter) -> None:
+    what = letter.request if letter.message is None else letter.message
+    if not notation.as_json:
+        print_line(letter.id, field(letter.reason), _one_line(what))
+        return
+    print_json(
+        {
+            "id": letter.id,
+            "reason": letter.reason,
+            "transaction_id": letter.transaction_id.hex(),
+            "source_key": notation.json_key(letter.source_key),
+            "what": _one_line(what),
+            "message": notation.json_value(letter.message),
+            "request": _json_request(notation, letter.request),
+        }
+    )
+
+
+def _json_request(notation: Notation, request: Any) -> dict[str, object] | None:
+    match request:
+        case postroom.Put():
+            told: dict[str, object] = {"put": notation.json_key(request.key)}
+            return {**told, "value": notation.json_value(request.value)}
+        case postroom.Increment():
+            return {"increment": notation.json_key(request.key), "by": request.by}
+        case postroom.Delete():
+            return {"delete": notation.json_key(request.key)}
+        case postroom.DeleteRange():
+            end = None if request.end is None else notation.json_key(request.end)
+            return {"delete_range": notation.json_key(request.start), "end": end}
+        case postroom.Accounting():
+            return {"accounting": notation.json_key(request.key), "deltas": request.deltas}
+    return None
+
+
+def _one_line(what: object) -> str:
+    return " ".join(repr(what).split())

@@ -1,0 +1,280 @@
+"""The synchronous form of a transaction: see :mod:`postroom.client.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from postroom.client import transaction as asynchronous
+from postroom.client.arguments import Due
+from postroom.client.sender import BlockingSender
+from postroom.client.values import Message, Reaped
+from postroom.kv.clock import Timestamp
+from postroom.ranges.requests import UpdateRequest
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """Reads, writes and messages that take effect together, or not at all.
+
+    Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
+    exception. Once it has ended, every call raises ``TransactionClosed``; once its time is over,
+    whatever asks the store raises ``TransactionExpired``.
+    """
+
+    __slots__ = ("_core", "_run", "_sender")
+
+    def __init__(self, sender: BlockingSender, core: asynchronous.Transaction) -> None:
+        self._sender = sender
+        self._run = sender.run
+        self._core = core
+
+    @property
+    def id(self) -> bytes:
+        """16 bytes, unique. Committing again with it is safe."""
+        return self._core.id
+
+    @property
+    def read_timestamp(self) -> Timestamp | None:
+        """Where it reads; ``None`` before its first read."""
+        return self._core.read_timestamp
+
+    @property
+    def commit_timestamp(self) -> Timestamp | None:
+        """Where it committed; ``None`` before that."""
+        return self._core.commit_timestamp
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was committed or rolled back."""
+        return self._core.closed
+
+    def get(self, key: bytes) -> Any:
+        """The value of ``key``, or ``None``.
+
+        Raises:
+            KeyTooLarge: the key has more than 8 KiB.
+            WrongType: the codec cannot unpack what is there.
+            TransactionClosed, TransactionExpired: nothing was read.
+        """
+        return self._run(self._core.get(key))
+
+    def get_many(self, keys: Iterable[bytes]) -> list[Any]:
+        """The values of ``keys``, in their order; ``None`` for those that are absent.
+
+        Raises:
+            As ``get``.
+        """
+        return self._run(self._core.get_many(keys))
+
+    def get_for_update(self, key: bytes) -> Any:
+        """Like ``get``, but others that ask for ``key`` so wait until this transaction ends.
+
+        Raises:
+            TransactionConflict: another transaction kept it locked for too long, or changed it.
+            Else as ``get``.
+        """
+        return self._run(self._core.get_for_update(key))
+
+    def scan(
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[tuple[bytes, Any]]:
+        """The pairs with ``start <= key < end``, its own writes included.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many pairs at most.
+            reverse: from the end backwards.
+
+        Raises:
+            As ``get``, when the iterator comes to it.
+        """
+        return iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Sets ``key`` to ``value`` when the transaction commits.
+
+        Raises:
+            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
+            TransactionTooLarge: with it, the transaction has gathered more than 16 MiB.
+            TransactionClosed: it has ended.
+        """
+        self._core.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Removes ``key`` when the transaction commits, if it is there.
+
+        Raises:
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        self._core.delete(key)
+
+    def delete_range(self, start: bytes, end: bytes | None) -> int:
+        """Removes the keys with ``start <= key < end``; returns how many there were.
+
+        Args:
+            start: first key.
+            end: first key that stays; ``None``: no bound.
+
+        Raises:
+            TransactionTooLarge: there are too many for one transaction.
+            TransactionClosed, TransactionExpired: nothing was removed.
+        """
+        return self._run(self._core.delete_range(start, end))
+
+    def increment(self, key: bytes, by: int = 1) -> int:
+        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum.
+
+        Raises:
+            WrongType: ``key`` holds no integer.
+            Overflow: the sum leaves 64 bits.
+        """
+        return self._run(self._core.increment(key, by))
+
+    def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
+        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+        Raises:
+            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            Else as ``put``.
+        """
+        self._run(self._core.conditional_put(key, value, expected))
+
+    def enqueue_message(
+        self,
+        key: bytes,
+        value: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        deliver_at: Due | None = None,
+    ) -> None:
+        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
+
+        Args:
+            key: the recipient; it need not exist.
+            value: the payload, 1 MiB at most, headers included.
+            headers: text to text, bytes, numbers, bools or ``None``.
+            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
+                seconds from now.
+
+        Raises:
+            ValueTooLarge: payload and headers have more than 1 MiB.
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        self._core.enqueue_message(key, value, headers=headers, deliver_at=deliver_at)
+
+    def enqueue_update(self, request: UpdateRequest, *, execute_at: Due | None = None) -> None:
+        """Has ``request`` carried out once, soon after the transaction commits.
+
+        What can never be carried out becomes a dead letter.
+
+        Args:
+            request: ``Put``, ``Increment``, ``Delete``, ``DeleteRange`` or ``Accounting``.
+            execute_at: like ``deliver_at`` of :meth:`enqueue_message`.
+
+        Raises:
+            KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        self._core.enqueue_update(request, execute_at=execute_at)
+
+    def reap_queue(
+        self,
+        key: bytes,
+        max_results: int = 100,
+        *,
+        max_bytes: int | None = None,
+        wait: float | None = None,
+    ) -> Reaped:
+        """Takes the oldest messages of ``key`` that nobody else holds.
+
+        They are deleted when the transaction commits, and free again when it does not.
+
+        Args:
+            key: whose inbox.
+            max_results: how many at most.
+            max_bytes: how many bytes of them at most (but one message at least); 8 MiB if not told,
+                since what is reaped counts towards the 16 MiB of the transaction.
+            wait: seconds to wait for the first one to arrive.
+
+        Returns:
+            The messages, as a sequence with the attribute ``more``; empty if there are none.
+
+        Raises:
+            WrongType: the codec cannot unpack one of them; its key is named.
+            TransactionClosed, TransactionExpired: nothing was taken.
+        """
+        return self._run(self._core.reap_queue(key, max_results, max_bytes=max_bytes, wait=wait))
+
+    def peek(self, key: bytes, limit: int = 100) -> list[Message]:
+        """The oldest messages in the inbox of ``key``, without consuming any.
+
+        A read like any other, which the commit checks: it fails if other messages would be seen by
+        then. Messages that other transactions hold are shown.
+
+        Args:
+            key: whose inbox.
+            limit: how many messages at most; 10,000 of one inbox can be checked.
+
+        Raises:
+            TransactionTooLarge: these are too many.
+        """
+        return self._run(self._core.peek(key, limit))
+
+    def commit(self) -> Timestamp:
+        """Makes everything take effect; returns the timestamp at which it does.
+
+        Raises:
+            TransactionConflict: something it read has changed. Nothing happened; try again.
+            CommitUnknown: the outcome is not known; ``commit`` again tells it.
+            TransactionExpired, TransactionTooLarge, Unavailable: nothing happened.
+        """
+        return self._run(self._core.commit())
+
+    def rollback(self) -> None:
+        """Forgets everything. What it had locked or reaped is free again.
+
+        Waits for nothing, and cannot fail.
+
+        Raises:
+            TransactionClosed: it was committed or rolled back already.
+        """
+        self._run(self._core.rollback())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._run(self._core.__aexit__(kind, error, trace))
+
+
+def iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
+    """``items`` one by one; closed with the generator."""
+    try:
+        while True:
+            try:
+                item = sender.run(_next(items))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            sender.run(close())
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)

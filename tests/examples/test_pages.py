@@ -1,0 +1,114 @@
+"""The programs in the documentation run, and do what the pages say."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+
+DOCS = Path(__file__).parents[2] / "docs"
+PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def run(page: str, db: postroom.Database) -> dict[str, Any]:
+    """All programs of a page, one after the other; answers the names that they define."""
+    names: dict[str, Any] = {"postroom": postroom, "db": db}
+    programs = PROGRAM.findall((DOCS / page).read_text())
+    assert programs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for program in programs:
+            exec(compile(program, page, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def db() -> Iterator[postroom.Database]:
+    with postroom.open(":memory:") as db:
+        yield db
+
+
+def test_codecs(db: postroom.Database) -> None:
+    run("codecs.md", db)
+
+
+def test_short_work(db: postroom.Database) -> None:
+    names = run("workers.md", db)
+    assert postroom.integer(db.get(b"orders")) == 1
+    db.run(names["count_order"], b"17")
+    assert postroom.integer(db.get(b"orders")) == 1
+    assert db.get(b"shipped/order 17") == b"yes"
+    assert [message.value for message in db.peek(b"customer")] == [b"on its way: order 17"]
+
+
+class Payments:
+    """Another service, which counts what it is asked by its keys."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails = True
+
+    def charge(self, order: bytes, *, idempotency_key: str) -> None:
+        del order
+        self.asked.append(idempotency_key)
+        if self.fails:
+            self.fails = False
+            raise OSError("the line is cut")
+
+
+def test_an_effect_outside_has_the_same_key_each_time(db: postroom.Database) -> None:
+    charge, payments = run("workers.md", db)["charge"], Payments()
+    with db.begin() as tx:
+        tx.enqueue_message(b"charges", b"17")
+    db.drain()
+    with pytest.raises(OSError, match="cut"):
+        db.run(charge, payments)
+    db.run(charge, payments)
+    assert len(payments.asked) == 2
+    assert len(set(payments.asked)) == 1
+    assert db.get(b"charged/17") == payments.asked[0].encode()
+
+
+def test_poison_comes_to_a_person_after_its_last_attempt(db: postroom.Database) -> None:
+    names = run("workers.md", db)
+    names["LEASE"] = 0.0
+    with db.begin() as tx:
+        tx.enqueue_message(b"jobs", b"poison")
+    db.drain()
+    jobs = []
+    for _ in range(names["ATTEMPTS_MAX"]):
+        jobs.append(db.run(names["take"]))  # and the worker dies
+        db.drain()
+        db.run(names["give_back"])
+        db.drain()
+    assert [what for _, what in jobs] == [b"poison"] * names["ATTEMPTS_MAX"]
+    assert len({job for job, _ in jobs}) == 1
+    assert db.run(names["take"]) is None
+    assert [message.value for message in db.peek(b"jobs/poison")] == [b"poison"]
+    assert list(db.scan(*postroom.prefix(b"running/"))) == []
+
+
+def test_the_first_to_finish_counts(db: postroom.Database) -> None:
+    names = run("workers.md", db)
+    names["LEASE"] = 0.0
+    with db.begin() as tx:
+        tx.enqueue_message(b"jobs", b"slow")
+    db.drain()
+    job, _ = db.run(names["take"])
+    db.drain()
+    db.run(names["give_back"])
+    db.drain()
+    again, _ = db.run(names["take"])
+    assert again == job
+    assert db.run(names["finish"], job, b"by the first")
+    assert not db.run(names["finish"], job, b"by the second")
+    db.drain()
+    db.run(names["give_back"])
+    assert db.get(b"result/" + job.encode()) == b"by the first"
+    assert db.peek(b"jobs") == db.peek(b"jobs/poison") == []

@@ -1,0 +1,95 @@
+"""Appointments: messages and updates for later, some of which are cancelled in time, or just not.
+
+Each appointment is made twice, as a message and as an update, in one transaction that notes it. Who
+cancels one remembers how that ended. When everything has come to rest each of them has either taken
+place, once, or was cancelled, and whoever was told which was told the truth. What nobody tried to
+cancel has taken place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from postroom.client.database import Database
+from postroom.client.values import Scheduled
+from postroom.ranges.requests import Put
+from tests.sim.workloads.workload import Client, pairs, reap_all
+
+DIARY = b"appointments/diary"
+
+
+class Appointments:
+    """See the module.
+
+    Attributes:
+        cancelled: what somebody was told to have cancelled, by kind and name.
+        unanswered: how many tried to cancel it and never heard what came of it.
+    """
+
+    clients = 2
+
+    def __init__(self) -> None:
+        self.cancelled: set[bytes] = set()
+        self.unanswered: Counter[bytes] = Counter()
+
+    async def setup(self, db: Database) -> None:
+        """Nothing is planned."""
+
+    async def start(self, client: Client) -> None:
+        """Makes appointments, and cancels some."""
+        while client.goes_on():
+            if client.random.random() < 0.6:
+                await client.attempt(client.db.run(self._make, client, client.token()))
+            else:
+                await client.attempt(self._cancel_some(client))
+            await client.pause()
+
+    def _make(self, tx: Any, client: Client, token: bytes) -> None:
+        delay = client.random.choice([0.002, 0.02, 0.5, 3.0])
+        tx.enqueue_message(DIARY, token, deliver_at=delay)
+        update = Put(b"appointments/kept/" + token, token)
+        tx.enqueue_update(update, execute_at=client.random.choice([delay, 0.5]))
+        tx.put(b"appointments/made/" + token, b"")
+
+    async def _cancel_some(self, client: Client) -> None:
+        limit = client.random.choice([1, 5, 100])
+        found = await client.db.scheduled(b"appointments/", b"appointments0", limit=limit)
+        assert [each.due for each in found] == sorted(each.due for each in found)
+        await client.pause()  # some of it takes place meanwhile
+        for each in client.random.sample(found, min(len(found), 2)):
+            name = _name(each)
+            self.unanswered[name] += 1
+            if await client.db.cancel([each.id]):
+                self.cancelled.add(name)
+            self.unanswered[name] -= 1
+
+    async def check(self, db: Database) -> None:
+        """Everything took place, or was cancelled."""
+        while planned := await db.scheduled(b"appointments/", b"appointments0", limit=1000):
+            wait = max(each.due for each in planned) - await db.now()
+            await db._sender.sleep(max(wait, 0) / 2**16 / 1000 + 0.01)
+        await db.drain()
+        delivered = [b"message/" + message.value for message in await reap_all(db, DIARY)]
+        prefix = b"appointments/kept/"
+        executed = [b"update/" + key.removeprefix(prefix) for key, _ in await pairs(db, prefix)]
+        took_place = {*delivered, *executed}
+        assert len(took_place) == len(delivered) + len(executed), "twice"
+        for key, _ in await pairs(db, b"appointments/made/"):
+            token = key.removeprefix(b"appointments/made/")
+            for name in (b"message/" + token, b"update/" + token):
+                self._compare(name, name in took_place)
+        counters = (await db.status()).counters
+        assert len(self.cancelled) <= counters.cancelled <= counters.discarded
+
+    def _compare(self, name: bytes, took_place: bool) -> None:
+        if name in self.cancelled:
+            assert not took_place, f"{name!r} was cancelled, and took place"
+        elif not self.unanswered[name]:
+            assert took_place, f"{name!r} did not take place, and nobody cancelled it"
+
+
+def _name(each: Scheduled) -> bytes:
+    if each.request is None:
+        return b"message/" + bytes(each.message)
+    return b"update/" + each.key.removeprefix(b"appointments/kept/")
