@@ -194,7 +194,8 @@ class RocksDBEngine:
     def disk_bytes(self) -> int:
         """As the port says: the tables, and about what is still in the memtable."""
         self._require_open()
-        return sum(file["size"] for file in self._db.live_files()) + self._memtable_bytes
+        tables: int = sum(file["size"] for file in self._db.live_files())
+        return tables + self._memtable_bytes
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the port says. May run in a thread of its own, beside reads and writes."""
