@@ -365,3 +365,33 @@ async def test_a_conflict_is_the_same_error() -> None:
         tx.put(b"b", b"1")
         with pytest.raises(TransactionConflict):
             await tx.commit()
+
+
+@pytest.mark.parametrize("moment", ["before", "with"])
+@on_a_loop
+async def test_a_snapshot_that_was_cancelled_when_it_opened_protects_nothing(moment: str) -> None:
+    """The answer had come, and nobody took it: what it protected stayed for ever."""
+    node = Node(MemoryEngine(), SystemClock(), Random(1), NoPeers(), NodeOptions())
+    driver = AsyncioDriver(node, Random(2))
+    driver.start()
+
+    async def no_status() -> Any:
+        raise NotImplementedError
+
+    db = postroom.aio.Database(driver, resolve(None), no_status, driver.close)
+    node.replica._tenure._until = 0.0  # the lease has lapsed: the snapshot waits for it
+
+    async def look() -> None:
+        async with db.snapshot():
+            raise AssertionError("it was opened")
+
+    task = asyncio.create_task(look())
+    await asyncio.sleep(0)
+    assert node.sizes()["blocked"] == 1
+    if moment == "with":
+        node.turn()
+        assert node.sizes()["protections"] == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (node.sizes()["blocked"], node.sizes()["protections"]) == (0, 0)
+    await db.close()

@@ -21,6 +21,7 @@ from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN, DeadlineExceeded
 from postroom.ranges.requests import (
     ConditionalPut,
     Get,
+    GetForUpdate,
     GetMany,
     Protect,
     Put,
@@ -718,3 +719,64 @@ def test_an_answer_of_the_wrong_kind_ends_the_stream_and_loses_nothing() -> None
     second = world.settle("b:1")
     assert len(second.requests) == 2
     assert not any(call.answers for call in calls)
+
+
+# --- what the leaseholder holds for this client
+
+
+def test_who_holds_a_lock_says_something_every_second() -> None:
+    """However much it hears meanwhile, and though the application asks for nothing."""
+    world = World()
+    stream = world.settle()
+    world.ask(GetForUpdate(b"k", 0, bytes(16), 60.0))
+    stream.answer(1, VALUE)
+    for _ in range(20):
+        frames_before = stream.frames
+        for _ in range(12):
+            world.pass_time(0.1)
+            stream.welcome(leader=1)
+        assert stream.frames > frames_before
+    world.ask(ReleaseLocks(bytes(16)))
+    stream.answer(2, None)
+    frames_before = stream.frames
+    for _ in range(50):
+        world.pass_time(0.1)
+        stream.welcome(leader=1)
+    assert stream.frames == frames_before
+
+
+@pytest.mark.parametrize("how", ["committed", "failed", "expired"])
+def test_who_holds_nothing_any_more_needs_to_say_nothing(how: str) -> None:
+    world = World()
+    stream = world.settle()
+    world.ask(ReapQueue(b"k", 1, 1, bytes(16), 10.0))
+    stream.answer(1, [[(bytes(20), b"stored")], False])
+    if how == "expired":
+        for _ in range(25):
+            world.pass_time(0.4)
+            stream.welcome(leader=1)
+    else:
+        world.ask(commit(0))
+        if how == "failed":
+            stream.fail(2, "TransactionConflict")
+        else:
+            stream.answer(2, COMMITTED)
+    frames_before = stream.frames
+    world.pass_time(5.0)
+    assert stream.frames == frames_before
+    assert world.router._holding == {}
+
+
+def test_time_outs_of_what_was_answered_are_forgotten() -> None:
+    world = World()
+    stream = world.settle()
+    for number in range(1, 501):
+        world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
+        stream.answer(number, [[], False])
+    assert world.router._timed.entries < 30
+    for number in range(501, 1001):
+        call = world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
+        world.router.cancel(call)
+        world.read()
+        stream.fail(number, WITHDRAWN)
+    assert world.router._timed.entries < 30

@@ -70,6 +70,8 @@ class Task:
         self.done = False
         self.result: Any = None
         self.waits_for: Answer | Pause | None = None
+        self.steps = 0
+        """How often it was resumed."""
 
 
 class World:

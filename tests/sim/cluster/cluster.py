@@ -219,8 +219,13 @@ class Cluster:
         return self.run(call_until_it_answers(), what)
 
     def _resume_soon(self, task: Task) -> None:
-        delay = RESUME_SECONDS * self.random.random()
-        self.agenda.after(delay, lambda: self._resume(task))
+        delay, steps = RESUME_SECONDS * self.random.random(), task.steps
+
+        def resume() -> None:
+            if task.steps == steps:  # else it was interrupted meanwhile
+                self._resume(task)
+
+        self.agenda.after(delay, resume)
 
     def interrupt(self, task: Task, error: BaseException) -> None:
         """Somebody cancels what a client does: it goes on where it stands, with ``error``."""
@@ -232,6 +237,7 @@ class Cluster:
         if task.done:
             return
         task.waits_for = None
+        task.steps += 1
         self.current = task
         try:
             resumed = task.coroutine
