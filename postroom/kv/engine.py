@@ -5,9 +5,9 @@ atomically, and because it is a dictionary, of several writes of one key the las
 A turn of the node gathers everything that it writes into one write set, so that there is one
 batch and one sync a turn (DESIGN section 4, group commit).
 
-Three implementations: LevelDB (:mod:`postroom.kv.leveldb`), RocksDB (:mod:`postroom.kv.rocksdb`) and
-memory (:mod:`postroom.kv.memory`), which can lose what was not synced, fail and fill up. One test
-suite runs on all of them. :mod:`postroom.kv.opening` opens a folder by the engine that wrote it.
+Three implementations: LevelDB (:mod:`postroom.kv.leveldb`), RocksDB (:mod:`postroom.kv.rocksdb`)
+and memory (:mod:`postroom.kv.memory`), which can lose what was not synced, fail and fill up. One
+test suite runs on all of them. :mod:`postroom.kv.opening` opens a folder by the engine that wrote it.
 
 Invariants:
 
