@@ -7,7 +7,8 @@ batch and one sync a turn (DESIGN section 4, group commit).
 
 Three implementations: LevelDB (:mod:`postroom.kv.leveldb`), RocksDB (:mod:`postroom.kv.rocksdb`)
 and memory (:mod:`postroom.kv.memory`), which can lose what was not synced, fail and fill up. One
-test suite runs on all of them. :mod:`postroom.kv.opening` opens a folder by the engine that wrote it.
+test suite runs on all of them. :mod:`postroom.kv.opening` opens a folder by the engine that wrote
+it.
 
 Invariants:
 
