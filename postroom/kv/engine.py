@@ -5,8 +5,10 @@ atomically, and because it is a dictionary, of several writes of one key the las
 A turn of the node gathers everything that it writes into one write set, so that there is one
 batch and one sync a turn (DESIGN section 4, group commit).
 
-Two implementations: LevelDB (:mod:`postroom.kv.leveldb`) and memory (:mod:`postroom.kv.memory`),
-the latter able to lose what was not synced, to fail and to fill up. One test suite runs on both.
+Three implementations: LevelDB (:mod:`postroom.kv.leveldb`), RocksDB (:mod:`postroom.kv.rocksdb`)
+and memory (:mod:`postroom.kv.memory`), which can lose what was not synced, fail and fill up. One
+test suite runs on all of them. :mod:`postroom.kv.opening` opens a folder by the engine that wrote
+it.
 
 Invariants:
 

@@ -37,6 +37,7 @@ def open_engine(path: Path, engine: EngineName | None = None, *, create: bool = 
         StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
         AccessDenied: it cannot be written, or is no folder.
         Unavailable: the device is full.
+        Invalid: RocksDB only: the path is not UTF-8.
         Error: the engine that was asked for is not installed.
     """
     check_engine_name(engine)

@@ -47,6 +47,7 @@ from typing import Final
 
 import rocksdict
 
+from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
 from postroom.kv.held_folder import (
@@ -114,6 +115,7 @@ class RocksDBEngine:
         self._folder = folder
         self._write_buffer_bytes = write_buffer_bytes
         self._memtable_bytes = 0
+        self._compaction = threading.Lock()  # taken before the next one, if both are
         self._one_at_a_time = threading.Lock()
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._compactions = 0
@@ -137,7 +139,9 @@ class RocksDBEngine:
             VersionMismatch: another engine wrote it.
             AccessDenied: it cannot be written, or is no folder.
             Unavailable: the device is full.
+            Invalid: the path is not UTF-8.
         """
+        _check_text(path)
         folder = HeldFolder(path, "rocksdb", create=create)
         with folder.opening():
             options = _options(write_buffer_bytes, cache_bytes, open_files_max)
@@ -205,7 +209,7 @@ class RocksDBEngine:
         how = rocksdict.CompactOptions()
         how.set_exclusive_manual_compaction(False)
         how.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force_optimized())
-        with self._compacting():
+        with self._compaction, self._compacting():
             self._db.compact_range(lower, upper, how)
 
     def free_bytes(self) -> int:
@@ -213,8 +217,11 @@ class RocksDBEngine:
         return self._folder.free_bytes()
 
     def close(self) -> None:
-        """Write the memtable to a table file, so that opening has no log to read; let go."""
-        with self._one_at_a_time:
+        """Write the memtable to a table file, so that opening has no log to read; let go.
+
+        A compaction that is under way is waited for.
+        """
+        with self._compaction, self._one_at_a_time:
             if not self._is_open:
                 return
             self._is_open = False
@@ -330,6 +337,17 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files_max: int) -> 
     )  # what a log takes ahead; no more, alone here
     options.set_manifest_preallocation_size(PREALLOCATED_BYTES)
     return options
+
+
+def _check_text(path: Path) -> None:
+    """rocksdict takes a path as text only. Nothing has been made yet."""
+    try:
+        os.fsencode(path.absolute()).decode()
+    except UnicodeDecodeError as error:
+        raise Invalid(
+            f"The path {path!a} is not UTF-8, which the engine rocksdb needs; nothing was changed: "
+            "give another folder, or the engine leveldb"
+        ) from error
 
 
 def _open_database(folder: Path, options: rocksdict.Options) -> rocksdict.Rdict:

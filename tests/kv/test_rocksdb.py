@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from postroom.errors import Invalid
 from postroom.kv.engine import EngineFailed
 from postroom.kv.table_spans import covered
 from tests.kv.on_disk import END, INSTALLED, OnDisk
@@ -136,6 +138,44 @@ def test_a_write_that_fails_is_the_last(tmp_path: Path) -> None:
         engine.compact(b"", END)
     engine.close()
     assert ROCKSDB.count(tmp_path) in (1, 2)
+
+
+def test_closing_waits_for_a_compaction(tmp_path: Path) -> None:
+    """rocksdict would refuse to close, and the folder would be released all the same."""
+    engine: Any = ROCKSDB.open(tmp_path)
+    db, under_way, go_on = engine._db, threading.Event(), threading.Event()
+
+    class SlowCompaction:
+        def compact_range(self, *arguments: Any) -> None:
+            under_way.set()
+            assert go_on.wait(60)
+            db.compact_range(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
+
+    engine.write({b"a": b"1"}, sync=False)
+    engine._db = SlowCompaction()
+    compacting = threading.Thread(target=engine.compact, args=(b"", END))
+    closing = threading.Thread(target=engine.close)
+    compacting.start()
+    assert under_way.wait(60)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    go_on.set()
+    compacting.join()
+    closing.join()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.compact(b"", END)
+    assert ROCKSDB.count(tmp_path) == 1
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    with pytest.raises(Invalid, match=r"is not UTF-8.*nothing was changed.*engine leveldb"):
+        ROCKSDB.open(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_not_taken_for_damage(engine: Any) -> None:
