@@ -57,6 +57,9 @@ from postroom.ranges.requests import (
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 _COMMITTING: Final = "being committed"
+LAST_LOOK_SECONDS: Final = 0.5
+"""How much longer than ``wait`` a reap may take that gives up."""
+
 _OVERHEAD_BYTES: Final = 32
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
@@ -422,6 +425,18 @@ class Transaction:
         self._check_still_open()
         return self._taken(key, reply)
 
+    async def _last_look(self, request: ReapQueue) -> ReapedMessages:
+        """Nothing came while it waited: what there is now, and whether others hold it.
+
+        If nobody can tell at once the inbox counts as found empty, which the commit checks.
+        """
+        at_once = msgspec.structs.replace(request, wait=False)
+        try:
+            reply: ReapedMessages = await self._sender.send(at_once, LAST_LOOK_SECONDS)
+        except (DeadlineExceeded, Unavailable):
+            return ReapedMessages([], more=False, drained=len(self._reaped.get(request.key, ())))
+        return reply
+
     def _taken(self, key: bytes, reply: ReapedMessages) -> Reaped:
         if reply.drained is not None:
             self._reads.found_drained(key, reply.drained)
@@ -494,8 +509,7 @@ class Transaction:
         if patience and is_idle:
             self._start_clock()
         if reply is None:
-            # Nothing came. What there is now, the answer says: also, whether others hold it.
-            reply = await self._sender.send(msgspec.structs.replace(request, wait=False))
+            reply = await self._last_look(request)
         return reply
 
     # --- ending

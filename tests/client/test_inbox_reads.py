@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.client.transaction import LAST_LOOK_SECONDS
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionTooLarge
 from postroom.kv.memory import WriteFault
 from postroom.limits import PEEKED_MESSAGES_MAX
 from postroom.messaging.requests import CheckInbox
 from postroom.ranges.requests import CommitTransaction
-from tests.client.stores import Store
+from tests.client.stores import RemoteDriver, Store
 
 
 def send(db: postroom.Database, *values: bytes, to: bytes = b"q", **options: Any) -> None:
@@ -130,6 +131,26 @@ def test_who_gave_up_while_others_held_messages_has_read_nothing(store: Store) -
     assert values(tx.reap_queue(b"q", wait=2)) == []
     holder.rollback()
     assert commits(tx)
+
+
+def test_who_gave_up_and_could_not_look_any_more_has_found_it_empty() -> None:
+    store = Store(remote=True)
+    tx = store.core.begin()
+    store.driver.run(tx.get(b"a"))
+    waits = store.start(tx.reap_queue(b"q", wait=2))
+    assert isinstance(store.driver, RemoteDriver)
+    store.driver.cut = True
+    begun = store.clock.seconds
+    while not waits.done:
+        store.advance(0.1)
+    assert store.clock.seconds - begun < 2 + LAST_LOOK_SECONDS + 0.2
+    assert values(waits.result()) == []
+    store.driver.cut = False
+    send(store.db, b"m")
+    tx.put(b"written", b"x")
+    with pytest.raises(TransactionConflict):
+        store.driver.run(tx.commit())
+    store.db.close()
 
 
 def test_a_message_in_the_same_proposal_is_seen(store: Store) -> None:
