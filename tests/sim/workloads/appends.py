@@ -1,7 +1,8 @@
 """Appends: transactions that read lists and append to them, all of it written down.
 
 As :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
-before it was begun (:mod:`tests.sim.recorded.appends`).
+before it was begun (:mod:`tests.sim.recorded.appends`). Some read a list again that they have
+appended to, and append to it once more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Appends:
     clients = 4
 
     def __init__(self, record: Record) -> None:
-        self._record = record
+        self.record = record
 
     async def setup(self, db: Database) -> None:
         """All are empty."""
@@ -36,7 +37,7 @@ class Appends:
         while client.goes_on():
             transaction = Transaction(f"client {client.number}-{client.life}")
             call = client.db.run(self._read_and_append, client, transaction, client.token())
-            await client.attempt(self._record.transact(transaction, call))
+            await client.attempt(self.record.transact(transaction, call))
             await client.pause()
 
     async def _read_and_append(
@@ -46,12 +47,16 @@ class Appends:
         numbers = client.random.sample(range(LISTS), client.random.randint(1, LISTS))
         for number in numbers:
             key = _list(number)
-            before = (await tx.get(key) or b"").split()
-            transaction.actions.append(("read", key, tuple(before)))
-            if client.random.random() < 0.5:
-                element = token + b".%d" % number
+            while True:
+                before = (await tx.get(key) or b"").split()
+                transaction.actions.append(("read", key, tuple(before)))
+                if client.random.random() < 0.5:
+                    break
+                element = token + b".%d" % len(transaction.actions)
                 tx.put(key, b" ".join([*before, element]))
                 transaction.actions.append(("append", key, element))
+                if client.random.random() < 0.7:
+                    break
 
     async def check(self, db: Database) -> None:
         """There is an order of the transactions that explains everything."""
@@ -63,5 +68,5 @@ class Appends:
                 elements = tuple((await tx.get(_list(number)) or b"").split())
                 last.actions.append(("read", _list(number), elements))
 
-        await self._record.transact(last, db.run(read_all))
-        check_appends(self._record.transactions)
+        await self.record.transact(last, db.run(read_all))
+        check_appends(self.record.transactions)
