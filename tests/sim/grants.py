@@ -7,7 +7,7 @@ are granted. An observer stands between a node and its evaluators, and keeps a l
 * a key is locked by one transaction at a time;
 * a message is handed to one transaction at a time, and once; ``reap_queue`` hands out the oldest
   ones that nobody holds, all that it may, also when it hands out nothing;
-* what is protected can be read.
+* what is protected can be read, and so can what is young.
 
 It also sees that the services of the leaseholder go on: one that ends of its own accord is missed.
 
@@ -38,6 +38,7 @@ from postroom.ranges.requests import (
     Scan,
     Unprotect,
 )
+from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
@@ -174,4 +175,7 @@ class Grants:
         except SnapshotTooOld as error:
             protected = request.timestamp in self._protected
             require(not protected, f"{request} is protected, and yet: {error}")
+            age = view.now - request.timestamp
+            old = age >= from_seconds(RECORD_SECONDS)
+            require(old, f"{request} is {age / from_seconds(1):g} s old only, and yet: {error}")
             raise

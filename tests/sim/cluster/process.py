@@ -82,6 +82,11 @@ class Process:
         self.router = Router(addresses, self, self.monotonic, randomness)
         self.router.start()
 
+    @property
+    def world(self) -> Cluster:
+        """What it lives in."""
+        return self._cluster
+
     # --- what clients call
 
     async def connect(self) -> None:

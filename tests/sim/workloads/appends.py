@@ -3,6 +3,8 @@
 As :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
 before it was begun (:mod:`tests.sim.recorded.appends`). Some read a list again that they have
 appended to, and append to it once more.
+
+Some may read several lists at the same time (``READS_AT_ONCE``).
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.client.database import Database
+from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
-from tests.sim.workloads.workload import Client
+from tests.sim.workloads.workload import READS_AT_ONCE, Client
 
 LISTS = 3
 
@@ -45,6 +48,11 @@ class Appends:
     ) -> None:
         transaction.actions.clear()  # an earlier try came to nothing
         numbers = client.random.sample(range(LISTS), client.random.randint(1, LISTS))
+        if READS_AT_ONCE and client.random.random() < 0.4:
+            keys = [_list(number) for number in numbers]
+            found = await at_once(client.db, *(self._read(tx, key) for key in keys))
+            for key, elements in zip(keys, found, strict=True):
+                transaction.actions.append(("read", key, elements))
         for number in numbers:
             key = _list(number)
             while True:
@@ -57,6 +65,10 @@ class Appends:
                 transaction.actions.append(("append", key, element))
                 if client.random.random() < 0.7:
                     break
+
+    async def _read(self, tx: Any, key: bytes) -> tuple[bytes, ...]:
+        read = tx.get_for_update if key == _list(0) else tx.get
+        return tuple((await read(key) or b"").split())
 
     async def check(self, db: Database) -> None:
         """There is an order of the transactions that explains everything."""

@@ -15,14 +15,18 @@ import pytest
 
 import postroom
 from postroom.client.database import Database
+from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.requests import Accounting, Increment
 from tests.sim.history import History
 from tests.sim.recorded.operations import Anomaly, Operation, Outcome, Record
 from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import POISONED, Counters
+from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
+from tests.sim.workloads.mailboxes import Mailboxes
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.ring import Ring
@@ -34,10 +38,13 @@ from tests.sim.world import World
 STEPS = 1500
 MAKERS: dict[str, Callable[[World], Workload]] = {
     "appends": lambda world: Appends(_record(world)),
+    "archives": lambda _: Archives(),
     "bank": lambda _: Bank(),
     "counters": lambda _: Counters(),
+    "large": lambda _: Large(),
     "ledger": lambda _: Ledger(),
     "lists": lambda _: Lists(),
+    "mailboxes": lambda _: Mailboxes(),
     "reapers": lambda _: Reapers(),
     "registers": lambda world: Registers(_record(world)),
     "ring": lambda _: Ring(),
@@ -74,6 +81,8 @@ class Played:
         for task, database in tasks:
             if not task.done:  # a watcher
                 self.world.kill(task, database)
+        self.world.clock.advance(TRANSACTION_SECONDS_MAX)  # what was given up is free again
+        self.world.let_pass(1.0)
 
     def check(self) -> None:
         self.world.run(self.workload.check(self.db))
@@ -91,6 +100,29 @@ def tampering(workload: str) -> Callable[[Tampering], Tampering]:
         return tamper
 
     return register
+
+
+# --- archives -----------------------------------------------------------------------------------
+
+
+@tampering("archives")
+async def a_key_of_a_generation_is_lost(db: Database, _: Archives) -> None:
+    generation = await pairs(db, b"archive/")
+    await db.put(b"archive/more", generation[0][1])
+    for key, _value in generation[1:2]:
+        await db.delete(key)
+        await db.delete(b"archive/more")
+
+
+@tampering("archives")
+async def a_key_survives_its_generation(db: Database, _: Archives) -> None:
+    await db.put(b"archive/old", b"old 1")
+
+
+@tampering("archives")
+async def a_deferred_deletion_is_lost(db: Database, _: Archives) -> None:
+    await db.drain()
+    await db.put(b"archive spare/0/1", b"left")
 
 
 # --- bank ---------------------------------------------------------------------------------------
@@ -247,6 +279,20 @@ async def half_of_a_transaction_of_unknown_outcome_is_there(db: Database, worklo
     raise AssertionError("no transaction has appended to two lists")
 
 
+# --- large --------------------------------------------------------------------------------------
+
+
+@tampering("large")
+async def a_value_is_cut_and_filled_up(db: Database, _: Large) -> None:
+    await db.put(b"large/0/".ljust(20, b"k"), b"token|token|" + bytes(8))
+
+
+@tampering("large")
+async def a_message_is_mixed_up(db: Database, _: Large) -> None:
+    inbox = b"large inbox/" + b"i" * 1000
+    await db.run(lambda tx: tx.enqueue_message(inbox, b"one|one|two|"))
+
+
 # --- reapers ------------------------------------------------------------------------------------
 
 
@@ -270,6 +316,26 @@ async def a_taken_message_lies_in_the_inbox_again(db: Database, _: Reapers) -> N
 @tampering("reapers")
 async def nobody_has_sent_a_message(db: Database, _: Reapers) -> None:
     await db.run(lambda tx: tx.enqueue_message(b"inbox/1", b"of nobody"))
+
+
+# --- mailboxes ----------------------------------------------------------------------------------
+
+
+@tampering("mailboxes")
+async def a_mail_is_lost(db: Database, _: Mailboxes) -> None:
+    await db.put(b"mailbox sent/lost", b"")
+
+
+@tampering("mailboxes")
+async def a_taken_mail_lies_there_again(db: Database, _: Mailboxes) -> None:
+    key, _value = (await pairs(db, b"mailbox taken/"))[0]
+    name = key.removeprefix(b"mailbox taken/")
+    await db.run(lambda tx: tx.enqueue_message(b"mailbox/0", name))
+
+
+@tampering("mailboxes")
+async def nobody_has_sent_a_mail(db: Database, _: Mailboxes) -> None:
+    await db.run(lambda tx: tx.enqueue_message(b"mailbox/1", b"of nobody"))
 
 
 # --- registers ----------------------------------------------------------------------------------
