@@ -54,6 +54,14 @@ format: $(VENV)/.dev  ## Format the code
 sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RUNS=n for many, ARGS=--embedded for one node)
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --runs $(or $(RUNS),1) $(ARGS)
 
+.PHONY: mutations
+mutations: $(VENV)/.dev  ## Break the store on purpose, and see that simulations find it (ARGS="locks_everybody ...")
+	$(BIN)/python -m tests.sim.cluster.mutations $(ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.dev  ## Everything at once for a long time: nothing may grow, nothing slow down (MINUTES=30)
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
+
 .PHONY: crash
 crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check what is left
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)

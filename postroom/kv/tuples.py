@@ -3,9 +3,9 @@
 The encoding is that of the FoundationDB tuple layer (``design/tuple.md`` of its repository, which
 allots the type codes), so keys are understood by its bindings and the other way round::
 
-    00  None            0B        integer of more than 8 bytes, negative
+    00  None            0B        integer of more than 8 bytes, or -(2^64 - 1)
     01  bytes           0C .. 1C  integer: 14 is zero, 14+n has n bytes, 14-n is negative
-    02  str (UTF-8)     1D        integer of more than 8 bytes
+    02  str (UTF-8)     1D        integer of more than 8 bytes, or 2^64 - 1
     05  nested tuple    21        float, 8 bytes
     26  False           27  True  30  UUID
 
@@ -18,6 +18,11 @@ Order: first by type, in the order of the codes above (so every integer sorts be
 and ``True`` after both), then by value. Integers sort by value at any size, text by code point,
 floats as IEEE 754 total order has them (``-nan < -inf < ... < -0.0 < 0.0 < ... < inf < nan``),
 UUIDs by their bytes.
+
+The two integers of 8 bytes whose magnitude is 2^64 - 1 are packed with their length, since the
+bindings do so. Keys that were packed before that have them in the short form, ``1C`` and ``0C``:
+it sorts in the same place, and :func:`unpack` understands both, but a key with one of these two
+is not found under the other form.
 
 Left out: integers beyond 255 bytes (``ValueError``); dates (``TypeError``: zones and folds do not
 survive packing; pass ``int`` microseconds or ISO text); 32-bit floats and versionstamps.
@@ -48,7 +53,7 @@ _TRUE: Final = 0x27
 _UUID: Final = 0x30
 
 _ESCAPED_ZERO: Final = b"\x00\xff"
-_SHORT_INTEGER_BYTES_MAX: Final = 8
+_SHORT_INTEGER_MAX: Final = 2**64 - 2
 _INTEGER_BYTES_MAX: Final = 255
 
 
@@ -71,7 +76,7 @@ def unpack(key: bytes) -> tuple[Part, ...]:
 
     Raises:
         TypeError: ``key`` is not bytes.
-        ValueError: it is not what :func:`key` would have made of any parts.
+        ValueError: it is not what :func:`key` would make, or has made, of any parts.
     """
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {type(key).__name__}")
@@ -129,7 +134,7 @@ def _pack_integer(part: int) -> bytes:
         raise ValueError(f"an integer in a key takes {_INTEGER_BYTES_MAX} bytes at most: {size}")
     # Negative ones are in one's complement, so that their bytes sort as their values.
     digits = (part if part >= 0 else part + (1 << 8 * size) - 1).to_bytes(size, "big")
-    if size <= _SHORT_INTEGER_BYTES_MAX:
+    if abs(part) <= _SHORT_INTEGER_MAX:
         return bytes([_ZERO + size if part >= 0 else _ZERO - size]) + digits
     if part > 0:
         return bytes([_LONG_POSITIVE, size]) + digits
@@ -198,9 +203,10 @@ def _unpack_short_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
 def _unpack_long_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
     negative = code == _LONG_NEGATIVE
     size = _taken(key, at, 1)[0] ^ (0xFF if negative else 0)
-    if size <= _SHORT_INTEGER_BYTES_MAX:
+    number, end = _integer(key, at + 1, size, negative=negative)
+    if abs(number) <= _SHORT_INTEGER_MAX:
         raise _garbage(key, at, "an integer longer than it needs to be")
-    return _integer(key, at + 1, size, negative=negative)
+    return number, end
 
 
 def _unpack_float(key: bytes, at: int, code: int) -> tuple[float, int]:

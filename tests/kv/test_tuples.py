@@ -91,7 +91,8 @@ def test_unpack_takes_only_what_key_makes(data: bytes) -> None:
         parts = unpack(data)
     except ValueError:
         return
-    assert key(*parts) == data
+    old = any(form in data for form in (b"\x1c" + b"\xff" * 8, b"\x0c" + bytes(8)))
+    assert key(*parts) == data or old
 
 
 @pytest.mark.parametrize(

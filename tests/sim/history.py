@@ -9,7 +9,7 @@ of the workloads. From them follow, for every transaction and every read:
   across restarts with the clock set back; and no two commits have the same one;
 * a change feed tells every version, in order;
 * a read returned what the versions say for its timestamp, whenever it was made;
-* messages are handed out in the order of their ids.
+* what inboxes were found to hold is what they held (:mod:`.mail_history`).
 
 What garbage collection may have removed by now is not looked for.
 """
@@ -26,6 +26,7 @@ from postroom.messaging.requests import (
     CancelScheduled,
     CheckInbox,
     EnqueueMessage,
+    ListInboxes,
     Peek,
     ReapMessages,
     ReapQueue,
@@ -45,6 +46,7 @@ from postroom.ranges.requests import (
     ScanChanges,
 )
 from tests.sim.checkers import Content, require
+from tests.sim.mail_history import MailHistory
 
 READS_MAX = 3000
 """More are not remembered: one run need not look at everything."""
@@ -77,6 +79,7 @@ class History:
     reads: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
     scans: list[tuple[int, bytes, bytes | None, dict[bytes, bytes]]] = field(default_factory=list)
     changes: list[tuple[ScanChanges, Changes]] = field(default_factory=list)
+    mail: MailHistory = field(default_factory=MailHistory)
     newest: int = 0
     _owners: dict[int, bytes] = field(default_factory=dict)
 
@@ -90,6 +93,8 @@ class History:
                 self.attempts[request.transaction_id] = Attempt(request, self.newest)
             else:
                 known.tries += 1
+        elif type(request) is ReapQueue:
+            self.mail.sent(request, self.newest)
 
     def handed_out(self, timestamp: int) -> None:
         """A client is told a timestamp."""
@@ -141,9 +146,11 @@ class History:
                     self.changes.append((request, result))
             case Protect() | Now():
                 self.handed_out(result)
-            case ReapQueue() | Peek():
-                ids = [id_ for id_, _ in result.messages]
-                require(ids == sorted(set(ids)), "messages are not handed out in order")
+            case Peek():
+                self.handed_out(result.timestamp)
+                self.mail.answered(request, result)
+            case ReapQueue() | ListInboxes():
+                self.mail.answered(request, result)
 
     def _read(self, timestamp: int, key: bytes, value: bytes | None) -> None:
         self.handed_out(timestamp)
@@ -187,6 +194,7 @@ class History:
         for request, result in self.changes:
             if request.after >= content.collected:
                 self._check_changes(content, request, result)
+        self.mail.check(content)
 
     def _check_attempt(self, content: Content, id_: bytes, attempt: Attempt) -> None:
         record = content.records.get(id_)

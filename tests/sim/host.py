@@ -24,6 +24,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.clock import VirtualClock
+from tests.sim.grants import Grants
 
 
 class PowerFailure(BaseException):
@@ -75,6 +76,7 @@ class Host:
                 engine.close()
                 return False
             node.on_wake = self._on_wake
+            self.grants = Grants(node)
             self.node = node
             self.opened += 1
             try:
@@ -209,6 +211,7 @@ class Host:
             case Part.WRITTEN:
                 self._part = Part.IDLE
                 node.finish(self._error)
+                self.grants.look()
 
     def _on_wake(self, urgent: bool) -> None:
         node = self.node

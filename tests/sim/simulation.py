@@ -29,10 +29,13 @@ from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.workloads.appointments import Appointments
+from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
+from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
+from tests.sim.workloads.mailboxes import Mailboxes
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
@@ -43,10 +46,13 @@ from tests.sim.world import Task, World
 
 WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Appointments,
+    Archives,
     Bank,
     Counters,
+    Large,
     Ledger,
     Lists,
+    Mailboxes,
     Reapers,
     Ring,
     Seats,
@@ -132,7 +138,10 @@ class Simulation:
             AssertionError: something is not as it must be.
         """
         with drawn_page_sizes(Random(f"pages {self.seed}")):
-            self._run()
+            try:
+                self._run()
+            finally:
+                self.world.abandon()
         return self._report()
 
     def _run(self) -> None:

@@ -20,6 +20,7 @@ import hashlib
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final, Protocol, TypeVar
 
@@ -110,6 +111,7 @@ class World:
         self._seed = seed
         self._in_parts = in_parts
         self._ready: list[Task] = []
+        self._senders: list[SimulatedSender] = []
         self._on_their_way: list[Answer] = []
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -120,6 +122,7 @@ class World:
     def database(self, process: str = "process") -> Database:
         """What the clients of one process share."""
         sender = SimulatedSender(self, Random(f"{process} {self._seed}"))
+        self._senders.append(sender)
 
         async def status() -> Status:
             counters = await sender.send(ReadCounters())
@@ -179,6 +182,14 @@ class World:
         elif task.waits_for is not None:
             task.waits_for.task = None
         self._resume(task, error)
+
+    def abandon(self) -> None:
+        """The world ends: nobody in it goes on."""
+        for sender in self._senders:
+            sender.is_dead = True
+        for task in self.tasks:
+            with suppress(Killed):
+                task.coroutine.close()
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Take steps until ``awaitable`` has ended."""

@@ -48,6 +48,7 @@ class Faults:
         self._pace = pace
         self._interval_seconds = interval_seconds
         self.clocks_jump_far = pace >= 0.5 and randomness.random() < 0.25
+        self._next_strike = 0.0
         self._jumps = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         acts = [
@@ -70,21 +71,27 @@ class Faults:
     def begin(self) -> None:
         """From now on things break."""
         wait = self._random.expovariate(1 / self._interval_seconds)
-        self._cluster.agenda.after(wait, self._strike)
+        self._next_strike = moment = self._cluster.agenda.now + wait
+        self._cluster.agenda.at(moment, lambda: self._strike(moment))
 
-    def _strike(self) -> None:
-        if not self.is_over:
+    def _strike(self, moment: float) -> None:
+        if not self.is_over and moment == self._next_strike:
             self._random.choice(self._acts)()
             self.begin()
 
+    def resume(self) -> None:
+        """After a truce."""
+        self.is_over = False
+        self.begin()
+
     def mend(self) -> None:
-        """Nothing breaks any more, and what is broken is repaired."""
+        """Nothing breaks any more, or not until ``resume``, and what is broken is repaired."""
         self.is_over = True
         self._cluster.network.mend_all()
         for machine in self._cluster.machines:
             machine.repair_disk()
-            machine.asleep_until = self._cluster.agenda.now
             machine.slowness = machine.disk_slowness = 1.0
+            machine.wake_up()
             if machine.node is None or machine.node.failed is not None:
                 self._reopen(machine)
 

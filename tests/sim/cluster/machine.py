@@ -5,14 +5,17 @@ A turn of the node is taken in parts, each at its own moment, and anything may h
     idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
               │ what may leave early has left: the power may fail before it is written
 
-A machine may be slow (its turns take longer), asleep (nothing of it happens until it wakes up, then
-everything that has come meanwhile does), or down. The power may fail at any write, wherever in the
-code that is: then the node is forgotten as it stands, and every stream to it breaks.
+What it reads and writes takes time (:mod:`.metered`): while it evaluates something large, nothing
+else happens on it. A machine may also be slow (its turns take longer), asleep (nothing of it
+happens until it wakes up, then everything that has come meanwhile does, in its order), or down. The
+power may fail at any write, wherever in the code that is: then the node is forgotten as it stands,
+and every stream to it breaks.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
@@ -20,15 +23,18 @@ from typing import Protocol
 
 from postroom.errors import Error, Unavailable
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.memory import MemoryDisk
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
+from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
 from tests.sim.host import PowerFailure
 
 PART_SECONDS = 0.00005
 SYNC_SECONDS = 0.0002
+BUSY_SECONDS_MIN = 0.0005
+"""What takes less is part of what a turn takes anyway."""
 
 
 class Overseer(Protocol):
@@ -110,6 +116,7 @@ class Machine:
         self._network = network
         self._sessions: dict[End, Session] = {}
         self._arrived: list[tuple[int, bytes]] = []
+        self._deferred: deque[Callable[[], object]] = deque()
         self._part = Part.IDLE
         self._staged: WriteSet = {}
         self._error: Error | None = None
@@ -129,7 +136,7 @@ class Machine:
             return False
         self._part, self._planned, self._arrived = Part.IDLE, None, []
         with self._powered():
-            engine = MemoryEngine(self.disk)
+            engine = MeteredEngine(self.disk)
             transport = _Transport(self, self._network)
             try:
                 node = Node(engine, self.clock, self.random, transport, self.options)
@@ -196,11 +203,25 @@ class Machine:
     # --- what comes in
 
     def when_awake(self, act: Callable[[], object]) -> None:
-        """Do something now, or as soon as the machine is not asleep any more."""
-        if self._agenda.now < self.asleep_until:
-            self._agenda.at(self.asleep_until, lambda: self.when_awake(act))
+        """Do something now, or as soon as the machine is awake again, in the order given."""
+        if self._agenda.now < self.asleep_until or self._deferred:
+            self._deferred.append(act)
+            if len(self._deferred) == 1:
+                self._agenda.at(self.asleep_until, self._catch_up)
         else:
             act()
+
+    def wake_up(self) -> None:
+        """It is not asleep any more."""
+        self.asleep_until = self._agenda.now
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """What was put off happens, until the machine is asleep again."""
+        while self._deferred and self._agenda.now >= self.asleep_until:
+            self._deferred.popleft()()
+        if self._deferred:
+            self._agenda.at(self.asleep_until, self._catch_up)
 
     def arrive(self, sender: int, to: int, frame: bytes) -> None:
         """A frame of another node has come."""
@@ -254,9 +275,17 @@ class Machine:
 
     def _after_act(self) -> None:
         self.overseer.acted(self)
+        self._take_time()
         due = self._due()
         if due is not None:
             self._plan(due)
+
+    def _take_time(self) -> None:
+        """What was done takes a while, if it was much: until then nothing else happens here."""
+        if self.node is not None and isinstance(self.node.engine, MeteredEngine):
+            seconds = self.node.engine.spent() * self.slowness
+            if seconds > BUSY_SECONDS_MIN:
+                self.asleep_until = max(self.asleep_until, self._agenda.now + seconds)
 
     def _due(self) -> float | None:
         node = self.node
@@ -302,6 +331,7 @@ class Machine:
                 self._plan(self._agenda.now)
         else:
             self.overseer.acted(self)
+            self._take_time()
             seconds = self._part_seconds(node)
             self._agenda.after(seconds, lambda: self.when_awake(lambda: self._go_on(life)))
 

@@ -1,8 +1,13 @@
 """Breaks promises on purpose, to see that the simulation finds each of them.
 
-``python -m tests.sim.cluster.mutations`` runs seeds under each mutation until one fails, and says
-which one it was, and what told. A mutation that none of the seeds finds means that a fault, a
-workload or a checker is missing. Each replaces one function of the product while it is in force.
+``python -m tests.sim.cluster.mutations`` (``make mutations``) runs seeds under each mutation until
+one fails, and says which one it was, and what told. Each states within how many seeds it has to be
+seen; one that is not means that a fault, a workload or a checker is missing. Each replaces one
+function of the product while it is in force.
+
+What needs a cluster to go wrong (elections, replication, leases, snapshots) is looked for in
+simulated clusters; what a single leaseholder does (messages, garbage, the feed, locks, protections)
+in simulated embedded stores, which are quicker.
 """
 
 from __future__ import annotations
@@ -13,20 +18,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from postroom.kv import keys, versions
+from postroom.messaging import inbox as inboxes
+from postroom.messaging.claims import Claims, Free
+from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.delivery import Delivery
+from postroom.messaging.execution import AddingUp, Execution
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.outbox import Outbox
 from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
 from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
 from postroom.raft.replication import Feeding, Following
 from postroom.ranges import lease as leases
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.feed import ChangeFeed
+from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.lease import Lease
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import Changes
 from postroom.ranges.state import RangeState, decode_command
 from postroom.ranges.tenure import Tenure
 from postroom.ranges.transactions import Committer
 from postroom.server.node import Node
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
+from tests.sim.runs import CLUSTER, EMBEDDED
+from tests.sim.simulation import STEPS, Simulation
 
 Patch = tuple[Any, str, Any]
 """Where, what, and by what it is replaced."""
@@ -170,22 +192,279 @@ def snapshot_lies() -> Patch:
     return RangeState, "open_snapshot", claims_more
 
 
-MUTATIONS: Final[tuple[Callable[[], Patch], ...]] = (
-    lease_margin_off,
-    lease_not_waited_for,
-    lease_never_ends,
-    lease_starts_too_early,
-    lease_not_checked,
-    vote_not_stored,
-    votes_for_anybody,
-    sends_everything_early,
-    cuts_blindly,
-    commits_earlier_terms,
-    commits_without_majority,
-    never_syncs,
-    commits_twice,
-    reads_not_checked,
-    snapshot_lies,
+# --- messages -------------------------------------------------------------------------------------
+
+
+def peek_ignores_later_reaps() -> Patch:
+    """In the past, what has been reaped since is missing."""
+    return inboxes, "_reaped_since", lambda view, key, at: []
+
+
+def peek_shows_later_messages() -> Patch:
+    """In the past, messages are there that came later."""
+
+    class Early:
+        def decode(self, stored: bytes) -> Any:
+            return inboxes.Delivered(0, b"", None)
+
+    return inboxes, "_delivered", Early()
+
+
+def peek_leaves_out_the_last() -> Patch:
+    """A page ends one message early, and says that it was the last one."""
+    fill = inboxes.fill
+
+    def shorter(entries: Any, entries_max: int, bytes_max: int) -> Any:
+        found, more = fill(entries, entries_max, bytes_max)
+        return (found if more else found[:2]), more
+
+    return inboxes, "fill", shorter
+
+
+def claims_nobody() -> Patch:
+    """What one transaction has been handed, the next one is handed too."""
+    return Claims, "free", lambda self, key, oldest, now: Free(oldest, {})
+
+
+def claims_for_ever() -> Patch:
+    """What a transaction that was rolled back had taken is not free again."""
+    return Claims, "release", lambda self, transaction_id: []
+
+
+def free_mark_stays() -> Patch:
+    """A message that comes in below the free mark is stepped over."""
+    return Claims, "arrived", lambda self, key, first: None
+
+
+def reaps_what_is_gone() -> Patch:
+    """A commit does not mind that another one has reaped the message."""
+    find = Inboxes._find
+
+    def blind(self: Inboxes, ctx: Any, request: Any, mail: Any) -> Any:
+        prefix = keys.inbox_prefix(request.key)
+        there = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
+        return find(self, ctx, type(request)(request.key, there), mail)
+
+    return Inboxes, "_find", blind
+
+
+def index_forgets_the_first() -> Patch:
+    """The index of inboxes names the newest message instead of the oldest one."""
+    announce = Inboxes._announce
+
+    def newest(self: Inboxes, ctx: Any, key: bytes, messages: int, oldest: bytes) -> None:
+        announce(self, ctx, key, messages, oldest)
+        mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
+        ctx.writes[keys.mail_key(key)] = inboxes._encode(inboxes.Mail(mail.messages, oldest))
+
+    return Inboxes, "_announce", newest
+
+
+def delivers_twice() -> Patch:
+    """What was scheduled stays in the outbox when it is delivered."""
+    deliver_due = Delivery.deliver_due
+
+    def without_erasing(self: Delivery, ctx: Any, request: Any) -> Any:
+        erase, ctx_type = Evaluation.erase, type(ctx)
+        ctx_type.erase = lambda ctx, key: None
+        try:
+            return deliver_due(self, ctx, request)
+        finally:
+            ctx_type.erase = erase
+
+    return Delivery, "deliver_due", without_erasing
+
+
+def outbox_head_runs_ahead() -> Patch:
+    """The head cursor passes over what is stored while later entries are taken."""
+    store = Outbox.store
+
+    def forgetful(self: Outbox, *rest: Any) -> None:
+        head = self._coming_head
+        store(self, *rest)
+        self._coming_head = head
+
+    return Outbox, "store", forgetful
+
+
+def adds_up_across() -> Patch:
+    """Increments are added up across a write to the same key, which came between."""
+    return AddingUp, "_flush", lambda self, key: None
+
+
+def one_dies_all_die() -> Patch:
+    """If a sum cannot be made, only its first part becomes a dead letter; the others are gone."""
+    failed = Execution._failed
+
+    def first_only(self: Execution, ctx: Any, parts: Any, error: Any) -> None:
+        failed(self, ctx, parts[:1], error)
+
+    return Execution, "_failed", first_only
+
+
+def buries_nothing() -> Patch:
+    """What can never succeed is just gone."""
+    return DeadLetters, "bury", lambda self, *_: None
+
+
+# --- garbage, the feed, locks, services -----------------------------------------------------------
+
+
+def collection_ignores_protections() -> Patch:
+    """What a snapshot still reads is removed."""
+    return Protections, "limit", lambda self, threshold: threshold
+
+
+def collects_too_early() -> Patch:
+    """Versions and COMMIT records go at once, whoever may still ask for them."""
+    init = Collector.__init__
+
+    def hasty(self: Collector, *rest: Any) -> None:
+        init(self, *rest)
+        self._age = 0
+
+    return Collector, "__init__", hasty
+
+
+def collection_is_not_told() -> Patch:
+    """Reads below the threshold are answered from what is left."""
+
+    def advance(self: GarbageLists, ctx: Any, last: bytes) -> None:
+        ctx.after.append(lambda: self._skip_to(last))
+
+    return GarbageLists, "_advance", advance
+
+
+def collects_heads() -> Patch:
+    """A head goes although it holds a newer value than the tombstone that was listed."""
+
+    def remove(self: GarbageLists, ctx: Any, garbage: list[bytes], stamp: bytes) -> int:
+        for key in garbage:
+            ctx.writes[key] = None
+        return len(garbage)
+
+    return GarbageLists, "_remove", remove
+
+
+def garbage_is_not_listed() -> Patch:
+    """Tombstones stay for ever."""
+    delete_version = Evaluation.delete_version
+
+    def unlisted(self: Evaluation, key: bytes) -> bool:
+        before = len(self.garbage)
+        deleted = delete_version(self, key)
+        if deleted:
+            del self.garbage[before:]
+        return deleted
+
+    return Evaluation, "delete_version", unlisted
+
+
+def feed_forgets() -> Patch:
+    """The feed remembers only the last change of each proposal."""
+    remember = ChangeFeed._remember
+    return ChangeFeed, "_remember", lambda self, changes: remember(self, changes[-1:])
+
+
+def feed_promises_too_much() -> Patch:
+    """An answer says that it is complete farther than it is."""
+    feed = sys.modules["postroom.ranges.feed"]
+    bounded = feed._bounded
+
+    def further(changes: Any, until: int) -> Changes:
+        told: Changes = bounded(changes[:2], until)
+        return told
+
+    return feed, "_bounded", further
+
+
+def feed_begins_late() -> Patch:
+    """Of the versions only the newest of each key are told."""
+    found = versions.changes
+
+    def newest(*rest: Any) -> Any:
+        return list({key: (at, key, value) for at, key, value in found(*rest)}.values())
+
+    return versions, "changes", newest
+
+
+def locks_everybody() -> Patch:
+    """A lock is granted to everybody."""
+    return LockTable, "acquire", lambda self, token, transaction_id, now, expires: True
+
+
+def wakes_nobody() -> Patch:
+    """Who waits for a lock or a message is looked at again only when a deadline has passed."""
+    wake = Replica.wake
+
+    def only_services(self: Replica, tokens: list[object]) -> None:
+        wake(self, [token for token in tokens if not isinstance(token, bytes)])
+
+    return Replica, "wake", only_services
+
+
+def collector_ends() -> Patch:
+    """A service ends after its first round."""
+
+    async def run(self: Collector) -> None:
+        await self._sleep(self._interval_seconds)
+
+    return Collector, "run", run
+
+
+class Mutation(NamedTuple):
+    """What is broken, and within how many seeds, of which kind of simulation, it has to be seen."""
+
+    breaks: Callable[[], Patch]
+    seeds: int
+    kind: str = CLUSTER
+
+    @property
+    def name(self) -> str:
+        """Of the mutation."""
+        return self.breaks.__name__
+
+
+MUTATIONS: Final[tuple[Mutation, ...]] = (
+    Mutation(lease_margin_off, 300),
+    Mutation(lease_not_waited_for, 300),
+    Mutation(lease_never_ends, 300),
+    Mutation(lease_starts_too_early, 300),
+    Mutation(lease_not_checked, 300),
+    Mutation(vote_not_stored, 300),
+    Mutation(votes_for_anybody, 300),
+    Mutation(sends_everything_early, 300),
+    Mutation(cuts_blindly, 300),
+    Mutation(commits_earlier_terms, 300),
+    Mutation(commits_without_majority, 300),
+    Mutation(never_syncs, 300),
+    Mutation(commits_twice, 300),
+    Mutation(reads_not_checked, 300),
+    Mutation(snapshot_lies, 300),
+    Mutation(peek_ignores_later_reaps, 100, EMBEDDED),
+    Mutation(peek_shows_later_messages, 100, EMBEDDED),
+    Mutation(peek_leaves_out_the_last, 100, EMBEDDED),
+    Mutation(claims_nobody, 100, EMBEDDED),
+    Mutation(claims_for_ever, 100, EMBEDDED),
+    Mutation(free_mark_stays, 100, EMBEDDED),
+    Mutation(reaps_what_is_gone, 100, EMBEDDED),
+    Mutation(index_forgets_the_first, 100, EMBEDDED),
+    Mutation(delivers_twice, 100, EMBEDDED),
+    Mutation(outbox_head_runs_ahead, 100, EMBEDDED),
+    Mutation(adds_up_across, 100, EMBEDDED),
+    Mutation(one_dies_all_die, 100, EMBEDDED),
+    Mutation(buries_nothing, 100, EMBEDDED),
+    Mutation(collection_ignores_protections, 100, EMBEDDED),
+    Mutation(collects_too_early, 100, EMBEDDED),
+    Mutation(collection_is_not_told, 100, EMBEDDED),
+    Mutation(collects_heads, 100, EMBEDDED),
+    Mutation(garbage_is_not_listed, 100, EMBEDDED),
+    Mutation(feed_forgets, 100, EMBEDDED),
+    Mutation(feed_promises_too_much, 100, EMBEDDED),
+    Mutation(feed_begins_late, 100, EMBEDDED),
+    Mutation(locks_everybody, 100, EMBEDDED),
+    Mutation(wakes_nobody, 100),
+    Mutation(collector_ends, 100, EMBEDDED),
 )
 
 
@@ -205,14 +484,20 @@ def in_force(mutation: Callable[[], Patch]) -> Iterator[None]:
         setattr(where, name, original)
 
 
-def first_failure(
-    mutation: Callable[[], Patch], seeds: range, events: int = EVENTS
-) -> tuple[int, Exception] | None:
-    """The first seed that fails under a mutation, and what told."""
-    with in_force(mutation):
-        for seed in seeds:
+def first_failure(mutation: Mutation, length: int = 0) -> tuple[int, Exception] | None:
+    """The first seed that fails under a mutation, and what told.
+
+    Args:
+        mutation: with the number of seeds.
+        length: of each run; that of its kind if not given.
+    """
+    with in_force(mutation.breaks):
+        for seed in range(mutation.seeds):
             try:
-                ClusterSimulation(seed, events).run()
+                if mutation.kind == CLUSTER:
+                    ClusterSimulation(seed, length or EVENTS).run()
+                else:
+                    Simulation(seed, length or STEPS).run()
             except Exception as error:
                 return seed, error
     return None
@@ -222,19 +507,21 @@ def main() -> int:
     """Tries the mutations that the command line names, or all; 1 if one is not found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of mutations (default: all)")
-    parser.add_argument("--runs", type=int, default=300, help="seeds for each at most")
+    parser.add_argument("--runs", type=int, help="seeds for each, instead of those that it states")
     wanted = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    not_found = 0
+    not_found = []
     for mutation in MUTATIONS:
-        if wanted.names and mutation.__name__ not in wanted.names:
+        if wanted.names and mutation.name not in wanted.names:
             continue
         began = time.monotonic()
-        found = first_failure(mutation, range(wanted.runs))
-        not_found += found is None
+        found = first_failure(mutation._replace(seeds=wanted.runs or mutation.seeds))
+        if found is None:
+            not_found.append(mutation.name)
         told = "NOT FOUND" if found is None else f"seed {found[0]}: {str(found[1])[:160]!r}"
-        seconds = time.monotonic() - began
-        print(f"{mutation.__name__}: {told} ({seconds:.0f} s)", flush=True)  # noqa: T201
+        told = f"{mutation.name} ({mutation.kind}, {mutation.seeds} seeds): {told}"
+        print(f"{told} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
+    print(f"not found: {' '.join(not_found) or 'none'}")  # noqa: T201
     return 1 if not_found else 0
 
 

@@ -17,6 +17,7 @@ from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.lease_rules import LeaseRules
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.raft_rules import RaftRules
+from tests.sim.grants import Grants
 
 
 class Overseer:
@@ -33,11 +34,13 @@ class Overseer:
         self.leases = LeaseRules()
         self.seen: Counter[str] = Counter()
         self._note = note
+        self._grants: dict[str, Grants] = {}
 
     def opened(self, machine: Machine) -> None:
         """A node has been put together: from now on it is watched."""
         node = machine.node
         assert node is not None
+        self._grants[machine.name] = Grants(node)
         state = node.replica.state
         apply, noop, installed = state.apply, state.noop, state.snapshot_installed
 
@@ -70,6 +73,7 @@ class Overseer:
             if stopped is not None and machine.node.failed is None:
                 raise Broken(f"the replica on {machine.name} has stopped") from stopped
             waiting_rules.check_step(machine.node)
+            self._grants[machine.name].look()
             self.raft.acted(machine)
             self.leases.acted(machine, self.machines)
 

@@ -88,6 +88,11 @@ class Process:
         self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
+    @property
+    def world(self) -> Cluster:
+        """What it lives in."""
+        return self._cluster
+
     # --- what clients call
 
     async def connect(self) -> None:

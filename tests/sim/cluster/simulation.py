@@ -1,9 +1,10 @@
 """One run: a cluster, some workloads, and things that break; then calm, and the reckoning.
 
-In the phase of faults nothing wrong may ever be seen. Then everything is mended, and everything
-must finish: every client ends, the outboxes drain, all replicas come to hold the same. At last the
-workloads look at what is left, and the history of all that clients were told is compared with what
-is stored.
+In the phase of faults nothing wrong may ever be seen. Now and then there is a *truce*: what is
+broken is mended, and every client must get something done, in the middle of it all. At the end
+everything is mended for good, and everything must finish: every client ends, the outboxes drain,
+all replicas come to hold the same. At last the workloads look at what is left, and the history of
+all that clients were told is compared with what is stored.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ CALM_SECONDS: Final = 12.0
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
 
+
+TRUCES: Final = 1
+"""In the phase of faults, so often."""
 
 GONE_SECONDS: Final = 7.0
 """After so long nothing is held for clients any more that have died."""
@@ -95,6 +99,7 @@ class ClusterSimulation:
         self._is_over = False
         self._lives = 0
         self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
+        self._who: dict[tuple[int, int], Client] = {}
         self._database = self.cluster.database("client 0")
         self.faults = Faults(
             self.cluster, self.random, self.pace, self.pace * choose([0.1, 0.3, 1.0])
@@ -161,9 +166,12 @@ class ClusterSimulation:
         self._begin_clients()
         self.faults.begin()
         self._look_again()
-        until = cluster.agenda.events + self._events
-        while cluster.agenda.events < until:
-            cluster.agenda.step()
+        for part in range(TRUCES + 1):
+            if part:
+                self._hold_truce()
+            until = cluster.agenda.events + self._events // (TRUCES + 1)
+            while cluster.agenda.events < until:
+                cluster.agenda.step()
         self._calm()
         self._reckon()
 
@@ -202,6 +210,7 @@ class ClusterSimulation:
         client = Client(database, randomness, number, self._lives, lambda: self._is_over)
         task = self.cluster.spawn(name, _connect_and_start(workload, client))
         self._clients[index, number] = task, database
+        self._who[index, number] = client
         if self.random.random() < 0.1:
             life = self.random.expovariate(1 / (5 * self.pace))
             self.cluster.agenda.after(life, lambda: self._kill_client(index, number, task))
@@ -219,6 +228,30 @@ class ClusterSimulation:
         if not self._is_over:
             self.cluster.overseer.look()
             self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
+
+    def _hold_truce(self) -> None:
+        """Nothing breaks for a while, and every client gets on meanwhile."""
+        self.faults.mend()
+        if self.faults.clocks_jump_far:
+            self._correct_clocks()
+        before = {client: client.done for client in self._who.values()}
+
+        def everybody_gets_on() -> bool:
+            return all(
+                client.done > before.get(client, 0) or self._waits_for_changes(place)
+                for place, client in self._who.items()
+            )
+
+        patience = CALM_SECONDS + GONE_SECONDS * (self.faults.seen["dead clients"] > 0)
+        if self.faults.clocks_jump_far:
+            patience = EXPIRED_SECONDS
+        self.cluster.agenda.run_until(everybody_gets_on, self._who_waits, patience)
+        self.cluster.overseer.seen["truces"] += 1
+        self.faults.resume()
+
+    def _waits_for_changes(self, place: tuple[int, int]) -> bool:
+        task, _ = self._clients[place]
+        return isinstance(getattr(task.waits_for, "request", None), ScanChanges)
 
     def _calm(self) -> None:
         """Nothing breaks any more; everybody comes to an end."""
@@ -257,8 +290,8 @@ class ClusterSimulation:
     def _clients_have_ended(self) -> bool:
         """All but those that wait for changes, which nobody makes any more."""
         return all(
-            task.done or isinstance(getattr(task.waits_for, "request", None), ScanChanges)
-            for task, _ in self._clients.values()
+            task.done or self._waits_for_changes(place)
+            for place, (task, _) in self._clients.items()
         )
 
     def _who_waits(self) -> str:

@@ -76,8 +76,8 @@ class Transaction:
     """Something done to several lists at once.
 
     Attributes:
-        actions: in order, ``("read", key, elements)`` or ``("append", key, element)``. Of one that
-            is not OK the appends count, and what it read does not.
+        actions: in order, ``("read", key, elements)`` or ``("append", key, element)``. Of one whose
+            outcome is unknown they are all that it would have done, if it has happened.
     """
 
     process: str

@@ -1,7 +1,10 @@
 """Appends: transactions that read lists and append to them, all of it written down.
 
 As :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
-before it was begun (:mod:`tests.sim.recorded.appends`).
+before it was begun (:mod:`tests.sim.recorded.appends`). Some read a list again that they have
+appended to, and append to it once more.
+
+Some may read several lists at the same time (``READS_AT_ONCE``).
 """
 
 from __future__ import annotations
@@ -9,9 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.client.database import Database
+from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
-from tests.sim.workloads.workload import Client
+from tests.sim.workloads.workload import READS_AT_ONCE, Client
 
 LISTS = 3
 
@@ -26,7 +30,7 @@ class Appends:
     clients = 4
 
     def __init__(self, record: Record) -> None:
-        self._record = record
+        self.record = record
 
     async def setup(self, db: Database) -> None:
         """All are empty."""
@@ -36,7 +40,7 @@ class Appends:
         while client.goes_on():
             transaction = Transaction(f"client {client.number}-{client.life}")
             call = client.db.run(self._read_and_append, client, transaction, client.token())
-            await client.attempt(self._record.transact(transaction, call))
+            await client.attempt(self.record.transact(transaction, call))
             await client.pause()
 
     async def _read_and_append(
@@ -44,14 +48,27 @@ class Appends:
     ) -> None:
         transaction.actions.clear()  # an earlier try came to nothing
         numbers = client.random.sample(range(LISTS), client.random.randint(1, LISTS))
+        if READS_AT_ONCE and client.random.random() < 0.4:
+            keys = [_list(number) for number in numbers]
+            found = await at_once(client.db, *(self._read(tx, key) for key in keys))
+            for key, elements in zip(keys, found, strict=True):
+                transaction.actions.append(("read", key, elements))
         for number in numbers:
             key = _list(number)
-            before = (await tx.get(key) or b"").split()
-            transaction.actions.append(("read", key, tuple(before)))
-            if client.random.random() < 0.5:
-                element = token + b".%d" % number
+            while True:
+                before = (await tx.get(key) or b"").split()
+                transaction.actions.append(("read", key, tuple(before)))
+                if client.random.random() < 0.5:
+                    break
+                element = token + b".%d" % len(transaction.actions)
                 tx.put(key, b" ".join([*before, element]))
                 transaction.actions.append(("append", key, element))
+                if client.random.random() < 0.7:
+                    break
+
+    async def _read(self, tx: Any, key: bytes) -> tuple[bytes, ...]:
+        read = tx.get_for_update if key == _list(0) else tx.get
+        return tuple((await read(key) or b"").split())
 
     async def check(self, db: Database) -> None:
         """There is an order of the transactions that explains everything."""
@@ -63,5 +80,5 @@ class Appends:
                 elements = tuple((await tx.get(_list(number)) or b"").split())
                 last.actions.append(("read", _list(number), elements))
 
-        await self._record.transact(last, db.run(read_all))
-        check_appends(self._record.transactions)
+        await self.record.transact(last, db.run(read_all))
+        check_appends(self.record.transactions)

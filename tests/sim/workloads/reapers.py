@@ -59,8 +59,9 @@ class Reapers:
             wait=choose([None, 0.01, 0.2]),
         )
         for message in reaped:
-            assert message.delivered_at > message.sent_at
-            assert message.delivered_at >= message.headers["due"]
+            assert message.delivered_at > message.sent_at, "a message came before it was sent"
+            due = message.headers["due"]
+            assert message.delivered_at >= due, "a message came before it was due"
             tx.put(b"taken/" + client.token(), message.value)
 
     async def _reap_in_vain(self, client: Client) -> None:

@@ -22,7 +22,7 @@ class Registers:
     clients = 4
 
     def __init__(self, record: Record) -> None:
-        self._record = record
+        self.record = record
 
     async def setup(self, db: Database) -> None:
         """Nothing is there."""
@@ -36,7 +36,7 @@ class Registers:
             await client.pause()
 
     async def _operate(self, client: Client, key: bytes, seen: dict[bytes, bytes | None]) -> None:
-        db, record = client.db, self._record
+        db, record = client.db, self.record
         name, token = f"client {client.number}-{client.life}", client.token()
         chance = client.random.random()
         if chance < 0.5:
@@ -54,7 +54,7 @@ class Registers:
         key, value, expected = operation.key, operation.value, operation.expected
         try:
             call = client.db.conditional_put(key, value, expected)
-            await self._record.operate(operation, call)
+            await self.record.operate(operation, call)
         except ConditionFailed as failed:
             # What it was told is as good as a read.
             operation.action, operation.outcome = "get", Outcome.OK
@@ -66,5 +66,5 @@ class Registers:
         """There is an order of the operations of each key."""
         for number in range(KEYS):
             key = b"register/%d" % number
-            await self._record.operate(Operation("check", "get", key), db.get(key))
-        check_registers(self._record.operations)
+            await self.record.operate(Operation("check", "get", key), db.get(key))
+        check_registers(self.record.operations)

@@ -8,6 +8,7 @@ was told; whatever must match is written into the store, by the very transaction
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Protocol, TypeVar
@@ -16,6 +17,16 @@ from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
 
 T = TypeVar("T")
+
+READS_AT_ONCE = os.environ.get("POSTROOM_READS_AT_ONCE") == "1"
+"""Whether a transaction reads several keys at the same time. Off as long as the later answer may
+raise the read timestamp over the earlier one: a lost update, which forty seeds find.
+"""
+
+EXPIRES_SOON = os.environ.get("POSTROOM_EXPIRES_SOON") == "1"
+"""Whether transactions that hold messages expire within the run. Off as long as each of those that
+wait sets a timer again and again while the wall clock stands still: the run does not end.
+"""
 
 EXPECTED = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired)
 """What may happen to anybody while machines die and clocks are set."""
@@ -27,6 +38,7 @@ class Client:
     Attributes:
         number: which of the workload's clients; another one who takes its place has the same.
         life: which of those who had its place.
+        done: how many of its attempts have come to something.
     """
 
     def __init__(
@@ -43,6 +55,7 @@ class Client:
         self.life = life
         self._is_over = is_over
         self._tokens = 0
+        self.done = 0
 
     def goes_on(self) -> bool:
         """Whether there is still something to do."""
@@ -60,10 +73,12 @@ class Client:
     async def attempt(self, awaitable: Awaitable[T]) -> T | None:
         """What comes of it; ``None`` if one of the expected things went wrong."""
         try:
-            return await awaitable
+            result = await awaitable
         except EXPECTED:
             await self.pause(0.2)
             return None
+        self.done += 1
+        return result
 
 
 class Workload(Protocol):

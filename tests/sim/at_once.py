@@ -1,0 +1,41 @@
+"""Several calls of one client at the same time, as ``asyncio.gather`` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from postroom.client.database import Database
+from tests.sim.sender import Killed, Pause
+
+
+async def at_once(db: Database, *calls: Awaitable[Any]) -> list[Any]:
+    """What comes of ``calls``, which are all under way together.
+
+    Raises:
+        BaseException: what one of them raised, when all of them have ended.
+    """
+    world = db._sender.world  # type: ignore[attr-defined]  # a simulated one
+    results: list[Any] = [None] * len(calls)
+    errors: list[BaseException] = []
+    all_done = Pause()
+    left = len(calls)
+
+    async def carry_out(place: int, call: Awaitable[Any]) -> None:
+        nonlocal left
+        try:
+            results[place] = await call
+        except Killed:
+            return  # the whole process was
+        except Exception as error:
+            errors.append(error)
+        left -= 1
+        if not left:
+            world.resume(all_done)
+
+    for place, call in enumerate(calls):
+        world.spawn(f"call {place}", carry_out(place, call))
+    await all_done
+    if errors:
+        raise errors[0]
+    return results

@@ -1,0 +1,181 @@
+"""What a leaseholder's memory grants, watched from outside: locks, messages, timestamps.
+
+None of these make anything correct, so no client is ever told something wrong if they fail: it
+only waits, or conflicts, or hears that a snapshot is too old. So somebody has to look where they
+are granted. An observer stands between a node and its evaluators, and keeps a list of its own:
+
+* a key is locked by one transaction at a time;
+* a message is handed to one transaction at a time, and once; ``reap_queue`` hands out the oldest
+  ones that nobody holds, all that it may, also when it hands out nothing;
+* what is protected can be read, and so can what is young.
+
+It also sees that the services of the leaseholder go on: one that ends of its own accord is missed.
+
+What belongs to a transaction ends when the node says so, or by the end of its time, whichever
+clock that is measured by. With a new lease all of it begins anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from postroom.errors import SnapshotTooOld
+from postroom.kv import keys
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.requests import MESSAGE_ID_BYTES, Peek, ReapQueue
+from postroom.ranges.evaluation import View
+from postroom.ranges.requests import (
+    Get,
+    GetForUpdate,
+    GetMany,
+    Protect,
+    ReverseScan,
+    Scan,
+    Unprotect,
+)
+from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.server.node import Node
+from tests.sim.checkers import Broken, require
+
+_READS_OF_THE_PAST: Final = (Get, GetMany, Scan, ReverseScan, Peek)
+
+
+class _Holder(NamedTuple):
+    transaction_id: bytes
+    expires: int
+    expires_monotonic: float
+
+
+class Grants:
+    """Watches one life of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._locks: dict[bytes, _Holder] = {}
+        self._claims: dict[tuple[bytes, bytes], _Holder] = {}
+        self._protected: Counter[int] = Counter()
+        self._broken: Broken | None = None
+        registry = node.replica.registry
+        registry.on_lease.insert(0, self._begin)
+        registry.on_release.insert(0, self._release)  # before those are woken who take it over
+        watched: dict[type, Callable[..., Any]] = {
+            GetForUpdate: self._get_for_update,
+            ReapQueue: self._reap_queue,
+            Protect: self._protect,
+            Unprotect: self._unprotect,
+            **dict.fromkeys(_READS_OF_THE_PAST, self._read_the_past),
+        }
+        for kind, watch in watched.items():
+            registry.reads[kind] = self._between(watch, registry.reads[kind])
+
+    def _between(
+        self, watch: Callable[..., Any], evaluate: Callable[..., Any]
+    ) -> Callable[[View, Any], Any]:
+        def watched(view: View, request: Any) -> Any:
+            try:
+                return watch(evaluate, view, request)
+            except Broken as broken:  # whoever asked would take it for an error of the store
+                self._broken = self._broken or broken
+                raise
+
+        return watched
+
+    def look(self) -> None:
+        """Raises ``Broken`` if something was granted that must not be, or a service has ended."""
+        if self._broken is not None:
+            raise self._broken
+        if self._node.failed is None:
+            ended = [
+                service.__qualname__
+                for service in self._node.services._running
+                if inspect.getcoroutinestate(service) == inspect.CORO_CLOSED
+            ]
+            require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")
+
+    def _begin(self, _: Reader) -> None:
+        self._locks.clear()
+        self._claims.clear()
+        self._protected.clear()
+
+    def _release(self, transaction_id: bytes) -> list[object]:
+        for held in (self._locks, self._claims):
+            for what in [each for each, by in held.items() if by.transaction_id == transaction_id]:
+                del held[what]  # type: ignore[attr-defined]
+        return []
+
+    def _is_over(self, holder: _Holder, now: int) -> bool:
+        return now >= holder.expires or self._node.monotonic() >= holder.expires_monotonic
+
+    def _holder(self, request: GetForUpdate | ReapQueue, now: int) -> _Holder:
+        seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
+        until = self._node.monotonic() + seconds
+        return _Holder(request.transaction_id, now + from_seconds(seconds), until)
+
+    # --- locks
+
+    def _get_for_update(self, evaluate: Any, view: View, request: GetForUpdate) -> Any:
+        answer = evaluate(view, request)
+        held = self._locks.get(request.key)
+        if held is not None and held.transaction_id != request.transaction_id:
+            who = f"{request.transaction_id.hex()}, while {held.transaction_id.hex()} holds it"
+            over = self._is_over(held, view.now)
+            require(over, f"the lock of {request.key!r} is granted to {who}")
+        self._locks[request.key] = self._holder(request, view.now)
+        return answer
+
+    # --- messages
+
+    def _reap_queue(self, evaluate: Any, view: View, request: ReapQueue) -> Any:
+        answer = evaluate(view, request)
+        prefix = keys.inbox_prefix(request.key)
+        there = {
+            raw[-MESSAGE_ID_BYTES:]: stored
+            for raw, stored in view.iterate(prefix, prefix + b"\xff" * MESSAGE_ID_BYTES)
+        }
+        what = f"{request} is handed {[id_.hex() for id_, _ in answer.messages]}"
+        for id_, stored in answer.messages:
+            require(there.get(id_) == stored, f"{what}: {id_.hex()} is not there")
+            held = self._claims.get((request.key, id_))
+            mine = held is not None and held.transaction_id == request.transaction_id
+            require(not mine, f"{what}: {id_.hex()} for the second time")
+            free = held is None or self._is_over(held, view.now)
+            require(free, f"{what}: {held} holds {id_.hex()}")
+        handed = {id_ for id_, _ in answer.messages}
+        last = max(handed) if answer.more and handed else b"\xff" * (MESSAGE_ID_BYTES + 1)
+        left_out = [
+            id_.hex()
+            for id_ in there
+            if id_ not in handed and id_ < last and (request.key, id_) not in self._claims
+        ]
+        require(not left_out, f"{what}, and nobody holds {left_out}")
+        holder = self._holder(request, view.now)
+        self._claims.update(dict.fromkeys(((request.key, id_) for id_ in handed), holder))
+        return answer
+
+    # --- timestamps
+
+    def _protect(self, evaluate: Any, view: View, request: Protect) -> Any:
+        timestamp = evaluate(view, request)
+        self._protected[timestamp] += 1
+        return timestamp
+
+    def _unprotect(self, evaluate: Any, view: View, request: Unprotect) -> Any:
+        self._protected[request.timestamp] -= 1
+        self._protected += Counter()  # without those that nobody protects any more
+        return evaluate(view, request)
+
+    def _read_the_past(self, evaluate: Any, view: View, request: Any) -> Any:
+        try:
+            return evaluate(view, request)
+        except SnapshotTooOld as error:
+            protected = request.timestamp in self._protected
+            require(not protected, f"{request} is protected, and yet: {error}")
+            age = view.now - request.timestamp
+            old = age >= from_seconds(RECORD_SECONDS)
+            require(old, f"{request} is {age / from_seconds(1):g} s old only, and yet: {error}")
+            raise
