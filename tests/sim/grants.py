@@ -17,6 +17,7 @@ clock that is measured by. With a new lease all of it begins anew.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable
@@ -76,6 +77,7 @@ class Grants:
     def _between(
         self, watch: Callable[..., Any], evaluate: Callable[..., Any]
     ) -> Callable[[View, Any], Any]:
+        @functools.wraps(evaluate)
         def watched(view: View, request: Any) -> Any:
             try:
                 return watch(evaluate, view, request)

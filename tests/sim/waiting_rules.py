@@ -7,6 +7,7 @@ nothing is under way any more, all of it has gone.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 from postroom.client.database import Database
@@ -78,12 +79,12 @@ def _has_free(replica: Replica, key: bytes) -> bool:
 
 
 def _claims(replica: Replica) -> Claims:
-    evaluator: Any = replica.registry.reads[ReapQueue]
+    evaluator: Any = inspect.unwrap(replica.registry.reads[ReapQueue])
     claims: Claims = evaluator.__self__._claims
     return claims
 
 
 def _locks(replica: Replica) -> LockTable:
-    evaluator: Any = replica.registry.reads[GetForUpdate]
+    evaluator: Any = inspect.unwrap(replica.registry.reads[GetForUpdate])
     locks: LockTable = evaluator.__self__._locks
     return locks
