@@ -34,7 +34,8 @@ async def leave_everything(db: Database) -> None:
         holder = db.begin()
         await holder.get_for_update(b"left/key")
         await holder.reap_queue(b"left/inbox", 1)
-        await db.begin().get_for_update(b"left/key")
+        while True:  # it gets the lock if the lead changes just then
+            await db.begin().get_for_update(b"left/key")
 
 
 def check_step(node: Node) -> None:
