@@ -6,8 +6,8 @@
                                                            router ─▶ streams
             ◀─────────────────── each by its own lock ────
 
-The background thread is one for all databases of the process, and stays: gRPC does not like event
-loops that end before it does.
+The background thread is one for all databases of the process, and stays: connecting again costs no
+thread, and gRPC, where it is needed, does not like event loops that end before it does.
 """
 
 from __future__ import annotations
@@ -318,6 +318,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _after_fork() -> None:
+    """The child has none of the threads: the first to connect there starts one of its own."""
+    global _background, _starting
+    _background, _starting = None, threading.Lock()
     for sender in list(_survivors):
         sender.forked()
 
