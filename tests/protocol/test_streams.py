@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from random import Random  # noqa: TID251 (seeded)
 
@@ -68,11 +69,10 @@ def test_a_length_is_checked_before_anything_behind_it_is_kept() -> None:
 
 
 def test_what_was_whole_before_a_length_that_is_too_large_comes_out() -> None:
-    got = []
+    frames = Incoming(10).feed(PREAMBLE + framed(b"good") + b"\xff" * 4)
+    assert next(frames) == b"good"
     with pytest.raises(WireError):
-        for frame in Incoming(10).feed(PREAMBLE + framed(b"good") + b"\xff" * 4):
-            got.append(frame)  # noqa: PERF402 - it is to be there when the error comes
-    assert got == [b"good"]
+        next(frames)
 
 
 def test_the_limit_may_be_raised_between_two_frames() -> None:
@@ -95,10 +95,8 @@ def test_openings_and_replies_there_and_back() -> None:
 @given(st.binary(max_size=40))
 def test_noise_is_refused_or_read(noise: bytes) -> None:
     for read in (streams.read_opening, streams.read_reply):
-        try:
+        with contextlib.suppress(WireError):
             read(noise)
-        except WireError:
-            pass
 
 
 # --- which door -----------------------------------------------------------------------------------

@@ -69,6 +69,32 @@ class Connection:
         self._connections.closed(self)
 
 
+class _Host:
+    """The pending connections from one address, oldest first."""
+
+    __slots__ = ("silent", "speaking")
+
+    def __init__(self) -> None:
+        self.silent: dict[Connection, None] = {}
+        self.speaking: dict[Connection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.silent) + len(self.speaking)
+
+    def first(self, but: Connection | None) -> Connection | None:
+        """Who is dropped first."""
+        for group in (self.silent, self.speaking):
+            for each in group:
+                if each is not but:
+                    return each
+        return None
+
+    def remove(self, connection: Connection) -> None:
+        """It is pending no more."""
+        self.silent.pop(connection, None)
+        self.speaking.pop(connection, None)
+
+
 class Connections:
     """See the module.
 
@@ -90,7 +116,7 @@ class Connections:
         self._pending_max = max(1, min(pending_max, descriptors_max // 2))
         self._pending_per_host_max = pending_per_host_max
         self._pending: dict[Connection, None] = {}
-        self._hosts: dict[str, dict[Connection, None]] = {}
+        self._hosts: dict[str, _Host] = {}
         self._open: set[Connection] = set()
         self.descriptors = 0
         self.dropped = 0
@@ -115,7 +141,7 @@ class Connections:
         connection = Connection(self, host, port, self._monotonic() + HELLO_SECONDS)
         self._open.add(connection)
         self._pending[connection] = None
-        self._hosts.setdefault(host, {})[connection] = None
+        self._hosts.setdefault(host, _Host()).silent[connection] = None
         self.descriptors += NATIVE_COST
         return connection
 
@@ -130,17 +156,17 @@ class Connections:
     def spoke(self, connection: Connection) -> None:
         """It is not one of those that are dropped first."""
         of_host = self._hosts.get(connection.host)
-        if of_host is not None and connection in of_host:
-            del of_host[connection]
-            of_host[connection] = None
+        if of_host is not None and connection in of_host.silent:
+            del of_host.silent[connection]
+            of_host.speaking[connection] = None
 
     def said_hello(self, connection: Connection) -> None:
         """It is somebody, and is dropped no more."""
         if connection in self._pending:
             del self._pending[connection]
             of_host = self._hosts[connection.host]
-            del of_host[connection]
-            if not of_host:
+            of_host.remove(connection)
+            if not len(of_host):
                 del self._hosts[connection.host]
 
     def closed(self, connection: Connection) -> None:
@@ -177,8 +203,8 @@ class Connections:
     def _drop_one(self, host: str | None, but: Connection | None = None) -> None:
         """The first of ``host``, or of the host that has most."""
         of_host = max(self._hosts.values(), key=len) if host is None else self._hosts[host]
-        victim = next((each for each in of_host if each is not but), None)
-        self._drop(victim or next(each for each in self._pending if each is not but))
+        victim = of_host.first(but) or next(each for each in self._pending if each is not but)
+        self._drop(victim)
 
     def _drop(self, connection: Connection) -> None:
         self.dropped += 1
