@@ -49,7 +49,8 @@ START = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 from postroom.cli.main import main
-sys.argv = ["postroom", "serve", "--insecure", "--data", {data!r}, "--listen", {at!r}, "--join", {at!r}]
+sys.argv = ["postroom", "serve", "--insecure", "--data", {data!r}]
+sys.argv += ["--listen", {at!r}, "--join", {at!r}]
 main()
 """
 

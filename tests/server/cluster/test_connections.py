@@ -59,7 +59,7 @@ def test_a_host_takes_places_from_itself_the_silent_first() -> None:
     door.let_in("a4")
     door.let_in("a5")
     door.let_in("a6")
-    assert door.dropped == ["silent", "newer", "speaks", "newest"]
+    assert door.dropped == ["silent", "newer", "newest", "a4"]
 
 
 def test_of_many_hosts_the_one_with_most_loses() -> None:
