@@ -62,6 +62,7 @@ class NativeDoor:
 
     Attributes:
         sessions: for clients, once there is a node.
+        is_closed: nobody is let in any more.
     """
 
     def __init__(self, security: Security, nodes: NodesService) -> None:
@@ -69,21 +70,27 @@ class NativeDoor:
         self.security = security
         self.nodes = nodes
         self.streams: set[ServedStream] = set()
+        self.is_closed = False
 
     def create(self, connection: Connection) -> ServedStream:
         """For a connection that has asked for a native stream."""
         return ServedStream(self, connection)
 
     def close(self) -> None:
-        """End all streams, after what was written."""
+        """End all streams, after what was written, and let in no more."""
+        self.is_closed = True
         for stream in list(self.streams):
             stream.finish()
 
     async def closed(self) -> None:
-        """Wait, a moment, until all are gone."""
-        async with asyncio.timeout(LINGER_SECONDS + 0.5):
-            while self.streams:
-                await asyncio.sleep(0.005)
+        """Wait, for a moment at most, until all are gone."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LINGER_SECONDS
+        while self.streams and loop.time() < until:
+            await asyncio.sleep(0.005)
+        for stream in list(self.streams):
+            stream.abort()
+        await asyncio.sleep(0)
 
 
 class _Conversation(Protocol):
@@ -128,6 +135,9 @@ class ServedStream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._door.streams.add(self)
+        if self._door.is_closed:
+            self.abort()
+            return
         self.connection.drop = self.abort
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 

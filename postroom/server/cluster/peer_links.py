@@ -105,7 +105,8 @@ class PeerLink:
         dialer = self._peers.dialer
         introduction = self._peers.introduction(self._node_id)
         stream = await dialer.open(self.address, introduction, self._send_queued)
-        _log.info("connected to node %d at %s", self._node_id, self.address)
+        how = "" if stream.is_native else ", over gRPC"
+        _log.info("connected to node %d at %s%s", self._node_id, self.address, how)
         self._stream, self.connected = stream, True
         self.trouble = self._refusal = ""
         self._send_queued()
