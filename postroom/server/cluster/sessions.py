@@ -6,7 +6,7 @@
                                               │ full                                  one a turn
                                               └──▶ Unavailable(retry_after), at once
 
-Plain synchronous code: a shell (:mod:`.store_service`) or a simulation moves the frames. It feeds
+Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
 ``received``; when ``on_output`` is called it takes what there is to send, after whatever else
 happens now, so that all answers of a turn leave in one frame; it does not read from a session that
 is not ``reading``: its client does not take its answers.
