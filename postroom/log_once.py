@@ -44,6 +44,13 @@ def _short_text(value: object, length_max: int) -> str:
     return repr(value[: length_max + 1]) if isinstance(value, bytes) else str(value)
 
 
+def _short(what: Hashable) -> Hashable:
+    """A name that takes no more memory than it is worth, whoever chose it."""
+    if isinstance(what, tuple):
+        return tuple(map(_short, what))
+    return what[:SHOWN_MAX] if isinstance(what, str | bytes) else what
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
@@ -69,6 +76,7 @@ class LogOnce:
             what: names it.
             now: seconds that never go back.
         """
+        what = _short(what)
         last = self._last.pop(what, None)
         self._last[what] = now
         if len(self._last) > KNOWN_MAX:

@@ -34,6 +34,8 @@ def test_what_it_knows_is_limited() -> None:
     for number in range(2 * KNOWN_MAX):
         assert once.begins(number, 0.0)
     assert len(once._last) == KNOWN_MAX
+    assert once.begins(("host", "x" * 1_000_000), 0.0)
+    assert max(len(str(what)) for what in once._last) < 1000
 
 
 def test_who_varies_what_it_does_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

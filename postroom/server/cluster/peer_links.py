@@ -48,6 +48,7 @@ class PeerLink:
         self.trouble = ""
         self._peers = peers
         self._node_id = node_id
+        self._where = shown(address)
         self._queue: list[bytes] = []
         self._bytes = 0
         self._stream: Outgoing | None = None
@@ -85,7 +86,7 @@ class PeerLink:
             try:
                 await self._talk()
                 self._is_refused = False
-                _log.info("lost the connection to node %d at %s", self._node_id, self.address)
+                _log.info("lost the connection to node %d at %s", self._node_id, self._where)
             except NoAnswer as error:
                 self._report(error)
             finally:
@@ -106,7 +107,7 @@ class PeerLink:
         introduction = self._peers.introduction(self._node_id)
         stream = await dialer.open(self.address, introduction, self._send_queued)
         how = "" if stream.is_native else ", over gRPC"
-        _log.info("connected to node %d at %s%s", self._node_id, self.address, how)
+        _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
         self._stream, self.connected = stream, True
         self.trouble = self._refusal = ""
         self._send_queued()
@@ -129,16 +130,16 @@ class PeerLink:
         if self._is_refused:
             self._report_refusal()
         elif self.connected:
-            _log.info("lost the connection to node %d at %s", self._node_id, self.address)
+            _log.info("lost the connection to node %d at %s", self._node_id, self._where)
         else:
             _log.debug(
-                "no connection to node %d at %s: %s", self._node_id, self.address, self.trouble
+                "no connection to node %d at %s: %s", self._node_id, self._where, self.trouble
             )
 
     def _report_refusal(self) -> None:
         """Once, until it is accepted."""
         level = logging.DEBUG if self.trouble == self._refusal else logging.WARNING
-        _log.log(level, "node %d at %s refuses: %s", self._node_id, self.address, self.trouble)
+        _log.log(level, "node %d at %s refuses: %s", self._node_id, self._where, self.trouble)
         self._refusal = self.trouble
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from postroom.log_once import shown
 from postroom.protocol.streams import UNAVAILABLE
 from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
@@ -156,7 +157,7 @@ class Peers:
         known = None if self._nodes is None else self._nodes.by_store(store_id)
         if known is None or self._where(known) == address or known.node_id == self._me.sender:
             return
-        _log.info("node %d is at %s now", known.node_id, address)
+        _log.info("node %d is at %s now", known.node_id, shown(address))
         self._moved[known.node_id] = (known.address, address)
         self.follow(self._nodes)
 

@@ -246,7 +246,7 @@ class Place:
             _log.error(
                 "the node at %s is in another cluster than this one (%s, not %s): they do not mix; "
                 "correct --join, or empty the folder of the one that is in the wrong one",
-                address, theirs.cluster_id.hex(), record.cluster_id.hex(),
+                shown(address), theirs.cluster_id.hex(), record.cluster_id.hex(),
             )  # fmt: skip
         return False
 

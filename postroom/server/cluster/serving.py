@@ -25,6 +25,7 @@ from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
 from postroom.kv.leveldb import LevelDBEngine
 from postroom.limits import DISK_RESERVE_BYTES
+from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes
 from postroom.server.cluster import formation
@@ -95,6 +96,7 @@ class ServedNode:
         self._nodes_service = NodesService(self._security, self._hello)
         self._doors = Doors(settings.listen, self._security, self._nodes_service)
         self._dialer = Dialer(self._security)
+        self._said = LogOnce()
         self._driver: AsyncioDriver | None = None
         self._peers: Peers | None = None
         self._sessions: Sessions | None = None
@@ -210,14 +212,17 @@ class ServedNode:
         except Invalid as error:
             return Verdict(refusal=str(error))
         except (Retryable, Error) as error:
-            _log.info("cannot admit %s now: %s", application.address, error)
+            _log.info("cannot admit %s now: %s", shown(application.address), shown(error))
             return Verdict()
 
     async def _not_there(self, application: Application) -> Verdict | None:
         """Else a wrong --advertise would take the place of the node that is really there."""
         found = await store_at(self._security, application.address)
         if found is None:
-            _log.warning("cannot admit %s: it cannot be reached from here", application.address)
+            self._said.log(
+                _log, application.address, self._clock.monotonic(),
+                "cannot admit %s: it cannot be reached from here", application.address,
+            )  # fmt: skip
             return Verdict()
         if found == application.store_id:
             return None

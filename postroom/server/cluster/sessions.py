@@ -30,8 +30,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
-from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.kv.clock import LOGICAL_BITS, ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -172,7 +173,12 @@ class Session:
             elif type(message) is frames.Hello:
                 self._on_hello(message)
         except (WireError, VersionMismatch) as error:
-            _log.warning("the stream of client %s is closed: %s", self._peer, error)
+            host = self._peer.rpartition(":")[0]
+            now = (self._node.clock.reading() >> LOGICAL_BITS) / 1000
+            self._sessions.said.log(
+                _log, (host, str(error)), now,
+                "the stream of client %s is closed: %s", self._peer, error,
+            )  # fmt: skip
             self.end(error if isinstance(error, Error) else Invalid(str(error)))
 
     def take(self) -> bytes | None:
@@ -385,11 +391,13 @@ class Sessions:
     Attributes:
         node: whose.
         admission: how much is under way.
+        said: what was logged of them.
     """
 
     def __init__(self, node: Node, limits: Limits | None = None) -> None:
         self.node = node
         self.admission = Admission(limits or Limits())
+        self.said = LogOnce()
         self._open: dict[bytes, Session] = {}
 
     def __len__(self) -> int:
