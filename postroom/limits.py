@@ -38,3 +38,13 @@ CACHE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
+
+HELLO_SECONDS: Final = 5.0
+"""Who connects must have agreed on TLS, and said who it is, in this time."""
+CONNECTIONS_MAX: Final = 10_000
+"""Of a node, or fewer, so that descriptors are left for storage (``DESCRIPTORS_RESERVED``)."""
+CONNECTIONS_PENDING_MAX: Final = 1_000
+CONNECTIONS_PENDING_PER_HOST_MAX: Final = 128
+"""Connections that have not said who they are. Of those, the oldest is dropped for a newer one."""
+DESCRIPTORS_RESERVED: Final = 256
+"""File descriptors that connections leave to storage, to the log, and to the node's own calls."""

@@ -19,7 +19,7 @@ from postroom.cli.options import quiet_grpc
 from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
-from postroom.server.local_cluster import LocalCluster, LocalNode, check_installed
+from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import LocalFolder
 
 LOOK_SECONDS = 0.5
@@ -51,7 +51,6 @@ def cluster(
     Prints where to connect once all nodes serve. Kill a node to see what the others do: it is not
     started again. Without --path, all data is gone when it ends.
     """
-    check_installed()
     quiet_grpc()
     with contextlib.ExitStack() as stack:
         place = path

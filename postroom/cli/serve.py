@@ -9,7 +9,6 @@ import random  # noqa: TID251 - here an instance is made, to be passed in
 import signal
 import stat
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ import typer
 
 from postroom.cli.options import quiet_grpc
 from postroom.client.remote import grpc_environment
-from postroom.errors import Error, how_to_install
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.server.local_folder import check_no_local_cluster
@@ -110,12 +108,10 @@ def serve(
     The first nodes, each started with the same --join list, form the cluster by themselves.
     Standard error says "ready" and the address once the node serves.
     """
-    if find_spec("grpc") is None or find_spec("grpc_health") is None:
-        raise Error(f"serving needs gRPC: {how_to_install('server')}")
     grpc_environment.prepare()
     if not verbose:
         quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here
-    from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - needs gRPC
+    from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - slow to load
 
     _log_to_standard_error(verbose=verbose)
     if stop_at_end_of_input and not _input_is_a_pipe():
@@ -154,11 +150,11 @@ def _input_is_a_pipe() -> bool:
 
 
 async def _run(settings: Settings, *, stop_at_end_of_input: bool) -> None:
-    from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - needs gRPC
+    from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - slow to load
 
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
-    node = ServedNode(settings, SystemClock(), randomness)  # on the loop: gRPC's server needs it
+    node = ServedNode(settings, SystemClock(), randomness)  # on the loop: its doors need it
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, node)
@@ -194,7 +190,7 @@ def _security(
     key: Path | None,
     token_file: Path | None,
 ) -> Security:
-    from postroom.server.cluster.security import (  # noqa: PLC0415 - needs gRPC
+    from postroom.server.cluster.security import (  # noqa: PLC0415 - slow to load
         Certificates,
         Security,
         Tokens,

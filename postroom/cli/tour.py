@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from postroom.cli.options import quiet_grpc
-from postroom.server.local_cluster import check_installed
 
 NODES_MAX = 9
 
@@ -78,7 +77,6 @@ def _on_cluster(
         demonstrate_on_cluster,
     )
 
-    check_installed()
     quiet_grpc()
     randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
     running = demonstrate_on_cluster(path, nodes, flights or FLIGHTS, randomness, fresh=fresh)

@@ -21,16 +21,25 @@ Invariants:
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.keys import raft_log_prefix
+from postroom.log_once import LogOnce
 from postroom.raft.group import Group
 from postroom.raft.journal import Journal
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
-from postroom.raft.messages import Envelope, decode_frame, encode_frame, frames_of
+from postroom.raft.messages import (
+    Envelope,
+    Frame,
+    Message,
+    decode_frame,
+    encode_frame,
+    frames_of,
+)
 from postroom.raft.options import RaftOptions
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
@@ -39,6 +48,8 @@ from postroom.raft.transport import Transport
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
+
+logger = logging.getLogger(__name__)
 
 
 class Consensus:
@@ -53,7 +64,8 @@ class Consensus:
         options: times and sizes.
         wall_milliseconds: the wall clock, told to peers with every frame.
         on_peer_clock: called with a peer and its wall clock when a frame of it comes.
-        on_malformed: called with the sender of a frame that was dropped because it is malformed.
+        on_malformed: called with the sender of what was dropped, because it is malformed or names
+            what nobody can have reached.
     """
 
     def __init__(  # noqa: PLR0913  # by keyword: what a node is made of
@@ -80,6 +92,7 @@ class Consensus:
         self._on_peer_clock = on_peer_clock
         self._on_malformed = on_malformed
         self._liveness = Liveness(monotonic, self._options)
+        self._said = LogOnce()
         self._peers_changed = self._has_peers = self._beats = False
         self._groups: dict[int, Group] = {}
         self._ready: dict[int, Group] = {}
@@ -266,18 +279,31 @@ class Consensus:
 
     def _receive(self, now: float) -> None:
         for sender, received in self._transport.receive():
-            frame = decode_frame(received, sender)
-            if frame is None:
-                self._on_malformed(sender)
+            frame, problem = decode_frame(received)
+            addressed = [] if frame is None else self._addressed(frame)
+            lie = next((lie for each in addressed if (lie := each[0].beyond_reach(each[1]))), None)
+            if frame is None or lie is not None:
+                self._distrust(sender, f"malformed: {problem}" if lie is None else lie)
                 continue
             self._on_peer_clock(sender, frame.wall_milliseconds)
             if self._liveness.hear(sender, now, frame.entries_version):
                 for group in self._groups.values():
                     group.on_return(sender, now)
-            for group_id, message in frame.envelopes:
-                addressed = self._groups.get(group_id)
-                if addressed is not None:
-                    addressed.deliver(sender, message)
+            for group, message in addressed:
+                group.deliver(sender, message)
+
+    def _addressed(self, frame: Frame) -> list[tuple[Group, Message]]:
+        """What ``frame`` says, to the groups that are here."""
+        groups = self._groups
+        return [(groups[id_], message) for id_, message in frame.envelopes if id_ in groups]
+
+    def _distrust(self, sender: NodeId, problem: str) -> None:
+        """Something of ``sender`` was dropped, and what comes from it may be worth nothing."""
+        self._said.log(
+            logger, (sender, problem), self._monotonic(),
+            "dropped a frame of node %s: %s", sender, problem,
+        )  # fmt: skip
+        self._on_malformed(sender)
 
     def _look_around(self, now: float) -> None:
         """Once a heartbeat: who has fallen silent, and who is to hear from this node."""

@@ -35,6 +35,7 @@ from postroom.raft.membership import Change
 from postroom.raft.messages import COMMAND_BYTES_MAX, Append, Appended, Message, PreVote
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Command, Done, Proposals, encoded
+from postroom.raft.reach import beyond_reach
 from postroom.raft.replication import Feeding, Following, Progress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.spool import Spool
@@ -222,6 +223,10 @@ class Group:
             self._wake(self)
 
     # What the node's set of groups calls.
+
+    def beyond_reach(self, message: Message) -> str | None:
+        """What ``message`` names that nobody can have reached; ``None``: nothing."""
+        return beyond_reach(message, self.core.term, self.core.journal.last_index)
 
     def deliver(self, sender: NodeId, message: Message) -> None:
         """A message for the next turn."""

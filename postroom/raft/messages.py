@@ -26,7 +26,6 @@ effect, and runs no code that the bytes name.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, TypeAlias
 
@@ -34,9 +33,6 @@ import msgspec
 
 from postroom.raft.journal import ENTRIES_VERSION, is_payload
 from postroom.raft.membership import Members
-from postroom.raft.state_machine import NodeId
-
-logger = logging.getLogger(__name__)
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -191,25 +187,19 @@ def _bytes_of(message: Message) -> int:
     return len(message.data) if isinstance(message, Chunk) else 0
 
 
-def decode_frame(frame: bytes, sender: NodeId) -> Frame | None:
-    """What ``frame`` says; nothing, with the reason logged, if it is not sound."""
-    problem = None
+def decode_frame(frame: bytes) -> tuple[Frame | None, str]:
+    """What ``frame`` says; nothing, and why, if it is not sound."""
     if len(frame) > FRAME_BYTES_MAX:
-        problem = f"{len(frame)} bytes are too large"
-    else:
-        try:
-            decoded = _decoder.decode(frame)
-        except (ValueError, RecursionError, msgspec.DecodeError) as error:
-            problem = f"unknown version {_version(frame)}" if _is_other(frame) else str(error)
-        else:
-            if decoded.version != WIRE_VERSION:
-                problem = f"unknown version {decoded.version}"
-            elif all(_is_sound(message) for _, message in decoded.envelopes):
-                return decoded
-            else:
-                problem = "it contradicts itself"
-    logger.warning("dropped a malformed frame from %s: %s", sender, problem)
-    return None
+        return None, f"{len(frame)} bytes are too large"
+    try:
+        decoded = _decoder.decode(frame)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        return None, f"unknown version {_version(frame)}" if _is_other(frame) else str(error)
+    if decoded.version != WIRE_VERSION:
+        return None, f"unknown version {decoded.version}"
+    if all(_is_sound(message) for _, message in decoded.envelopes):
+        return decoded, ""
+    return None, "it contradicts itself"
 
 
 def _is_other(frame: bytes) -> bool:

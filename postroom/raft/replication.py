@@ -28,16 +28,19 @@ Invariants:
 * A follower commits no further than the message showed its log to agree (figure 2: "index of last
   new entry"), however long its log is.
 * A leader commits by counting only entries of its own term (section 5.4.2).
-* Only answers of the leader's own term, by members, are counted.
+* Only answers of the leader's own term, by members, are counted, and none that speaks of more than
+  the member was sent.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 
 from pysyncobj.node import Node
 
+from postroom.log_once import LogOnce
 from postroom.raft.election import Elections
 from postroom.raft.journal import ENTRIES_VERSION
 from postroom.raft.liveness import Liveness
@@ -45,6 +48,8 @@ from postroom.raft.messages import Append, Appended, Entry
 from postroom.raft.snapshot_sender import SnapshotSender
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class _Progress:
     bytes_in_flight: int = 0
     is_quiet: bool = False
     is_installing: bool = False
+    offered: int = 0
+    """Up to where it can have this leader's log by what it was sent in this term."""
 
     def sent(self, last_index: int, size: int) -> None:
         """A message with entries is under way."""
@@ -106,6 +113,7 @@ class Feeding:
         self._heartbeat_at = 0.0
         self._settled_since: float | None = None
         self._term = -1
+        self._said = LogOnce()
 
     def deadline(self) -> float | None:
         """When the next heartbeat is due; ``None`` if there is nobody to hear it."""
@@ -191,10 +199,25 @@ class Feeding:
             return
         progress = self._progress.setdefault(peer, _Progress())
         progress.is_quiet, progress.is_installing = message.quiet, message.installing
-        if message.success:
+        if message.success and message.index > self._can_have(progress):
+            self._said.log(
+                logger, sender, core.now,
+                "dropped what node %s says, that it has entry %d: it was sent no such entry",
+                sender, message.index,
+            )  # fmt: skip
+        elif message.success:
             self._acknowledged(peer, progress, message.index)
         else:
             self._missed(peer, progress, message.index)
+
+    def _can_have(self, progress: _Progress) -> int:
+        """Up to where a peer can have this log: what it was sent, and what was before this term.
+
+        It answers with what it has committed, if that is more than a message showed: entries of
+        earlier terms, which this leader had when it was elected, or what it was sent by this one.
+        """
+        first = self._core.first_index_of_term
+        return max(progress.offered, 0 if first is None else first - 1)
 
     def advance_commit(self) -> None:
         """Commit what a majority has, if it is of this leader's term (section 5.4.2)."""
@@ -278,6 +301,8 @@ class Feeding:
         core = self._core
         if core.now - core.answered_at[peer] <= core.options.snapshot_silent_seconds_max:
             sent = self._snapshots.feed(peer)
+            progress = self._progress[peer]
+            progress.offered = max(progress.offered, self._snapshots.index_for(peer))
         else:
             self._snapshots.end(peer)
             sent = False
@@ -314,6 +339,8 @@ class Feeding:
         message = Append(
             core.term, prev_index, prev_term, core.commit_index, base_index, entries, quiet
         )
+        progress = self._progress[peer]
+        progress.offered = max(progress.offered, prev_index + len(entries))
         core.send(peer.id, message)
 
     def _forget_former_peers(self) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.errors import Error, how_to_install
 from postroom.server.local_folder import HOST, LocalFolder
 
 STOP_SECONDS: Final = 10.0
@@ -139,15 +138,3 @@ class LocalCluster:
                 node.process.wait()
         self._lifeline.close()
         self._nodes_end.close()
-
-
-def check_installed() -> None:
-    """Make sure that nodes can be started.
-
-    Raises:
-        Error: what they need is missing.
-    """
-    from importlib.util import find_spec  # noqa: PLC0415 - used here only
-
-    if find_spec("grpc") is None or find_spec("grpc_health") is None:
-        raise Error(f"serving needs gRPC: {how_to_install('server')}")

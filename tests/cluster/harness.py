@@ -41,6 +41,7 @@ class NodeProcess:
     """One node: its folder, its address, and its process, if it runs.
 
     Attributes:
+        project: where its sources are.
         lines: what it has written to standard error, in all its lives.
     """
 
@@ -52,6 +53,7 @@ class NodeProcess:
         self.address = place.address(number)
         self.join = join
         self.lines: list[str] = []
+        self.project = PROJECT
         self._place = place
         self._options = options
         self._clock = disk.folder.with_name(f"{disk.folder.name}-{number}.clock")
@@ -101,8 +103,8 @@ class NodeProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            cwd=PROJECT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(self.project)},
+            cwd=self.project,
             process_group=0,  # Ctrl-C is the test's; what stands still dies with the test too
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
@@ -207,6 +209,7 @@ class ClusterProcesses:
         self, folder: Path, place: Place, options: tuple[str, ...], disk_bytes: int | None
     ) -> None:
         self.nodes: list[NodeProcess] = []
+        self.project = PROJECT
         self._folder = folder
         self.place = place
         self._options = options
@@ -239,6 +242,7 @@ class ClusterProcesses:
         size = self._disk_bytes
         disk = Folder(folder) if size is None else SmallDisk(folder, size)
         node = NodeProcess(number, disk, self.place, join, self._options)
+        node.project = self.project
         self.nodes.append(node)
         return node
 

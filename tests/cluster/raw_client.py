@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from typing import Self
 
-import grpc.aio
-
-from postroom.client.remote.connection import METHOD
-from postroom.protocol import frames
+from postroom.protocol import frames, streams
 from postroom.protocol.requests import decode_result
 from postroom.ranges.requests import Get
 
@@ -22,16 +19,17 @@ class RawClient:
         self._runner = asyncio.Runner()
         self._number = 0
         self._clock = 0
-        self._channel: Any = None
-        self._stream: Any = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+        self._incoming: streams.Incoming
+        self._received: list[bytes] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-            self._runner.run(self._channel.close())
+        if self._writer is not None:
+            self._writer.close()
         self._runner.close()
 
     def connect(self, address: str) -> None:
@@ -53,21 +51,31 @@ class RawClient:
         return self._runner.run(asyncio.wait_for(self._answer(), ANSWER_SECONDS))
 
     async def _connect(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
-        self._stream = self._channel.stream_stream(METHOD)()
+        host, port = address.rsplit(":", 1)
+        self._reader, self._writer = await asyncio.open_connection(host, int(port))
+        self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
+        self._writer.write(streams.opening_bytes(streams.Opening(streams.TALK)))
+        assert isinstance(streams.read_reply(await self._read()), streams.Accepted)
         await self._write(frames.Hello(frames.PROTOCOL_VERSION, b"rawraw01", 1))
-        welcome = frames.from_node(await self._stream.read())
+        welcome = frames.from_node(await self._read())
         assert isinstance(welcome, frames.Welcome)
         self._clock = welcome.clock
 
     async def _write(self, frame: object) -> None:
-        await self._stream.write(frames.encode(frame))
+        assert self._writer is not None
+        self._writer.write(streams.framed(frames.encode(frame)))
+        await self._writer.drain()
+
+    async def _read(self) -> bytes:
+        while not self._received:
+            data = await self._reader.read(65536)
+            assert data, "the node has closed the stream"
+            self._received += self._incoming.feed(data)
+        return self._received.pop(0)
 
     async def _answer(self) -> bytes | str | None:
         while True:
-            frame = await self._stream.read()
-            assert frame is not grpc.aio.EOF, "the node has closed the stream"
-            message = frames.from_node(frame)
+            message = frames.from_node(await self._read())
             if isinstance(message, frames.Answers):
                 break
             assert isinstance(message, frames.Welcome), message

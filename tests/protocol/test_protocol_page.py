@@ -16,11 +16,12 @@ import pytest
 
 from postroom.client.remote.router import Router
 from postroom.messaging.requests import EnqueueMessage
-from postroom.protocol import frames
+from postroom.protocol import frames, streams
 from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
 from postroom.protocol.requests import ANSWERS, DescribeNode, WriteRequest
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
+from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.puppets import Asked
@@ -59,6 +60,13 @@ class Overheard:
             self.note("←", frame)
             self.router.received(1, frame)
 
+    def note_first(self, arrow: str, data: bytes) -> None:
+        """A preamble and a frame, as they are sent."""
+        (frame,) = streams.Incoming().feed(data)
+        preamble = streams.PREAMBLE.decode().strip()
+        self.lines.append(f"{arrow} {preamble} {plain(msgspec.msgpack.decode(frame))}")
+        self.lines += [f"    {line}" for line in textwrap.wrap(data.hex(" "), 96)]
+
     def note(self, arrow: str, frame: bytes) -> None:
         told = textwrap.wrap(plain(msgspec.msgpack.decode(frame)), 110, break_long_words=False)
         self.lines += [f"{arrow} {told[0]}", *(f"  {line}" for line in told[1:])]
@@ -85,6 +93,9 @@ def plain(value: Any) -> str:
 def conversation() -> str:
     store = Store()
     overheard = Overheard(Sessions(store.node))
+    opening, accepted = streams.Opening(streams.TALK), streams.Accepted()
+    overheard.note_first("→", streams.opening_bytes(opening))
+    overheard.note_first("←", streams.reply_bytes(accepted))
     router = overheard.router = Router(["node:7400"], overheard, store.clock.monotonic, Random(1))
     router.start()
     router.tick()
@@ -143,6 +154,10 @@ def test_every_request_and_write_is_in_the_tables() -> None:
     kinds = [*ANSWERS, *WriteRequest.__args__]
     names = {kind.__struct_config__.tag for kind in kinds}
     assert names <= told
-    assert told - names <= {NOT_LEASEHOLDER, CLOCK_AHEAD, WITHDRAWN}
-    assert str(f"{frames.FRAME_BYTES_MAX:,}") in page
+    codes = {streams.UNAVAILABLE, streams.DENIED, streams.REFUSED, streams.MALFORMED}
+    assert told - names <= {NOT_LEASEHOLDER, CLOCK_AHEAD, WITHDRAWN, *codes}
+    for limit in (frames.FRAME_BYTES_MAX, streams.OPENING_BYTES_MAX, MESSAGE_BYTES_MAX):
+        assert f"{limit:,}" in page
+    for code in codes:
+        assert f"`{code}`" in page
     assert str(f"{frames.REQUESTS_PER_FRAME_MAX:,}") in page

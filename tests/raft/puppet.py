@@ -21,6 +21,7 @@ from postroom.raft.messages import (
 )
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
+from postroom.raft.replication import _Progress
 from tests.raft.cluster import GROUP_ID, HistoryMachine
 
 NOOP_PAYLOAD = b"\x01"
@@ -62,7 +63,7 @@ class Puppets:
     # The transport of the real member.
 
     def send(self, to: int, frame: bytes) -> None:
-        decoded = decode_frame(frame, 1)
+        decoded = decode_frame(frame)[0]
         assert decoded is not None
         self.outbound += [(to, message) for _, message in decoded.envelopes]
 
@@ -113,7 +114,11 @@ class Puppets:
         return self.group.term
 
     def acknowledge(self, node: int = 2) -> list[tuple[int, Message]]:
-        """``node`` has all that the real member has."""
+        """``node`` has all that the real member has, and was sent it."""
+        peer = self.group.core.peer(node)
+        if peer is not None:
+            progress = self.group._feeding._progress.setdefault(peer, _Progress())
+            progress.offered = self.group.last_index
         return self.turn((node, Appended(self.group.term, True, self.group.last_index)))
 
     def log(self) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ def test_messages_of_all_groups_to_a_peer_share_a_frame() -> None:
     puppets.send = lambda to, frame: frames.append((to, frame))  # type: ignore[method-assign]
     puppets.wait(1.1)
     assert [to for to, _ in frames] == [2, 3]
-    frame = decode_frame(frames[0][1], 1)
+    frame = decode_frame(frames[0][1])[0]
     assert frame is not None
     assert {group for group, _ in frame.envelopes} == {GROUP_ID, 8}
 

@@ -105,7 +105,7 @@ def test_entries_terms_and_votes_need_a_sync() -> None:
     assert puppets.consensus.needs_sync
     puppets.consensus.release()
     puppets.now += 1.2
-    puppets.stage((2, Vote(2, 9, 9)))
+    puppets.stage((2, Vote(2, 9, 1)))
     assert puppets.consensus.needs_sync
 
 

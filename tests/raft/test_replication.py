@@ -88,7 +88,7 @@ def test_a_leader_sends_what_it_was_given_and_commits_by_majority() -> None:
     assert sent == [(2, ((1, b"\0x"),)), (3, ((1, b"\0x"),))]
     puppets.turn((2, Appended(1, True, 2)))
     assert puppets.outcomes == []
-    puppets.turn((4, Appended(1, True, 2)))
+    puppets.acknowledge(4)
     assert puppets.outcomes == [Outcome.APPLIED]
 
 

@@ -193,6 +193,6 @@ def test_a_straw_poll_is_still_refused_meanwhile() -> None:
     puppets = leading()
     puppets.group.transfer_leadership(3)
     puppets.turn()
-    answers = puppets.ask(2, PreVote(2, 9, 9))
+    answers = puppets.ask(2, PreVote(2, 9, 1))
     assert [type(answer).__name__ for answer in answers] == ["PreVoted"]
     assert not answers[0].granted  # type: ignore[union-attr]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import grpc
 import trustme
 
 import postroom
+from postroom.server.cluster.security import Certificates, Security, Tokens
 
 
 class Authority:
@@ -32,11 +32,7 @@ class Authority:
         certificate, key = self.issue(name)
         return postroom.TLS(self.ca, certificate, key)
 
-    def server(self) -> grpc.ServerCredentials:
+    def server(self, tokens: Tokens | None = None) -> Security:
         """For 127.0.0.1; wants to see certificates of clients."""
         certificate, key = self.issue("127.0.0.1")
-        return grpc.ssl_server_credentials(
-            [(key.read_bytes(), certificate.read_bytes())],
-            root_certificates=self.ca.read_bytes(),
-            require_client_auth=True,
-        )
+        return Security(Certificates(self.ca, certificate, key), tokens)

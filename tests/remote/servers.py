@@ -1,7 +1,8 @@
-"""Nodes behind gRPC on loopback, for clients in the same process.
+"""Nodes on loopback, for clients in the same process.
 
-A :class:`Server` is a node in memory, its sessions and a gRPC server, on an event loop in another
-thread. It can be stopped and started again on the same port, with what it had stored.
+A :class:`Server` is a node in memory, its sessions and its doors, on an event loop in another
+thread. It can be stopped and started again on the same port, with what it had stored. It speaks
+native streams and gRPC; or, if it is *old*, gRPC alone, as nodes of the first release did.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeVar
 
-import grpc
 import grpc.aio
 
 from postroom.errors import Unavailable
@@ -22,8 +22,13 @@ from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.doors import Doors
+from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.grpc_server import SERVER_OPTIONS
+from postroom.server.cluster.grpc_services import Doorkeeper, GrpcStore, server_credentials
+from postroom.server.cluster.nodes_service import NodesService
+from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.cluster.store_service import SERVER_OPTIONS, Authorize, StoreService
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
 
@@ -42,20 +47,21 @@ class Server:
     """See the module.
 
     Args:
-        authorize: who may come in.
-        credentials: for TLS; ``None``: without.
+        security: who may come in; ``None``: everybody.
         limits: what the node takes on.
+        old: it speaks gRPC only.
     """
 
     def __init__(
         self,
-        authorize: Authorize | None = None,
-        credentials: grpc.ServerCredentials | None = None,
+        security: Security | None = None,
         limits: Limits | None = None,
+        *,
+        old: bool = False,
     ) -> None:
-        self._authorize = authorize
-        self._credentials = credentials
+        self._security = security or Security(None)
         self._limits = limits
+        self.old = old
         self._disk = MemoryDisk()
         self._port = 0
         self._loop = _loop()
@@ -87,18 +93,32 @@ class Server:
         self._driver = AsyncioDriver(node, Random(2))
         self._driver.start()
         self.sessions = Sessions(node, self._limits)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers(
-            (StoreService(self.sessions, self._authorize).handler(),)
-        )
         address = f"127.0.0.1:{self._port}"
-        if self._credentials is None:
+        if self.old:
+            await self._listen_for_grpc(address)
+            return
+        nodes = NodesService(self._security, lambda: Hello(b"s" * 16, (), None))
+        self.doors = Doors(address, self._security, nodes)
+        self.doors.serve_clients(self.sessions)
+        await self.doors.open()
+        self._port = self.doors.port
+
+    async def _listen_for_grpc(self, address: str) -> None:
+        store = GrpcStore(self._security, Doorkeeper())
+        store.sessions = self.sessions
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((store,))
+        credentials = server_credentials(self._security)
+        if credentials is None:
             self._port = self._server.add_insecure_port(address)
         else:
-            self._port = self._server.add_secure_port(address, self._credentials)
+            self._port = self._server.add_secure_port(address, credentials)
         await self._server.start()
 
     async def _stop(self) -> None:
         self.sessions.end_all(Unavailable("the node stops"))
-        await self._server.stop(1.0)
+        if self.old:
+            await self._server.stop(1.0)
+        else:
+            await self.doors.close()
         await self._driver.close()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 import postroom
@@ -19,14 +18,29 @@ from postroom.client.remote.connect import parsed
 from postroom.errors import AccessDenied, Invalid, TransactionConflict, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.security import Tokens
 from tests.client.test_asyncio import on_a_loop, reap, send, until_it_waits
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server
 
 
+@pytest.fixture(params=[False, True], ids=["native", "grpc"])
+def old(request: pytest.FixtureRequest) -> bool:
+    """Whether the node is one of the first release, which speaks gRPC only."""
+    which: bool = request.param
+    return which
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def either(old: bool) -> Iterator[Server]:
+    """A node of either kind."""
+    with Server(old=old) as server:
         yield server
 
 
@@ -90,19 +104,42 @@ def test_one_address_that_can_be_reached_is_enough(server: Server) -> None:
         assert db.get(b"a") == b"1"
 
 
-def test_without_grpc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(Invalid, match=r"pip install \"postroom\[server\]\""):
-        postroom.connect("127.0.0.1:7400", insecure=True)
+def test_without_grpc_a_client_lacks_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server(old=True) as old:
+        monkeypatch.setitem(sys.modules, "grpc", None)
+        with postroom.connect(server.address, insecure=True) as db:
+            db.put(b"a", b"1")
+            assert db.get(b"a") == b"1"
+        with pytest.raises(Unavailable, match=r"pip install \"postroom\[server\]\""):
+            postroom.connect(old.address, insecure=True, timeout=0.5)
+        monkeypatch.undo()
+
+
+NO_GRPC = """
+import sys
+import postroom
+
+with postroom.connect(sys.argv[1], insecure=True) as db:
+    db.put(b"a", b"1")
+print([name for name in sys.modules if name.startswith("grpc")])
+"""
+
+
+def test_grpc_is_not_loaded_where_it_is_not_needed(server: Server) -> None:
+    command = [sys.executable, "-c", NO_GRPC, server.address]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "[]\n"
 
 
 # --- who may come in
 
 
-def test_with_certificates_of_one_authority(tmp_path: Path) -> None:
+def test_with_certificates_of_one_authority(tmp_path: Path, old: bool) -> None:
     authority = Authority(tmp_path / "ca")
     with (
-        Server(credentials=authority.server()) as server,
+        Server(authority.server(), old=old) as server,
         postroom.connect(server.address, tls=authority.client()) as db,
     ):
         db.put(b"a", b"1")
@@ -114,19 +151,21 @@ def _foreign_client(tmp_path: Path, own: Authority) -> postroom.TLS:
     return postroom.TLS(own.ca, foreign.certificate, foreign.key)
 
 
-def test_a_node_of_another_authority_is_refused(tmp_path: Path) -> None:
+def test_a_node_of_another_authority_is_refused(tmp_path: Path, old: bool) -> None:
     authority = Authority(tmp_path / "ca")
     tls = Authority(tmp_path / "foreign").client()
     with (
-        Server(credentials=authority.server()) as server,
+        Server(authority.server(), old=old) as server,
         pytest.raises(AccessDenied, match="ca="),
     ):
         postroom.connect(server.address, tls=tls, timeout=3.0)
 
 
-def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(tmp_path: Path) -> None:
+def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(
+    tmp_path: Path, old: bool
+) -> None:
     authority = Authority(tmp_path / "ca")
-    with Server(credentials=authority.server()) as server:
+    with Server(authority.server(), old=old) as server:
         for tls in (_foreign_client(tmp_path, authority), postroom.TLS(authority.ca)):
             with pytest.raises(AccessDenied, match="certificate"):
                 postroom.connect(server.address, tls=tls, timeout=0.5)
@@ -166,9 +205,11 @@ def test_files_that_are_of_no_use_are_named_at_once(tmp_path: Path) -> None:
             postroom.connect("127.0.0.1:1", tls=tls)
 
 
-def test_a_node_whose_certificate_is_for_another_host_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_node_whose_certificate_is_for_another_host_is_refused_at_once(
+    tmp_path: Path, old: bool
+) -> None:
     authority = Authority(tmp_path / "ca")
-    with Server(credentials=authority.server()) as server:
+    with Server(authority.server(), old=old) as server:
         elsewhere = server.address.replace("127.0.0.1", "localhost")
         with pytest.raises(AccessDenied, match="names this address"):
             postroom.connect(elsewhere, tls=authority.client(), timeout=10.0)
@@ -181,26 +222,39 @@ def test_a_token_that_no_node_can_accept(token: str) -> None:
     assert token not in str(refused.value)
 
 
-async def _wants_token(context: Any) -> None:
-    if ("authorization", "Bearer sesame") not in context.invocation_metadata():
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not one of the tokens")
-
-
-def test_a_wrong_token_is_refused_at_once() -> None:
-    with Server(_wants_token) as server:
-        for token in (None, "open"):
-            with pytest.raises(AccessDenied, match=r"not one of the tokens.*token"):
-                postroom.connect(server.address, insecure=True, token=token)
-        with postroom.connect(server.address, insecure=True, token="sesame") as db:
+def test_a_wrong_token_is_refused_at_once(tmp_path: Path, old: bool) -> None:
+    authority = Authority(tmp_path / "ca")
+    (tmp_path / "tokens").write_text("sesame\n")
+    security, tls = authority.server(Tokens(tmp_path / "tokens")), authority.client()
+    with Server(security, old=old) as server:
+        for token, words in ((None, "asks for a token"), ("open", "not known here.*token=")):
+            with pytest.raises(AccessDenied, match=words):
+                postroom.connect(server.address, tls=tls, token=token)
+        with postroom.connect(server.address, tls=tls, token="sesame") as db:
             db.put(b"a", b"1")
 
 
 # --- nodes that go away
 
 
-def test_a_restart_is_a_pause(server: Server, db: postroom.Database) -> None:
+def test_a_restart_is_a_pause(either: Server) -> None:
+    with postroom.connect(either.address, insecure=True) as db:
+        _restart_under(db, either)
+
+
+@pytest.mark.parametrize("upgraded", [True, False])
+def test_a_client_goes_on_when_a_node_comes_back_as_another_version(upgraded: bool) -> None:
+    with (
+        Server(old=upgraded) as server,
+        postroom.connect(server.address, insecure=True) as db,
+    ):
+        _restart_under(db, server, old=not upgraded)
+
+
+def _restart_under(db: postroom.Database, server: Server, *, old: bool | None = None) -> None:
     db.put(b"a", b"1")
     server.stop()
+    server.old = server.old if old is None else old
     results: list[Any] = []
     threads = [
         threading.Thread(target=lambda n=n: results.append(db.increment(b"n%d" % n)))
@@ -312,27 +366,33 @@ import postroom
 db = postroom.connect(sys.argv[1], insecure=True)
 child = os.fork()
 if child == 0:
-    for act in (lambda: db.get(b"a"), lambda: postroom.connect(sys.argv[1], insecure=True)):
-        try:
-            act()
-        except postroom.Invalid as error:
-            print("child:", error, flush=True)
+    try:
+        db.get(b"a")
+    except postroom.Invalid as error:
+        print("child:", error, flush=True)
+    try:
+        with postroom.connect(sys.argv[1], insecure=True) as own:
+            own.put(b"a", b"child's")
+    except postroom.Error as error:
+        print("child:", error, flush=True)
     os._exit(0)
 print("ended with", os.waitpid(child, 0)[1], db.get(b"a"), flush=True)
 db.close()
 """
 
 
-def test_the_child_of_a_fork_is_told_and_the_parent_goes_on(server: Server) -> None:
+def test_the_child_of_a_fork_connects_anew(either: Server) -> None:
+    """gRPC, if it was used, does not work there."""
     ran = subprocess.run(
-        [sys.executable, "-c", FORKING, server.address],
+        [sys.executable, "-c", FORKING, either.address],
         check=True,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert ran.stdout.count("connect after forking") == 2
-    assert "ended with 0 None" in ran.stdout
+    assert ran.stdout.count("connect after forking") == (2 if either.old else 1)
+    written = None if either.old else b"child's"
+    assert f"ended with 0 {written}" in ran.stdout
 
 
 def test_an_interrupt_ends_the_wait_and_withdraws_it(

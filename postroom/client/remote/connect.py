@@ -9,7 +9,7 @@ from typing import Final
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.remote.connection import TLS, import_grpc
+from postroom.client.remote.connection import TLS, check_tls, check_token
 from postroom.client.remote.router import REQUEST_SECONDS
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
 from postroom.client.remote.status import StatusReader
@@ -105,7 +105,9 @@ def _checked(
         raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
     if not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
-    import_grpc()
+    check_token(token)
+    if tls is not None:
+        check_tls(tls)
     return parsed(addresses)
 
 

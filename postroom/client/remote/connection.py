@@ -1,40 +1,44 @@
-"""The router's shell on gRPC and asyncio: streams, timers, and nothing that decides.
+"""The router's shell on asyncio: streams, timers, and nothing that decides.
 
-One stream to each node, in frames of bytes (:mod:`.wire`). A writer takes the next frame when the
-last one has gone, so whatever the application asks for meanwhile goes into one frame together; a
-gRPC message costs Python some eighty microseconds on either side, a request in a frame a tenth of
-that. No task and no future is made for a request but the one that its caller awaits.
+::
+
+    open ─▶ native? ─▶ Stream ─────────────▶ frames ─▶ router
+              │ no: a node of the first release
+              └──────▶ .grpc_connection ───▶ frames ─▶ router
+
+One stream to each node, in frames of bytes (:mod:`postroom.protocol.frames`), over TCP
+(:mod:`.native`). What the router has to say is taken after whatever else happens now, so whatever
+the application asks for meanwhile goes into one frame together. No task and no future is made for a
+request but the one that its caller awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom.client.remote import grpc_environment, tls_files
-from postroom.client.remote.addresses import HungUp
-from postroom.errors import AccessDenied, Invalid, Unavailable, how_to_install
-from postroom.protocol.frames import ACCEPTED, FRAME_BYTES_MAX
+from postroom.client.remote import tls_files
+from postroom.client.remote.doors import Doors
+from postroom.client.remote.native import (
+    Stream,
+    Turned,
+    dial,
+    offering_native,
+    why_not_connected,
+)
+from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.log_once import shown
+from postroom.protocol.failures import WireError
+from postroom.protocol.frames import FRAME_BYTES_MAX
+from postroom.protocol.streams import DENIED, TALK, Opening, OtherProtocol
 
 if TYPE_CHECKING:
     from postroom.client.remote.router import Router
 
-METHOD: Final = "/postroom.v1.Store/Talk"
-CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
-    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
-    ("grpc.use_local_subchannel_pool", 1),  # the router decides when to try again
-    ("grpc.enable_retries", 0),
-)
-_WORDY: Final = "Failed to connect to remote host: "
-"""What gRPC says before it comes to the reason, with the address that is told anyway."""
-_OF_TLS: Final = ("handshake", "certificate", "hostname verification")
-"""What gRPC speaks of, in small letters, if the two sides cannot agree on TLS."""
-LINGER_SECONDS: Final = 0.02
-"""gRPC tells of the end of what was cancelled a moment later; to a closed loop, with complaints."""
+CLOSED_SECONDS: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -52,70 +56,42 @@ class TLS(NamedTuple):
     key: str | Path | None = None
 
 
-def import_grpc() -> Any:
-    """The module, which the embedded store does not need.
+def check_tls(tls: TLS) -> None:
+    """Whether the files can be used.
 
     Raises:
-        Invalid: it is not installed, or cannot be used here.
-    """
-    global _used  # noqa: PLW0603 - told to the child of a fork
-    if _forked:
-        raise Invalid(
-            "this process was forked from one that had connected, and gRPC does not work in such a "
-            "child: connect after forking, or start processes with multiprocessing's spawn"
-        )
-    grpc_environment.prepare()
-    try:
-        import grpc  # noqa: PLC0415 - only who connects needs it
-        import grpc.aio  # noqa: PLC0415 - only who connects needs it
-    except ImportError as error:
-        raise Invalid(
-            f"connecting to a store needs gRPC, which is not installed: {how_to_install('server')}"
-        ) from error
-    _used = True
-    return grpc
-
-
-_used = _forked = False
-
-
-def _after_fork() -> None:
-    global _forked  # noqa: PLW0603 - of this process
-    _forked = _used
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def channel_credentials(tls: TLS) -> Any:
-    """For gRPC.
-
-    Raises:
-        Invalid: a file cannot be used, or one of the pair is missing.
+        Invalid: one cannot, or one of the pair is missing.
     """
     if (tls.certificate is None) != (tls.key is None):
         raise Invalid("TLS takes certificate and key together, or neither")
     fault = tls_files.fault(tls.ca, tls.certificate, tls.key)
     if fault is not None:
         raise Invalid(f"{fault}; nothing was sent: give the right PEM files for TLS")
-    return import_grpc().ssl_channel_credentials(
-        _content(tls.ca), _content(tls.key), _content(tls.certificate)
-    )
 
 
-def _content(path: str | Path | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+def _context(tls: TLS | None) -> ssl.SSLContext | None:
+    """For native streams."""
+    if tls is None:
+        return None
+    check_tls(tls)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(tls.ca)
+    if tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key)
+    return offering_native(context)
 
 
-def _authorization(token: str | None) -> tuple[tuple[str, str], ...]:
-    if token is None:
-        return ()
-    if not (token.isascii() and token.isprintable()):
+def check_token(token: str | None) -> None:
+    """Whether a node could accept it at all.
+
+    Raises:
+        Invalid: none could.
+    """
+    if token is not None and not (token.isascii() and token.isprintable()):
         raise Invalid(
             "the token has characters that are not printable ASCII, and no node can accept it; "
             "nothing was sent: give it as it stands in the nodes' file of tokens"
         )
-    return (("authorization", f"Bearer {token}"),)
 
 
 class Streams:
@@ -129,42 +105,40 @@ class Streams:
     router: Router
 
     def __init__(self, tls: TLS | None, token: str | None) -> None:
-        self._grpc = import_grpc()
-        self._credentials = None if tls is None else channel_credentials(tls)
-        self._metadata = _authorization(token)
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._wanted: dict[int, asyncio.Event] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        check_token(token)
+        self.context = _context(tls)
+        self.loop = asyncio.get_running_loop()
+        self._tls = tls
+        self.token = token
+        self._doors = Doors()
+        self._links: dict[int, _Link] = {}
+        self._ending: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._grpc: Any = None
 
     # --- what the router asks
 
     def open(self, link: int, address: str) -> None:
         """A stream to ``address``."""
-        self._wanted[link] = asyncio.Event()
-        self._wanted[link].set()
-        self._tasks[link] = self._loop.create_task(self._run(link, address))
+        self._links[link] = _Link(self, link, address)
 
     def output(self, link: int) -> None:
         """There is something to write."""
-        wanted = self._wanted.get(link)
-        if wanted is not None:
-            wanted.set()
+        known = self._links.get(link)
+        if known is not None:
+            known.output()
 
     def close(self, link: int) -> None:
         """The stream is not used any more."""
-        task = self._tasks.pop(link, None)
-        if task is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+        known = self._links.pop(link, None)
+        if known is not None:
+            known.close()
 
     def alarm(self, when: float) -> None:
         """The router is called at ``when``."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._tick)
+        self._timer = self.loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -174,69 +148,159 @@ class Streams:
         """Wait until all streams that were closed are gone."""
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
-        await asyncio.sleep(LINGER_SECONDS)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=CLOSED_SECONDS)
+        if self._grpc is not None:
+            from postroom.client.remote.grpc_connection import LINGER_SECONDS  # noqa: PLC0415
 
-    # --- a stream
+            await asyncio.sleep(LINGER_SECONDS)
 
-    async def _run(self, link: int, address: str) -> None:
-        reason: Exception | None = None
+    # --- what links ask
+
+    def await_end(self, future: asyncio.Future[Any]) -> None:
+        """``closed`` waits for it."""
+        self._ending.add(future)
+        future.add_done_callback(self._ending.discard)
+
+    def ended(self, link: int, reason: Exception) -> None:
+        """A stream has ended by itself."""
+        if self._links.pop(link, None) is not None:
+            self.router.disconnected(link, reason)
+
+    def is_native(self, address: str) -> bool:
+        """Whether to try."""
+        return self._doors.is_native(address, self.loop.time())
+
+    def speaks_grpc_only(self, address: str) -> Any:
+        """It was tried in vain; what speaks gRPC.
+
+        Raises:
+            Invalid: it is not installed, or cannot be used here.
+        """
+        if self._grpc is None:
+            from postroom.client.remote.grpc_connection import GrpcStreams  # noqa: PLC0415
+
+            self._grpc = GrpcStreams(self._tls, self.token)
+        self._doors.speaks_grpc_only(address, self.loop.time())
+        return self._grpc
+
+    def forget(self, address: str) -> None:
+        """What is there may come back as another version."""
+        self._doors.forget(address)
+
+
+class _Link:
+    """One stream, and what opens it. :class:`postroom.client.remote.native.Events`."""
+
+    def __init__(self, streams: Streams, number: int, address: str) -> None:
+        self._streams = streams
+        self._number = number
+        self._address = address
+        self._stream: Stream | None = None
+        self._is_told = False
+        self._wanted = asyncio.Event()
+        self._task = streams.loop.create_task(self._run())
+
+    # --- what the router asks
+
+    def output(self) -> None:
+        """There is something to write: after what else happens now."""
+        self._wanted.set()
+        if not self._is_told:
+            self._is_told = True
+            self._streams.loop.call_soon(self._write)
+
+    def close(self) -> None:
+        """It is not used any more."""
+        if not self._task.done():
+            self._task.cancel()
+            self._streams.await_end(self._task)
+        if self._stream is not None:
+            self._stream.close()
+            self._streams.await_end(self._stream.gone)
+
+    def _write(self) -> None:
+        self._is_told = False
+        stream, take, number = self._stream, self._streams.router.take, self._number
+        while stream is not None and stream.writable and (frame := take(number)) is not None:
+            stream.write((frame,))
+
+    # --- what the stream tells
+
+    def accepted(self, answer: bytes) -> None:
+        """The node lets this client in."""
+        del answer
+        self._write()
+
+    def received(self, frame: bytes) -> None:
+        """A frame has come in."""
+        self._streams.router.received(self._number, frame)
+
+    def room(self) -> None:
+        """There is room to write again."""
+        self._write()
+
+    def ended(self, error: Exception) -> None:
+        """It is over."""
+        if isinstance(error, OtherProtocol):
+            self._task = self._streams.loop.create_task(self._run_grpc())
+        else:
+            self._streams.ended(self._number, _reason(error))
+
+    # --- opening
+
+    async def _run(self) -> None:
+        if not self._streams.is_native(self._address):
+            await self._run_grpc()
+            return
         try:
-            reason = await self._converse(link, address)
-        except asyncio.CancelledError:  # closed by the router, which knows
-            raise
+            await dial(self._address, self._streams.context, self._create)
+        except OSError as error:  # TimeoutError is one
+            self._streams.ended(self._number, _reason(error))
+
+    def _create(self) -> Stream:
+        opening = Opening(TALK, b"", self._streams.token)
+        self._stream = Stream(opening, self, FRAME_BYTES_MAX)
+        return self._stream
+
+    async def _run_grpc(self) -> None:
+        streams, number = self._streams, self._number
+        reason: Exception
+        try:
+            grpc = streams.speaks_grpc_only(self._address)
+            self._wanted.set()
+            reason = await grpc.converse(
+                self._address, self._wanted,
+                lambda: streams.router.take(number),
+                lambda frame: streams.router.received(number, frame),
+            )  # fmt: skip
+        except Invalid as error:
+            reason = Unavailable(str(error))
         except Exception as error:
-            _log.exception("the stream to %s ended", address)
+            _log.exception("the stream to %s ended", self._address)
             reason = Unavailable(f"the stream failed: {error}")
-        finally:
-            self._wanted.pop(link, None)
-            if self._tasks.pop(link, None) is not None:
-                self.router.disconnected(link, reason)
+        streams.forget(self._address)
+        streams.ended(number, reason)
 
-    async def _converse(self, link: int, address: str) -> Exception:
-        aio = self._grpc.aio
-        async with self._channel(address) as channel:
-            stream = channel.stream_stream(METHOD)(metadata=self._metadata)
-            writer = self._loop.create_task(self._write(link, stream))
-            try:
-                while (frame := await stream.read()) is not aio.EOF:
-                    self.router.received(link, frame)
-            except aio.AioRpcError as error:
-                return self._reason(error)
-            finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
-                stream.cancel()
-        return Unavailable("the node has closed the stream")
 
-    def _channel(self, address: str) -> Any:
-        if self._credentials is None:
-            return self._grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        return self._grpc.aio.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
-
-    async def _write(self, link: int, stream: Any) -> None:
-        wanted, take = self._wanted[link], self.router.take
-        if ACCEPTED not in dict(await stream.initial_metadata()):
-            return  # who reads learns why
-        while True:
-            await wanted.wait()
-            wanted.clear()
-            while (frame := take(link)) is not None:
-                await stream.write(frame)
-
-    def _reason(self, error: Any) -> Exception:
-        code, said = error.code(), error.details() or "no reason given"
-        denials = (self._grpc.StatusCode.UNAUTHENTICATED, self._grpc.StatusCode.PERMISSION_DENIED)
-        if code in denials:
+def _reason(error: Exception) -> Exception:
+    """What the router is told."""
+    match error:
+        case Turned(code=code):
+            said = shown(error)
+            if code == DENIED:
+                return AccessDenied(
+                    f"{said}: give what it accepts, connect(token=...) or TLS(certificate=...)"
+                )
+            return Unavailable(said)
+        case ssl.SSLError():
             return AccessDenied(
-                f"{said}: give what it accepts, connect(token=...) or TLS(certificate=...)"
+                f"no TLS connection ({why_not_connected(error)}): check that TLS(ca=...) has "
+                "signed the node's certificate, that it names this address, and that "
+                "TLS(certificate=...) is one that the node accepts"
             )
-        if any(word in said.lower() for word in _OF_TLS):
-            return AccessDenied(
-                f"no TLS connection ({said}): check that TLS(ca=...) has signed the node's "
-                "certificate, that it names this address, and that TLS(certificate=...) is one "
-                "that the node accepts"
-            )
-        if "connect" in said and "closed" in said:
-            return HungUp(said)
-        return Unavailable(said.rpartition(_WORDY)[2])
+        case WireError():
+            return Unavailable(shown(error))
+        case OSError():
+            return Unavailable(why_not_connected(error))
+    return error

@@ -6,13 +6,14 @@
                                                            router ─▶ streams
             ◀─────────────────── each by its own lock ────
 
-The background thread is one for all databases of the process, and stays: gRPC does not like event
-loops that end before it does.
+The background thread is one for all databases of the process, and stays: connecting again costs no
+thread, and gRPC, where it is needed, does not like event loops that end before it does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random  # noqa: TID251 - passed in, as an instance
 import threading
 from collections import deque
@@ -318,3 +319,12 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
+
+
+def _after_fork() -> None:
+    """The child has none of the threads: the first to connect there starts one of its own."""
+    global _background, _starting
+    _background, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,25 +7,22 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import grpc
 import msgspec
-from grpc import aio
 
 from postroom.errors import AccessDenied, Invalid
+from postroom.log_once import shown
+from postroom.protocol.streams import ADMIT, DENIED, HELLO
 from postroom.ranges.nodes import Admission
+from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import (
-    ADMIT,
-    HELLO,
     Application,
     Verdict,
     encode,
     hellos,
     verdicts,
 )
-from postroom.server.cluster.peers import CHANNEL_OPTIONS
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.troubles import trouble
 
 ANSWER_SECONDS: Final = 2.0
 
@@ -41,8 +38,7 @@ class Questions:
 
     def __init__(self, security: Security) -> None:
         self.troubles: dict[str, str] = {}
-        self._security = security
-        self._channels: dict[str, aio.Channel] = {}
+        self._dialer = Dialer(security)
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
         """What the nodes at ``addresses`` say of themselves; who does not answer is left out."""
@@ -55,7 +51,7 @@ class Questions:
             try:
                 heard[address] = hellos.decode(answer)
             except (msgspec.DecodeError, ValueError) as error:
-                _log.warning("the answer of %s is malformed: %s", address, error)
+                _log.warning("the answer of %s is malformed: %s", address, shown(error))
         return heard
 
     async def admit(self, addresses: Sequence[str], application: Application) -> Admission | None:
@@ -86,27 +82,21 @@ class Questions:
         try:
             return verdicts.decode(answer)
         except (msgspec.DecodeError, ValueError) as error:
-            _log.warning("the answer of %s is malformed: %s", address, error)
+            _log.warning("the answer of %s is malformed: %s", address, shown(error))
             return Verdict()
 
-    async def _ask(self, address: str, method: str, request: bytes) -> bytes | None:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._security.open_channel(address, CHANNEL_OPTIONS)
-            self._channels[address] = channel
+    async def _ask(self, address: str, method: str, argument: bytes) -> bytes | None:
         try:
-            answer: bytes = await channel.unary_unary(method)(request, timeout=ANSWER_SECONDS)
-        except aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                raise AccessDenied(f"{address} refuses: {error.details()}") from error
-            _log.debug("%s does not answer: %s", address, error.details())
-            self.troubles[address] = trouble(error)
+            answer = await self._dialer.ask(address, method, argument, ANSWER_SECONDS)
+        except NoAnswer as error:
+            if error.code == DENIED:
+                raise AccessDenied(f"{address} refuses: {shown(error)}") from error
+            _log.debug("%s does not answer: %s", address, shown(error))
+            self.troubles[address] = shown(error)
             return None
         self.troubles.pop(address, None)
         return answer
 
     async def close(self) -> None:
         """Let go of all connections."""
-        for channel in self._channels.values():
-            await channel.close()
-        self._channels.clear()
+        await self._dialer.close()

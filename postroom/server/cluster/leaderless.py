@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from postroom.log_once import shown
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.node import Node
 
@@ -62,4 +63,6 @@ class Leaderless:
 
     def _named(self, node: NodeDescriptor) -> str:
         trouble = self._trouble(node.node_id)
-        return f"node {node.node_id} at {node.address}" + (f" ({trouble})" if trouble else "")
+        return f"node {node.node_id} at {shown(node.address)}" + (
+            f" ({trouble})" if trouble else ""
+        )

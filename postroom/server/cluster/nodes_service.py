@@ -1,37 +1,47 @@
-"""The gRPC service that nodes offer each other: who are you, let me in, and the stream of frames.
+"""What nodes offer each other: who are you, let me in, and a stream of frames.
 
-========  =================  =======================================================================
-method    kind               what goes over it, as MessagePack
-========  =================  =======================================================================
-Hello     unary              nothing; answered with ``formation.Hello``
-Admit     unary              ``Application``; answered with ``Verdict``
-Stream    client streaming   ``peers.Introduction``, then lists of frames; never answered
-========  =================  =======================================================================
+========  =======================================================================================
+question  what goes over it, as MessagePack
+========  =======================================================================================
+hello     nothing; answered with ``formation.Hello``
+admit     ``Application``; answered with ``Verdict``
+frames    ``Introduction``; accepted, then frames of consensus come in, and nothing goes out
+========  =======================================================================================
+
+By whichever door (:mod:`.native_server`, :mod:`.grpc_services`) somebody comes: who is let in is
+decided here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import NamedTuple
 
-import grpc
 import msgspec
-from grpc import aio
 
+from postroom.log_once import LogOnce
+from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
 from postroom.ranges.nodes import Address, Admission, StoreId
 from postroom.server.cluster.formation import Hello
-from postroom.server.cluster.peers import ACCEPTED, SERVICE, Peers, Refused
+from postroom.server.cluster.introductions import Refused
+from postroom.server.cluster.peers import Arrival, Peers
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.spells import Spells
-
-CLOSE_SECONDS: Final = 1.0
-
-HELLO: Final = f"/{SERVICE}/Hello"
-ADMIT: Final = f"/{SERVICE}/Admit"
 
 _log = logging.getLogger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who calls.
+
+    Attributes:
+        where: its address, for the log.
+        names: the hosts that its certificate is for, which TLS has checked.
+    """
+
+    where: str
+    names: tuple[str, ...] = ()
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +75,10 @@ hellos = msgspec.msgpack.Decoder(Hello)
 class NodesService:
     """See the module.
 
+    Args:
+        security: who is a node.
+        hello: what this node says of itself.
+
     Attributes:
         peers: the transport of the node, once there is one.
         admit: has the cluster admit a store, once there is a node.
@@ -75,87 +89,67 @@ class NodesService:
         self.admit: Callable[[Application], Awaitable[Verdict]] | None = None
         self._security = security
         self._hello = hello
-        self._streams: set[asyncio.Task[Any]] = set()
-        self._refusals = Spells()
+        self._refusals = LogOnce()
 
     @property
     def hears_others(self) -> bool:
         """Whether any other node has a stream to this one."""
-        return bool(self._streams)
+        return self.peers is not None and self.peers.hears_others
 
-    async def close(self) -> None:
-        """End the streams that have come in, in good order: gRPC's own way is to log them."""
-        streams = list(self._streams)
-        for stream in streams:
-            stream.cancel()
-        if streams:
-            await asyncio.wait(streams, timeout=CLOSE_SECONDS)
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For a server."""
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-        methods = {
-            "Hello": unary(self._on_hello),
-            "Admit": unary(self._on_admit),
-            "Stream": stream(self._on_stream),
-        }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
-
-    async def _on_hello(self, request: bytes, context: Any) -> bytes:
-        del request, context
+    def say_hello(self) -> bytes:
+        """Who this node is."""
         return encode(self._hello())
 
-    async def _on_admit(self, request: bytes, context: Any) -> bytes:
+    async def judge(self, caller: Caller, request: bytes) -> bytes:
+        """The verdict on an application.
+
+        Raises:
+            Refused: it is none, or not from who it says.
+        """
         try:
             application = applications.decode(request)
         except (msgspec.DecodeError, ValueError) as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed ({error})")
-            raise
-        await self._security.check_node(context, application.address)
+            raise Refused(f"malformed ({error})", MALFORMED) from error
+        self._check_node(caller, application.address)
         if self.admit is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
-            return b""
+            raise Refused("this node is in no cluster yet", UNAVAILABLE)
         return encode(await self.admit(application))
 
-    async def _on_stream(self, messages: Any, context: Any) -> bytes:
-        del messages  # gRPC's own iterator costs a task a message
-        peers = self.peers
-        if peers is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
-            return b""
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams.add(task)
-        try:
-            await self._read_frames(peers, context)
-        except asyncio.CancelledError:
-            _log.debug("the stream of %s has ended", context.peer())
-        finally:
-            self._streams.discard(task)
-        return b""
+    def enter(
+        self,
+        caller: Caller,
+        introduction: bytes,
+        end: Callable[[], None],
+        read_on: Callable[[], None],
+    ) -> Arrival:
+        """A node wants to send frames.
 
-    async def _read_frames(self, peers: Peers, context: Any) -> None:
-        sender = f"the node at {context.peer()}"
-        try:
-            introduction = await context.read()
-            if introduction is aio.EOF:
-                return
-            said = peers.sender_of(introduction)
-            await self._security.check_node(context, said.address)
-            sender = f"node {said.sender}"
-            peers.met(said.store_id, said.address)
-            await context.send_initial_metadata(((ACCEPTED, "1"),))
-            while (message := await context.read()) is not aio.EOF:
-                await peers.take(said.sender, message)
-            # Whoever has sent more at once than is allowed learns it from gRPC; this side does not.
-            _log.info("lost the connection from %s", sender)
-        except Refused as refused:
-            self._log_refusal(sender, context.peer(), refused)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+        Args:
+            caller: who.
+            introduction: what it says of itself.
+            end, read_on: as for :meth:`Peers.enter`.
 
-    def _log_refusal(self, sender: str, peer: str, refused: Refused) -> None:
-        """Once: whoever is refused comes again."""
-        host, now = peer.rpartition(":")[0], asyncio.get_running_loop().time()
-        is_news = self._refusals.begins((host, str(refused)), now)
-        level = logging.WARNING if is_news else logging.DEBUG
-        _log.log(level, "the stream of %s is closed: %s", sender, refused)
+        Raises:
+            Refused: it is none, or not from who it says.
+        """
+        if self.peers is None:
+            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+        said = self.peers.sender_of(introduction)
+        self._check_node(caller, said.address)
+        return self.peers.enter(said, end, read_on)
+
+    def _check_node(self, caller: Caller, address: str) -> None:
+        fault = self._security.fault_of_node(caller.names, address, caller.where)
+        if fault is not None:
+            raise Refused(fault, DENIED)
+
+    def closed(self, sender: str, caller: Caller, reason: Exception) -> None:
+        """A stream is closed because of ``reason``: logged once, for who is refused comes again."""
+        host = caller.where.rpartition(":")[0]
+        if isinstance(reason, Refused) and reason.code in {UNAVAILABLE, DENIED}:
+            _log.debug("the stream of %s is turned away: %s", sender, reason)
+            return
+        self._refusals.log(
+            _log, (host, str(reason)), time.monotonic(),
+            "the stream of %s is closed: %s", sender, reason,
+        )  # fmt: skip

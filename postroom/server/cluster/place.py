@@ -14,6 +14,7 @@ from typing import Final, assert_never
 
 from postroom.errors import Invalid
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
+from postroom.log_once import LogChanges, shown
 from postroom.ranges.nodes import STORE_ID_BYTES, Nodes
 from postroom.server.cluster import formation
 from postroom.server.cluster.applying import Questions
@@ -24,9 +25,6 @@ from postroom.server.store import StoreRecord, check_empty, read_store, stopped_
 
 ASK_SECONDS: Final = 0.2
 ASK_AGAIN_SECONDS: Final = 2.0
-SAY_SECONDS_MIN: Final = 0.25
-SAY_SECONDS_MAX: Final = 30.0
-"""How soon a line may follow that says otherwise."""
 
 _log = logging.getLogger(__name__)
 
@@ -111,12 +109,12 @@ class Place:
         Raises:
             Error: it cannot become one.
         """
-        questions, said = Questions(self._security), Said(asyncio.get_running_loop().time)
+        questions, said = Questions(self._security), LogChanges(asyncio.get_running_loop().time)
         try:
             while self.record is None:
                 reason = await self._step(questions)
                 if said.is_news(reason) or self.record is not None:
-                    _log.info("%s", reason)
+                    _log.info("%s", shown(reason, 2000))
                 if self.record is None:
                     await asyncio.sleep(ASK_SECONDS * self._random.uniform(0.5, 1.0))
         finally:
@@ -197,7 +195,7 @@ class Place:
         try:
             return await self._tell_address_once(known)
         except Invalid as refused:
-            _log.warning("the others do not take this node's address: %s", refused)
+            _log.warning("the others do not take this node's address: %s", shown(refused))
             return True
 
     async def look_around(
@@ -248,7 +246,7 @@ class Place:
             _log.error(
                 "the node at %s is in another cluster than this one (%s, not %s): they do not mix; "
                 "correct --join, or empty the folder of the one that is in the wrong one",
-                address, theirs.cluster_id.hex(), record.cluster_id.hex(),
+                shown(address), theirs.cluster_id.hex(), record.cluster_id.hex(),
             )  # fmt: skip
         return False
 
@@ -273,30 +271,6 @@ class Place:
             return await questions.hello(set(addresses) - {self._address})
         finally:
             await questions.close()
-
-
-class Said:
-    """What was logged last, so that it is said once, and again when it changes.
-
-    What goes on changing, as the reasons of one that has two addresses by name, is said less and
-    less often.
-    """
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._last = ""
-        self._pause = SAY_SECONDS_MIN
-        self._quiet_until = monotonic()
-
-    def is_news(self, line: str) -> bool:
-        """Whether to say ``line``."""
-        now = self._monotonic()
-        if line == self._last or now < self._quiet_until:
-            return False
-        self._last = line
-        self._quiet_until = now + self._pause
-        self._pause = min(2 * self._pause, SAY_SECONDS_MAX)
-        return True
 
 
 async def store_at(security: Security, address: str) -> bytes | None:

@@ -5,32 +5,30 @@
   is called.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
 
-The connection itself is mutual TLS (gRPC's): without a certificate of the authority nothing is read
-from it. What makes a certificate one of a node is that it names hosts. So a client's should name
+The connection itself is mutual TLS: without a certificate of the authority nothing is read from it.
+What makes a certificate one of a node is that it names hosts. So a client's should name
 none (a common name or an e-mail address is fine): with one that does, it could act as a node there.
 ``insecure`` switches all of this off, by name only.
+
+Connections come in by two doors, native streams and gRPC (:mod:`.listener`). Each finds out what
+was shown, and asks here whether that is enough: there are no two answers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import logging
+import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import grpc
-from grpc import aio
 
 from postroom.client.remote import tls_files
+from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
-from postroom.server.cluster.spells import Spells
-
-AUTHORIZATION: Final = "authorization"
-BEARER: Final = "Bearer "
+from postroom.log_once import LogOnce
 
 _log = logging.getLogger(__name__)
 
@@ -108,84 +106,72 @@ class Security:
     Args:
         certificates: this node's; ``None``: insecure.
         tokens: of clients; ``None``: their certificates are enough.
+
+    Attributes:
+        pem: the authority's certificate, this node's own, and its key; ``None``: insecure.
     """
 
     def __init__(self, certificates: Certificates | None, tokens: Tokens | None = None) -> None:
         self._certificates = certificates
         self._tokens = tokens
-        self._refusals = Spells()
-        self._pem = None if certificates is None else certificates.read()
+        self._refusals = LogOnce()
+        self.pem = None if certificates is None else certificates.read()
+        self.server_context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        self.client_context = self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     @property
     def insecure(self) -> bool:
         """Whether anybody may do anything."""
-        return self._pem is None
+        return self.pem is None
 
-    def add_port(self, server: aio.Server, address: str) -> int:
-        """Have ``server`` listen at ``address``; the port.
+    def _context(self, side: int) -> ssl.SSLContext | None:
+        """For native streams; gRPC makes its own of the same files."""
+        files = self._certificates
+        if files is None:
+            return None
+        context = ssl.SSLContext(side)
+        context.load_verify_locations(files.ca)
+        context.load_cert_chain(files.certificate, files.key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return offering_native(context)
 
-        Raises:
-            RuntimeError: that cannot be.
+    def fault_of_node(self, names: Sequence[str], address: str, caller: str) -> str | None:
+        """Why who calls is not the node at ``address``; ``None``: it has a certificate for it.
+
+        Args:
+            names: the hosts that its certificate, which TLS has checked, is for. Not its common
+                name: that is what clients' certificates have.
+            address: where it says that it is.
+            caller: where it calls from, for the log.
         """
-        if self._pem is None:
-            return int(server.add_insecure_port(address))
-        ca, certificate, key = self._pem
-        credentials = grpc.ssl_server_credentials(
-            [(key, certificate)], root_certificates=ca, require_client_auth=True
-        )
-        return int(server.add_secure_port(address, credentials))
-
-    def open_channel(self, address: str, options: Sequence[tuple[str, Any]]) -> aio.Channel:
-        """A channel to the node at ``address``."""
-        if self._pem is None:
-            return aio.insecure_channel(address, options=options)
-        ca, certificate, key = self._pem
-        credentials = grpc.ssl_channel_credentials(ca, key, certificate)
-        return aio.secure_channel(address, credentials, options=options)
-
-    async def check_node(self, context: Any, address: str) -> None:
-        """Ends the call unless who calls has a certificate for the host of ``address``."""
-        if self._pem is None:
-            return
+        if self.pem is None:
+            return None
         host = address.rpartition(":")[0].strip("[]")
-        names = _hosts(context)
-        if not any(_matches(host, name) for name in names):
-            is_news = self._refusals.begins((host, *names), asyncio.get_running_loop().time())
-            _log.log(
-                logging.WARNING if is_news else logging.DEBUG,
-                "%s is refused as node at %s: its certificate names %s",
-                context.peer(), address, ", ".join(names) or "no host",
-            )  # fmt: skip
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is not one of the node at {address}: it must name {host!r} as "
-                "subject alternative name",
-            )
+        if any(_matches(host, name) for name in names):
+            return None
+        self._refusals.log(
+            _log, (host, *names), time.monotonic(),
+            "%s is refused as node at %s: its certificate names %s",
+            caller, address, ", ".join(names) or "no host",
+        )  # fmt: skip
+        return (
+            f"the certificate is not one of the node at {address}: it must name {host!r} as "
+            "subject alternative name"
+        )
 
-    async def check_client(self, context: Any) -> None:
-        """Ends the call unless who calls may use the store."""
-        if self._pem is None or self._tokens is None:
-            return
-        shown = [value for name, value in context.invocation_metadata() if name == AUTHORIZATION]
-        if not shown:
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "this node asks for a token; nothing was done",
-            )
-        if not str(shown[0]).startswith(BEARER) or not self._tokens.allow(shown[0][len(BEARER) :]):
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the token is not known here; nothing was done"
-            )
+    def fault_of_client(self, token: str | None) -> str | None:
+        """Why who calls may not use the store; ``None``: it may.
 
-
-def _hosts(context: Any) -> list[str]:
-    """The hosts that the caller's certificate, which TLS has checked, is for.
-
-    Not its common name: that is what clients' certificates have.
-    """
-    shown = context.auth_context()
-    names = [*shown.get("peer_dns", []), *shown.get("peer_ip", [])]
-    return [name.decode(errors="replace") for name in names]
+        Args:
+            token: that it has shown; ``None``: none.
+        """
+        if self.pem is None or self._tokens is None:
+            return None
+        if token is None:
+            return "this node asks for a token; nothing was done"
+        return (
+            None if self._tokens.allow(token) else "the token is not known here; nothing was done"
+        )
 
 
 def _matches(host: str, name: str) -> bool:

@@ -6,7 +6,8 @@
                                                                                 │
             close ◀─ finish what is under way ◀─ give lease and lead away ◀─────┘
 
-Everything runs on one event loop: gRPC's server, the node's turns, the streams to the others.
+Everything runs on one event loop: the doors (:mod:`.doors`), the node's turns, the streams to the
+others.
 """
 
 from __future__ import annotations
@@ -19,34 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
 from postroom.errors import Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
 from postroom.kv.opening import open_engine
 from postroom.limits import DISK_RESERVE_BYTES
+from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes
 from postroom.server.cluster import formation
+from postroom.server.cluster.dialing import Dialer
+from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.cluster.leaderless import Leaderless
 from postroom.server.cluster.nodes_service import Application, NodesService, Verdict
-from postroom.server.cluster.peers import (
-    CHANNEL_OPTIONS,
-    MESSAGE_BYTES_MAX,
-    PROTOCOL_VERSION,
-    Introduction,
-    Peers,
-)
+from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.place import Place, store_at
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.cluster.store_service import SERVICE as STORE_SERVICE
-from postroom.server.cluster.store_service import StoreService
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.keeper import has_its_place
 from postroom.server.node import Node, NodeOptions
@@ -57,17 +50,6 @@ LEASE_SECONDS: Final = 1.0
 
 LOOK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 2.0
-
-SERVER_OPTIONS: Final = [
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 5000),
-    ("grpc.keepalive_permit_without_calls", 1),
-]
 
 _log = logging.getLogger(__name__)
 
@@ -116,12 +98,12 @@ class ServedNode:
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
         self._nodes_service = NodesService(self._security, self._hello)
-        self._health = health.aio.HealthServicer()
-        self._server = aio.server(options=SERVER_OPTIONS)
+        self._doors = Doors(settings.listen, self._security, self._nodes_service)
+        self._dialer = Dialer(self._security)
+        self._said = LogOnce()
         self._driver: AsyncioDriver | None = None
         self._peers: Peers | None = None
         self._sessions: Sessions | None = None
-        self._for_clients = _ForClients()
         self._background: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
         self._failure: Error | None = None
@@ -145,8 +127,8 @@ class ServedNode:
         """
         try:
             await self._place.open()
-            await self._listen()
-            await self._set_health(serving=False)
+            await self._doors.open()
+            await self._doors.set_health(serving=False)
             if not await self._unless_over(self._place.find()):
                 return
             self._start_node()
@@ -183,20 +165,6 @@ class ServedNode:
 
     # --- the node
 
-    async def _listen(self) -> None:
-        self._server.add_generic_rpc_handlers((self._nodes_service.handler(), self._for_clients))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        try:
-            port = self._security.add_port(self._server, self._settings.listen)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise Invalid(
-                f"cannot listen at {self._settings.listen}: is the address one of this machine's, "
-                "and is no other program there?"
-            )
-        await self._server.start()
-
     def _start_node(self) -> None:
         place, settings = self._place, self._settings
         record, known = place.record, place.known_nodes()
@@ -204,12 +172,7 @@ class ServedNode:
         introduction = Introduction(
             PROTOCOL_VERSION, record.cluster_id, record.node_id, place.store_id, settings.address
         )
-        self._peers = peers = Peers(
-            introduction,
-            lambda address: self._security.open_channel(address, CHANNEL_OPTIONS),
-            self._random,
-            self._clock.monotonic,
-        )
+        self._peers = peers = Peers(introduction, self._dialer, self._random, self._clock.monotonic)
         options = NodeOptions(
             node_id=record.node_id,
             members=formation.first_members(self._engine),
@@ -220,6 +183,7 @@ class ServedNode:
         self._driver = AsyncioDriver(node, self._random)
         peers.follow(known)
         peers.on_frames = lambda: node.wake(urgent=True)
+        peers.has_leader = lambda: node.leader() is not None
         node.on_malformed = peers.distrust
         sessions = self._sessions = Sessions(node)
 
@@ -231,8 +195,7 @@ class ServedNode:
         self._driver.start()
         self._nodes_service.peers = peers
         self._nodes_service.admit = self._admit
-        service = StoreService(sessions, self._security.check_client)
-        self._for_clients.service_handler = service.handler()
+        self._doors.serve_clients(sessions)
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
             self._spawn(place.tell_address(self._known_nodes))
@@ -254,14 +217,17 @@ class ServedNode:
         except Invalid as error:
             return Verdict(refusal=str(error))
         except (Retryable, Error) as error:
-            _log.info("cannot admit %s now: %s", application.address, error)
+            _log.info("cannot admit %s now: %s", shown(application.address), shown(error))
             return Verdict()
 
     async def _not_there(self, application: Application) -> Verdict | None:
         """Else a wrong --advertise would take the place of the node that is really there."""
         found = await store_at(self._security, application.address)
         if found is None:
-            _log.warning("cannot admit %s: it cannot be reached from here", application.address)
+            self._said.log(
+                _log, application.address, self._clock.monotonic(),
+                "cannot admit %s: it cannot be reached from here", application.address,
+            )  # fmt: skip
             return Verdict()
         if found == application.store_id:
             return None
@@ -302,7 +268,7 @@ class ServedNode:
             can_serve = self.node.leader() is not None and self.node.nodes is not None
             if can_serve != serving:
                 serving = can_serve
-                await self._set_health(serving=serving)
+                await self._doors.set_health(serving=serving)
             if serving and not self._has_served and self._has_its_place():
                 self._has_served = True
                 on_ready()
@@ -349,17 +315,11 @@ class ServedNode:
         self._failure = error
         self._over.set()
 
-    async def _set_health(self, *, serving: bool) -> None:
-        kinds = health_pb2.HealthCheckResponse
-        status = kinds.SERVING if serving else kinds.NOT_SERVING
-        for service in ("", STORE_SERVICE):
-            await self._health.set(service, status)
-
     # --- the end
 
     async def _drain(self) -> None:
         """Others take over, and clients are told to go there."""
-        await self._set_health(serving=False)
+        await self._doors.set_health(serving=False)
         if self._failure is None:
             await _awaited(self.node.hand_over())
         if self._sessions is not None:
@@ -372,31 +332,12 @@ class ServedNode:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._peers is not None:
             self._peers.close()
-        await self._nodes_service.close()
-        await self._server.stop(0.2)
+        await self._doors.close()
+        await self._dialer.close()
         if self._driver is not None:
             await self._driver.close()
         else:
             self._engine.close()
-
-
-class _ForClients(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not typed
-    """The service for clients, which there is only once there is a node."""
-
-    def __init__(self) -> None:
-        self.service_handler: grpc.GenericRpcHandler | None = None
-
-    def service(self, handler_call_details: Any) -> Any:
-        """The handler of a method, if it is the service's."""
-        if self.service_handler is not None:
-            return self.service_handler.service(handler_call_details)
-        if handler_call_details.method.startswith(f"/{STORE_SERVICE}/"):
-            return grpc.stream_stream_rpc_method_handler(_not_yet)
-        return None
-
-
-async def _not_yet(_: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
 
 
 async def _awaited(pending: Pending) -> None:

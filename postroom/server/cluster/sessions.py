@@ -6,7 +6,7 @@
                                               │ full                                  one a turn
                                               └──▶ Unavailable(retry_after), at once
 
-Plain synchronous code: a shell (:mod:`.store_service`) or a simulation moves the frames. It feeds
+Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
 ``received``; when ``on_output`` is called it takes what there is to send, after whatever else
 happens now, so that all answers of a turn leave in one frame; it does not read from a session that
 is not ``reading``: its client does not take its answers.
@@ -36,8 +36,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
-from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.kv.clock import LOGICAL_BITS, ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -203,7 +204,12 @@ class Session:
             elif type(message) is frames.Hello:
                 self._on_hello(message)
         except (WireError, VersionMismatch) as error:
-            _log.warning("the stream of client %s is closed: %s", self._peer, error)
+            host = self._peer.rpartition(":")[0]
+            now = (self._node.clock.reading() >> LOGICAL_BITS) / 1000
+            self._sessions.said.log(
+                _log, (host, str(error)), now,
+                "the stream of client %s is closed: %s", self._peer, error,
+            )  # fmt: skip
             self.end(error if isinstance(error, Error) else Invalid(str(error)))
 
     def take(self) -> bytes | None:
@@ -440,11 +446,13 @@ class Sessions:
     Attributes:
         node: whose.
         admission: how much is under way.
+        said: what was logged of them.
     """
 
     def __init__(self, node: Node, limits: Limits | None = None) -> None:
         self.node = node
         self.admission = Admission(limits or Limits())
+        self.said = LogOnce()
         self._open: dict[bytes, Session] = {}
         self._heard_at: dict[bytes, float] = {}
         self._looks_at: float | None = None

@@ -1,25 +1,27 @@
-"""Nodes that only have a transport: peers and the service, on loopback, in one event loop."""
+"""Nodes that only have a transport: peers and the doors, on loopback, in one event loop.
+
+Each speaks native streams and gRPC, as nodes do, or gRPC alone, as those of the first release did.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from random import Random  # noqa: TID251 (seeded)
 
 from grpc import aio
 
 from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.server.cluster.dialing import Dialer
+from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.grpc_server import SERVER_OPTIONS
+from postroom.server.cluster.grpc_services import Doorkeeper, GrpcNodes, server_credentials
+from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.cluster.nodes_service import NodesService
-from postroom.server.cluster.peers import (
-    CHANNEL_OPTIONS,
-    PROTOCOL_VERSION,
-    Introduction,
-    Peers,
-)
+from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.serving import SERVER_OPTIONS
 
 CLUSTER = b"c" * 16
 WAIT_SECONDS = 20.0
@@ -32,7 +34,10 @@ def store(node_id: int) -> bytes:
 class Talker:
     """A node of which there is only what talks to the others."""
 
-    def __init__(self, node_id: int, security: Security | None = None, port: int = 0) -> None:
+    def __init__(
+        self, node_id: int, security: Security | None = None, port: int = 0, *, old: bool = False
+    ) -> None:
+        self.old = old
         self.node_id = node_id
         self.security = security or Security(None)
         self.port = port
@@ -49,9 +54,18 @@ class Talker:
 
     async def listen(self) -> None:
         self.service = NodesService(self.security, lambda: Hello(store(self.node_id), (), None))
+        if self.old:
+            await self._listen_for_grpc()
+            return
+        self.doors = Doors(self.address, self.security, self.service)
+        await self.doors.open()
+        self.port = self.doors.port
+
+    async def _listen_for_grpc(self) -> None:
+        self.grpc_nodes = GrpcNodes(self.service, Doorkeeper())
         self.server = aio.server(options=SERVER_OPTIONS)
-        self.server.add_generic_rpc_handlers((self.service.handler(),))
-        self.port = self.security.add_port(self.server, self.address)
+        self.server.add_generic_rpc_handlers((self.grpc_nodes.handler(),))
+        self.port = add_port(self.server, self.security, self.address)
         await self.server.start()
 
     def introduction(self) -> Introduction:
@@ -63,7 +77,7 @@ class Talker:
         monotonic = asyncio.get_running_loop().time
         self.peers = Peers(
             introduction or self.introduction(),
-            lambda address: self.security.open_channel(address, CHANNEL_OPTIONS),
+            Dialer(self.security, speaks_native=not self.old),
             Random(self.node_id),
             monotonic,
         )
@@ -78,8 +92,19 @@ class Talker:
     async def close(self) -> None:
         if hasattr(self, "peers"):
             self.peers.close()
-        await self.service.close()
-        await self.server.stop(0.2)
+        if self.old:
+            await self.grpc_nodes.close()
+            await self.server.stop(0.2)
+        else:
+            await self.doors.close()
+
+
+def add_port(server: aio.Server, security: Security, address: str) -> int:
+    """A port of gRPC's own."""
+    credentials = server_credentials(security)
+    if credentials is None:
+        return int(server.add_insecure_port(address))
+    return int(server.add_secure_port(address, credentials))
 
 
 def cluster(*talkers: Talker) -> Nodes:
@@ -87,9 +112,9 @@ def cluster(*talkers: Talker) -> Nodes:
 
 
 @asynccontextmanager
-async def talkers(*node_ids: int) -> AsyncIterator[list[Talker]]:
-    """Nodes that are all connected."""
-    nodes = [Talker(node_id) for node_id in node_ids]
+async def talkers(*node_ids: int, old: Iterable[int] = ()) -> AsyncIterator[list[Talker]]:
+    """Nodes that are all connected; the ``old`` ones speak gRPC only."""
+    nodes = [Talker(node_id, old=node_id in set(old)) for node_id in node_ids]
     for each in nodes:
         await each.listen()
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
@@ -13,8 +15,15 @@ import msgspec
 import pytest
 from grpc import aio
 
+from postroom.protocol import streams
+from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
+from postroom.server.cluster import dialing, peer_links
 from postroom.server.cluster import peers as module
-from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, STREAM, Introduction
+from postroom.server.cluster.dialing import NoAnswer
+from postroom.server.cluster.grpc_dialing import STREAM
+from postroom.server.cluster.introductions import Introduction
+from postroom.server.cluster.peer_links import PeerLink
+from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
 from tests.server.cluster.streams import (
     CLUSTER,
     WAIT_SECONDS,
@@ -26,7 +35,15 @@ from tests.server.cluster.streams import (
 )
 
 encode = msgspec.msgpack.encode
-FRAMES_PER_MESSAGE_MAX = module.FRAMES_PER_MESSAGE_MAX
+
+NODES = {"native": (), "grpc": (1, 2, 3), "old to new": (1,), "new to old": (2,)}
+"""Which of the nodes are of the first release."""
+
+
+@pytest.fixture(params=NODES.values(), ids=NODES.keys())
+def old(request: pytest.FixtureRequest) -> tuple[int, ...]:
+    which: tuple[int, ...] = request.param
+    return which
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -36,9 +53,9 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def test_frames_arrive_in_order() -> None:
+def test_frames_arrive_in_order(old: tuple[int, ...]) -> None:
     async def main() -> None:
-        async with talkers(1, 2) as (one, two):
+        async with talkers(1, 2, old=old) as (one, two):
             sent = [b"%d" % number for number in range(500)]
             for frame in sent[:250]:
                 one.peers.send(2, frame)
@@ -53,16 +70,28 @@ def test_frames_arrive_in_order() -> None:
     run(main())
 
 
-def test_a_frame_is_handed_to_grpc_before_send_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_leaves_before_send_returns() -> None:
+    """It is on its way while the node syncs its own log."""
+
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             link = one.peers._links[2]
-            one.peers.send(2, b"now")
-            assert link._writing
+            transport = link._stream._stream._transport  # type: ignore[union-attr]
+            own = transport.get_extra_info("socket")
+            before = bytes_acknowledged(own)
+            one.peers.send(2, bytes(1000))
             assert not link._queue
-            await until(lambda: two.frames == [(1, b"now")])
+            assert transport.get_write_buffer_size() == 0
+            assert bytes_acknowledged(own) - before >= 1000  # the kernel has them
+            await until(lambda: two.frames == [(1, bytes(1000))])
 
     run(main())
+
+
+def bytes_acknowledged(own: Any) -> int:
+    """``tcpi_bytes_sent`` of the connection (linux/tcp.h)."""
+    info: bytes = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return int.from_bytes(info[200:208], "little")
 
 
 def test_frames_to_nobody_are_dropped() -> None:
@@ -74,9 +103,9 @@ def test_frames_to_nobody_are_dropped() -> None:
     run(main())
 
 
-def test_it_connects_again_when_the_other_comes_back() -> None:
+def test_it_connects_again_when_the_other_comes_back(old: tuple[int, ...]) -> None:
     async def main() -> None:
-        async with talkers(1, 2) as (one, two):
+        async with talkers(1, 2, old=old) as (one, two):
             await two.close()
             await until(lambda: not one.peers.connected(2))
             one.peers.send(2, b"lost, or not")
@@ -140,20 +169,25 @@ def test_who_left_is_not_followed() -> None:
 
 
 def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUEUE_BYTES_MAX", 1000)
+    monkeypatch.setattr(peer_links, "QUEUE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(module, "UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
+            two.reads = False
+            link = one.peers._links[2]
             for number in range(1000):
-                one.peers.send(2, b"%06d" % number)
-            assert one.peers._links[2]._bytes <= 1000
-            await until(lambda: len(two.frames) > 100)
+                one.peers.send(2, b"%06d" % number + bytes(100_000))
+                await asyncio.sleep(0)
+            assert link._bytes <= 1_000_000
+            two.reads = True
+            two.peers.on_frames()
+            await until(lambda: not link._queue)
             arrived = [frame for _, frame in two.frames]
             assert arrived == sorted(arrived)
             assert len(arrived) < 1000
-            await until(lambda: not one.peers._links[2]._queue)
-            one.peers.send(2, bytes(5000))  # larger than the limit, but alone
-            await until(lambda: (1, bytes(5000)) in two.frames)
+            one.peers.send(2, bytes(5_000_000))  # larger than the limit, but alone
+            await until(lambda: (1, bytes(5_000_000)) in two.frames)
 
     run(main())
 
@@ -161,7 +195,7 @@ def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_peer_that_does_not_read_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "QUEUE_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr(peer_links, "QUEUE_BYTES_MAX", 4_000_000)
     monkeypatch.setattr(module, "UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
@@ -182,33 +216,57 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
     run(main())
 
 
-def test_a_late_word_of_an_old_stream_does_not_end_the_new_one() -> None:
-    async def main() -> None:
-        async with talkers(1, 2) as (one, two):
-            link = one.peers._links[2]
-            link._written(object(), RuntimeError("the old stream's"))
-            one.peers.send(2, b"still there")
-            await until(lambda: two.frames == [(1, b"still there")])
-            assert not link._broken.is_set()
-
-    run(main())
-
-
 # --- what is wrong --------------------------------------------------------------------------------
 
 
-REFUSED_CODES = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INTERNAL}
-"""The second is what gRPC says if the stream ends while something is being written."""
-
-
 class Stranger:
-    """Somebody who opens a stream to a node and says what it likes."""
+    """Somebody who opens a native stream to a node and says what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def open(self, argument: bytes, method: str = streams.FRAMES) -> None:
+        host, port = self._address.split(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.incoming = Incoming()
+        self.writer.write(streams.opening_bytes(Opening(method, argument)))
+
+    async def frames(self) -> list[bytes]:
+        """All that the node says."""
+        frames = []
+        with contextlib.suppress(ConnectionError):
+            while data := await asyncio.wait_for(self.reader.read(65536), WAIT_SECONDS):
+                frames += self.incoming.feed(data)
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+        return frames
+
+    async def say(self, argument: bytes, *frames: bytes) -> str:
+        """The code with which the stream ends; empty: none was given."""
+        await self.open(argument)
+        for frame in frames:
+            self.writer.write(framed(frame))
+        said = [streams.read_reply(frame) for frame in await self.frames()]
+        return said[-1].code if said and isinstance(said[-1], Refusal) else ""
+
+
+GRPC_CODES = {
+    grpc.StatusCode.FAILED_PRECONDITION: streams.REFUSED,
+    grpc.StatusCode.INTERNAL: streams.REFUSED,  # if it ends while something is being written
+    grpc.StatusCode.RESOURCE_EXHAUSTED: streams.MALFORMED,
+    grpc.StatusCode.UNAVAILABLE: streams.UNAVAILABLE,
+}
+
+
+class GrpcStranger:
+    """The same, at the other door."""
 
     def __init__(self, address: str, options: tuple[tuple[str, Any], ...] = ()) -> None:
         self.channel = aio.insecure_channel(address, options=options)
         self.call = self.channel.stream_unary(STREAM)()
 
-    async def say(self, *messages: bytes) -> grpc.StatusCode:
+    async def say(self, *messages: bytes) -> str:
         """How the stream ends."""
         try:
             for message in messages:
@@ -218,7 +276,10 @@ class Stranger:
             pass
         finally:
             await self.channel.close()
-        return await self.call.code()
+        return GRPC_CODES[await self.call.code()]
+
+
+DOORS = pytest.mark.parametrize("stranger", [Stranger, GrpcStranger], ids=["native", "grpc"])
 
 
 def introduction(one: Talker, who: Talker, /, **changes: Any) -> bytes:
@@ -232,18 +293,19 @@ REFUSED = [
     ({"receiver": 3}, "it means node 3"),
     ({"store_id": store(9)}, "another disk"),
     ({"sender": 50}, "removed"),
+    ({"sender": 1, "store_id": store(1)}, "which is this one"),
 ]
 
 
+@DOORS
 @pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
 def test_who_is_not_a_node_of_this_cluster_is_refused(
-    changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+    stranger: Any, changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             said = introduction(one, two, **changes)
-            code = await Stranger(one.address).say(said, encode([b"frame"]))
-            assert code in REFUSED_CODES
+            assert await stranger(one.address).say(said, encode([b"frame"])) == streams.REFUSED
             assert one.frames == []
             assert one.peers.connected(2)
 
@@ -255,7 +317,7 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
 def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", module.PAUSE_SECONDS_MIN)
+    monkeypatch.setattr(peer_links, "PAUSE_SECONDS_MAX", peer_links.PAUSE_SECONDS_MIN)
     wrong = "it means node 3, this is node 2"
 
     async def main() -> None:
@@ -270,7 +332,7 @@ def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
         run(main())
     said = [each for each in caplog.records if wrong in each.getMessage()]
     warned = [each.name.rpartition(".")[2] for each in said if each.levelno == logging.WARNING]
-    assert sorted(warned) == ["nodes_service", "peers"]
+    assert sorted(warned) == ["nodes_service", "peer_links"]
     assert 4 <= len(said) <= 24, "with pauses that do not grow there would be a hundred"
 
 
@@ -320,8 +382,8 @@ def test_a_frame_that_is_too_large_is_told_where_it_came_from(
 ) -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
-            one.peers.send(2, bytes(MESSAGE_BYTES_MAX))
-            await until(lambda: f"at most {MESSAGE_BYTES_MAX} bytes" in caplog.text)
+            one.peers.send(2, bytes(MESSAGE_BYTES_MAX + 1))
+            await until(lambda: f"the limit is {MESSAGE_BYTES_MAX}" in caplog.text)
             await until(lambda: one.peers.connected(2))
             assert two.frames == []
 
@@ -329,15 +391,42 @@ def test_a_frame_that_is_too_large_is_told_where_it_came_from(
         run(main())
 
 
-def test_one_that_was_admitted_lately_is_let_in() -> None:
+@DOORS
+def test_one_that_is_not_known_is_let_in_only_while_nobody_leads(stranger: Any) -> None:
+    """It may have been admitted after what is known here, and may be needed to elect a leader."""
+
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
-            stranger = Stranger(one.address)
-            await stranger.call.write(introduction(one, two, sender=100, store_id=store(7)))
-            await stranger.call.write(encode([b"frame"]))
+            said = introduction(one, two, sender=100, store_id=store(7))
+            assert await stranger(one.address).say(said) == UNAVAILABLE
+            one.peers.has_leader = lambda: False
+            new = Stranger(one.address)
+            await new.open(said)
+            new.writer.write(framed(b"frame"))
             await until(lambda: one.frames == [(100, b"frame")])
-            stranger.call.cancel()
-            await stranger.channel.close()
+            new.writer.close()
+
+    run(main())
+
+
+@DOORS
+def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
+    stranger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            said = introduction(one, two)
+            two.peers.send(1, b"here")
+            await until(lambda: one.frames)
+            assert await stranger(one.address).say(said, b"forged") == UNAVAILABLE
+            assert one.frames == [(2, b"here")]
+            # One that stands still is replaced: its node may have lost it without knowing here.
+            monkeypatch.setattr(module, "LIVE_SECONDS", 0.0)
+            new = Stranger(one.address)
+            await new.open(said)
+            new.writer.write(framed(b"again"))
+            await until(lambda: (2, b"again") in one.frames)
+            new.writer.close()
 
     run(main())
 
@@ -347,38 +436,60 @@ MALFORMED = {
     "no list": encode("frames"),
     "no bytes": encode([1, 2]),
     "cut short": encode([bytes(100)])[:50],
-    "too many": encode([b""] * (FRAMES_PER_MESSAGE_MAX + 1)),
+    "too many": encode([b""] * 65),
     "more behind": encode([b"x"]) + b"\x01",
 }
 
 
 @pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_frames_close_the_stream(
+def test_malformed_messages_close_a_stream_of_grpc(
     message: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with talkers(1, 2) as (one, two):
-            stranger = Stranger(one.address)
-            code = await stranger.say(introduction(one, two), encode([b"good"]), message)
-            assert code in REFUSED_CODES
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            code = await GrpcStranger(one.address).say(
+                introduction(one, Talker(2)), encode([b"good"]), message
+            )
+            assert code == streams.REFUSED
             assert one.frames == [(2, b"good")]
-            one.peers.send(2, b"unharmed")
-            await until(lambda: two.frames == [(1, b"unharmed")])
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames == [(1, b"unharmed")])
 
     with caplog.at_level(logging.WARNING):
         run(main())
     assert "the stream of node 2 is closed: malformed frames" in caplog.text
 
 
-def test_a_message_that_is_too_large_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with talkers(1, 2) as (one, two):
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            stranger = Stranger(one.address)
+            await stranger.open(introduction(one, Talker(2)))
+            await until(lambda: 2 in one.peers._arrivals)
+            stranger.writer.write(framed(b"good") + (MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"))
+            said = [streams.read_reply(frame) for frame in await stranger.frames()]
+            assert isinstance(said[-1], Refusal)
+            assert said[-1].code == streams.MALFORMED
+            assert one.frames == [(2, b"good")]
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "the stream of node 2 is closed: a frame of" in caplog.text
+
+
+def test_a_message_of_grpc_that_is_too_large_is_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
             unlimited = (("grpc.max_send_message_length", -1),)
-            stranger = Stranger(one.address, unlimited)
-            code = await stranger.say(
-                introduction(one, two), encode([bytes(MESSAGE_BYTES_MAX)]), encode([b"after it"])
+            stranger = GrpcStranger(one.address, unlimited)
+            await stranger.say(
+                introduction(one, Talker(2)), encode([bytes(MESSAGE_BYTES_MAX)]), encode([b"x"])
             )
-            assert code in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL}
             await until(lambda: "lost the connection from node 2" in caplog.text)
             assert one.frames == []
 
@@ -386,12 +497,13 @@ def test_a_message_that_is_too_large_is_not_read(caplog: pytest.LogCaptureFixtur
         run(main())
 
 
-def test_nobody_is_listened_to_before_there_is_a_node() -> None:
+@DOORS
+def test_nobody_is_listened_to_before_there_is_a_node(stranger: Any) -> None:
     async def main() -> None:
         one = Talker(1)
         await one.listen()
         try:
-            assert await Stranger(one.address).say(b"") is grpc.StatusCode.UNAVAILABLE
+            assert await stranger(one.address).say(b"") == UNAVAILABLE
         finally:
             await one.close()
 
@@ -399,7 +511,8 @@ def test_nobody_is_listened_to_before_there_is_a_node() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_noise(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+@DOORS
+def test_noise(stranger: Any, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Random first messages and frames, and good ones with a byte changed."""
     random = Random(seed)
 
@@ -410,34 +523,70 @@ def test_noise(seed: int, caplog: pytest.LogCaptureFixture) -> None:
         return bytes(spoiled[: random.randint(1, len(spoiled))])
 
     async def main() -> None:
-        async with talkers(1, 2) as (one, two):
-            good = introduction(one, two)
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            good = introduction(one, Talker(2))
             for _ in range(40):
-                if random.random() < 0.5:
-                    first, then = spoiled(good), encode([b"never"])
-                else:
-                    first, then = good, random.choice([spoiled(encode([b"", b"\x00"])), b"\xc1"])
-                stranger = Stranger(one.address)
-                assert await stranger.say(first, then, b"\xc1") in REFUSED_CODES
-            assert (2, b"never") not in one.frames
-            one.peers.send(2, b"unharmed")
-            await until(lambda: two.frames[-1:] == [(1, b"unharmed")])
+                code = await stranger(one.address).say(spoiled(good), encode([b"never"]), b"\xc1")
+                assert code in {streams.REFUSED, streams.MALFORMED}
+            assert not one.frames
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames[-1:] == [(1, b"unharmed")])
 
     with caplog.at_level(logging.WARNING):
         run(main())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_behind_a_good_introduction(seed: int) -> None:
+    """Bytes that are no frames, and lengths that are lies."""
+    random = Random(seed)
+
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            for _ in range(30):
+                stranger = Stranger(one.address)
+                await stranger.open(introduction(one, Talker(2)))
+                stranger.writer.write(random.randbytes(random.randint(0, 300)))
+                if random.random() < 0.5:
+                    stranger.writer.write_eof()
+                else:
+                    stranger.writer.write(b"\xff" * 8)
+                await stranger.frames()
+                await until(lambda: 2 not in one.peers._arrivals)
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames[-1:] == [(1, b"unharmed")])
+
+    run(main())
+
+
+def test_a_stream_over_grpc_is_given_up_when_native_ones_are_spoken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that was upgraded while the stream to it was being opened stays on no old one."""
+    monkeypatch.setattr(dialing, "REMEMBERED_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            link = one.peers._links[2]
+            await two.close()
+            await until(lambda: not one.peers.connected(2))
+            one.peers.dialer._doors.speaks_grpc_only(two.address, one.peers.monotonic())
+            await two.listen()
+            two.talk(cluster(one, two))
+            await until(lambda: one.peers.connected(2) and link._stream.is_native)  # type: ignore[union-attr]
+
+    run(main())
+
+
 # --- pauses ---------------------------------------------------------------------------------------
-
-
-def failing(code: grpc.StatusCode) -> aio.AioRpcError:
-    return aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details="why")
 
 
 def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The right node may be there after the wrong one has gone; it may be needed."""
-    ends = [failing(grpc.StatusCode.FAILED_PRECONDITION)] * 9
-    ends += [failing(grpc.StatusCode.UNAVAILABLE)] * 2
+    ends = [NoAnswer("why", streams.REFUSED)] * 9
+    ends += [NoAnswer("why")] * 2
     pauses: list[float] = []
 
     async def talk(link: Any) -> None:
@@ -451,14 +600,14 @@ def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.M
     async def main() -> None:
         async with talkers(1, 2) as (one, _):
             link = one.peers._links[2]
-            monkeypatch.setattr(module._Link, "_talk", talk)
-            monkeypatch.setattr(module.asyncio, "sleep", sleep)
+            monkeypatch.setattr(PeerLink, "_talk", talk)
+            monkeypatch.setattr(peer_links.asyncio, "sleep", sleep)
             with pytest.raises(asyncio.CancelledError):
                 await link._run()
             monkeypatch.undo()
 
     run(main())
-    longest, soon = module.REFUSED_PAUSE_SECONDS_MAX, module.PAUSE_SECONDS_MAX
+    longest, soon = peer_links.REFUSED_PAUSE_SECONDS_MAX, peer_links.PAUSE_SECONDS_MAX
     assert longest / 2 <= pauses[8] <= longest
     assert max(pauses[9:]) <= soon
 

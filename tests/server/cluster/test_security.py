@@ -1,10 +1,11 @@
-"""Who may talk to a node: certificates, tokens, and everybody else."""
+"""Who may talk to a node: certificates, tokens, and everybody else; by either door."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import ssl
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ import grpc
 import pytest
 from grpc import aio
 
+from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
+from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
 from postroom.server.cluster.applying import Questions
-from postroom.server.cluster.nodes_service import ADMIT, Application, encode
+from postroom.server.cluster.dialing import Dialer, NoAnswer
+from postroom.server.cluster.nodes_service import Application, encode
 from postroom.server.cluster.security import Certificates, Security, Tokens
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
-METHOD = "/test/Do"
-Check = Callable[[Any], Awaitable[None]]
+OK = "ok"
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -38,58 +41,67 @@ def node(authority: Authority) -> Certificates:
     return authority.node("127.0.0.1", "node-1.example.com")
 
 
+DOORS = [(False, False), (True, False), (False, True)]
+
+
+@pytest.fixture(params=DOORS, ids=["native", "old client", "old node"])
+def old(request: pytest.FixtureRequest) -> tuple[bool, bool]:
+    """Whether who calls, and who is called, are of the first release."""
+    which: tuple[bool, bool] = request.param
+    return which
+
+
 @asynccontextmanager
-async def serving(security: Security, check: Check) -> AsyncIterator[str]:
-    """A server that checks who calls; its address."""
-
-    async def do(_: bytes, context: Any) -> bytes:
-        await check(context)
-        return b"done"
-
-    server = aio.server()
-    handlers = {"Do": grpc.unary_unary_rpc_method_handler(do)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = security.add_port(server, "127.0.0.1:0")
-    await server.start()
+async def listening(security: Security, *, old: bool = False) -> AsyncIterator[str]:
+    """A node that is asked; its address."""
+    talker = Talker(1, security, old=old)
+    await talker.listen()
     try:
-        yield f"127.0.0.1:{port}"
+        yield talker.address
     finally:
-        await server.stop(None)
+        await talker.close()
 
 
-async def call(channel: aio.Channel, token: str | None = None) -> grpc.StatusCode:
-    """How a call ends."""
-    metadata = () if token is None else (("authorization", token),)
-    async with channel:
+async def ends(
+    server: Security, client: Security, old: tuple[bool, bool], *, node_at: str = ""
+) -> str:
+    """How a question ends: well, or with which code and words.
+
+    Args:
+        server, client: what the sides show.
+        old: which of them speak gRPC only.
+        node_at: who asks wants to be let in as the node there.
+    """
+    async with listening(server, old=old[1]) as address:
+        dialer = Dialer(client, speaks_native=not old[0])
         try:
-            await channel.unary_unary(METHOD)(b"", metadata=metadata, timeout=10)
-        except aio.AioRpcError as error:
-            return error.code()
-    return grpc.StatusCode.OK
-
-
-async def ends(server: Security, check: Check, client: Security) -> grpc.StatusCode:
-    async with serving(server, check) as address:
-        return await call(client.open_channel(address, ()))
-
-
-async def everybody(_: Any) -> None:
-    """No check but that of TLS."""
+            if node_at:
+                await dialer.ask(address, ADMIT, encode(Application(bytes(16), node_at)), 10)
+            else:
+                await dialer.ask(address, HELLO, b"", 10)
+        except NoAnswer as error:
+            if error.code == UNAVAILABLE and str(error) == "this node is in no cluster yet":
+                return OK  # it was let in, and nobody is there
+            return f"{error.code}: {error}"
+        finally:
+            await dialer.close()
+    return OK
 
 
 # --- the connection -------------------------------------------------------------------------------
 
 
-def test_both_sides_prove_who_they_are(authority: Authority, node: Certificates) -> None:
+def test_both_sides_prove_who_they_are(
+    authority: Authority, node: Certificates, old: tuple[bool, bool]
+) -> None:
     async def main() -> None:
-        client = Security(authority.client())
-        assert await ends(Security(node), everybody, client) is grpc.StatusCode.OK
+        assert await ends(Security(node), Security(authority.client()), old) == OK
 
     run(main())
 
 
 def test_certificates_that_are_worth_nothing(
-    tmp_path: Path, authority: Authority, node: Certificates
+    tmp_path: Path, authority: Authority, node: Certificates, old: tuple[bool, bool]
 ) -> None:
     other = Authority(tmp_path, "other").client()
     strangers = {
@@ -102,49 +114,70 @@ def test_certificates_that_are_worth_nothing(
 
     async def main() -> None:
         for name, stranger in strangers.items():
-            ended = await ends(Security(node), everybody, Security(stranger))
-            assert ended is grpc.StatusCode.UNAVAILABLE, name
+            ended = await ends(Security(node), Security(stranger), old)
+            assert ended.startswith(UNAVAILABLE), name
 
     run(main())
 
 
 def test_a_node_that_cannot_prove_itself_is_not_talked_to(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: Authority, old: tuple[bool, bool]
 ) -> None:
     client = Security(authority.client())
+    unknown = "its certificate is none of this node's authority, or expired"
     false_nodes = {
-        "of another authority": Authority(tmp_path, "other").node("127.0.0.1"),
-        "of another host": authority.node("node-2.example.com"),
-        "a client's": authority.client(),
-        "expired": authority.node("127.0.0.1", expired=True),
-    }
+        "of another authority": (Authority(tmp_path, "other").node("127.0.0.1"), unknown),
+        "of another host": (
+            authority.node("node-2.example.com"), "its certificate does not name this address",
+        ),
+        "a client's": (authority.client(), "its certificate does not name this address"),
+        "expired": (authority.node("127.0.0.1", expired=True), unknown),
+    }  # fmt: skip
 
     async def main() -> None:
-        for name, node in false_nodes.items():
-            ended = await ends(Security(node), everybody, client)
-            assert ended is grpc.StatusCode.UNAVAILABLE, name
+        for name, (node, words) in false_nodes.items():
+            ended = await ends(Security(node), client, old)
+            assert ended == f"{UNAVAILABLE}: {words}", name
 
     run(main())
 
 
 def test_without_a_certificate_nothing_is_read(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
-        async with serving(Security(node), everybody) as address:
+        async with listening(Security(node)) as address:
             credentials = grpc.ssl_channel_credentials(authority.pem.read_bytes())
-            ended = await call(aio.secure_channel(address, credentials))
-            assert ended is grpc.StatusCode.UNAVAILABLE
+            async with aio.secure_channel(address, credentials) as channel:
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await channel.unary_unary("/postroom.v1.Nodes/Hello")(b"", timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            bare = Security(authority.client())
+            bare.client_context = _without_certificate(authority)
+            with pytest.raises(NoAnswer, match="certificate"):
+                await Dialer(bare).ask(address, HELLO, b"", 10)
 
     run(main())
 
 
-def test_tls_and_none_do_not_meet(authority: Authority, node: Certificates) -> None:
+def _without_certificate(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority.pem)
+    return offering_native(context)
+
+
+def test_tls_and_none_do_not_meet(
+    authority: Authority, node: Certificates, old: tuple[bool, bool]
+) -> None:
     async def main() -> None:
         secure, insecure = Security(node), Security(None)
         assert insecure.insecure
         assert not secure.insecure
-        assert await ends(secure, everybody, insecure) is grpc.StatusCode.UNAVAILABLE
-        assert await ends(insecure, everybody, secure) is grpc.StatusCode.UNAVAILABLE
-        assert await ends(insecure, insecure.check_client, insecure) is grpc.StatusCode.OK
+        ended = await ends(secure, insecure, old)
+        assert ended == f"{DENIED}: this node asks for TLS, connect(tls=...); nothing was done" or (
+            any(old) and ended.startswith(UNAVAILABLE)
+        )
+        ended = await ends(insecure, secure, old)
+        assert ended == f"{UNAVAILABLE}: it speaks no TLS: it seems to be started with --insecure"
+        assert await ends(insecure, insecure, old) == OK
 
     run(main())
 
@@ -166,66 +199,51 @@ def test_tls_and_none_do_not_meet(authority: Authority, node: Certificates) -> N
     ],
 )
 def test_whose_certificate_is_one_of_the_node_at(
-    authority: Authority, node: Certificates, hosts: list[str], address: str, may: bool
-) -> None:
-    security = Security(node)
-
+    authority: Authority, node: Certificates, hosts: list[str], address: str, may: bool,
+    old: tuple[bool, bool],
+) -> None:  # fmt: skip
     async def main() -> None:
         caller = Security(authority.node(*hosts))
-        ended = await ends(security, lambda context: security.check_node(context, address), caller)
-        expected = grpc.StatusCode.OK if may else grpc.StatusCode.PERMISSION_DENIED
-        assert ended is expected
+        ended = await ends(Security(node), caller, old, node_at=address)
+        assert ended == OK if may else ended.startswith(f"{DENIED}: the certificate is not one of")
 
     run(main())
 
 
-def test_a_client_is_no_node_whatever_its_name(authority: Authority, node: Certificates) -> None:
-    security = Security(node)
-
+def test_a_client_is_no_node_whatever_its_name(
+    authority: Authority, node: Certificates, old: tuple[bool, bool]
+) -> None:
     async def main() -> None:
         client = Security(authority.client("node-1.example.com"))
         for host in ("node-1.example.com", "node-1.example.com@example.com"):
-
-            async def check(context: Any, address: str = f"{host}:1") -> None:
-                await security.check_node(context, address)
-
-            ended = await ends(security, check, client)
-            assert ended is grpc.StatusCode.PERMISSION_DENIED
+            ended = await ends(Security(node), client, old, node_at=f"{host}:1")
+            assert ended.startswith(DENIED)
 
     run(main())
 
 
 def test_a_client_is_not_let_in_as_a_node(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
-        talker = Talker(1, Security(node))
-        await talker.listen()
-        try:
-            channel = Security(authority.client()).open_channel(talker.address, ())
-            async with channel:
-                for address in ("alice:1", "alice@example.com:1", talker.address):
-                    request = encode(Application(bytes(16), address))
-                    with pytest.raises(aio.AioRpcError) as refused:
-                        await channel.unary_unary(ADMIT)(request)
-                    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        async with listening(Security(node)) as address:
             questions = Questions(Security(authority.client()))
             with pytest.raises(AccessDenied, match="subject alternative name"):
-                await questions.admit([talker.address], Application(bytes(16), "alice:1"))
+                await questions.admit([address], Application(bytes(16), "alice:1"))
             await questions.close()
-        finally:
-            await talker.close()
 
     run(main())
 
 
+@pytest.mark.parametrize("speaks_grpc_only", [False, True])
 def test_nodes_talk_to_nodes_only(
-    authority: Authority, node: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
+    authority: Authority, node: Certificates, caplog: pytest.LogCaptureFixture,
+    speaks_grpc_only: bool,
+) -> None:  # fmt: skip
     async def main() -> None:
-        one, two = Talker(1, Security(node)), Talker(2, Security(node))
-        false = Talker(3, Security(node))  # it listens as a node, and calls as a client
+        one, two = (Talker(n, Security(node), old=speaks_grpc_only) for n in (1, 2))
+        false = Talker(3, Security(node), old=speaks_grpc_only)
         for each in (one, two, false):
             await each.listen()
-        false.security = Security(authority.client())
+        false.security = Security(authority.client())  # it listens as a node, and calls as a client
         try:
             for each in (one, two, false):
                 each.talk(cluster(one, two, false))
@@ -248,27 +266,19 @@ def test_nodes_talk_to_nodes_only(
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def test_a_token_is_asked_for(tmp_path: Path, authority: Authority, node: Certificates) -> None:
+def test_a_token_is_asked_for(tmp_path: Path, node: Certificates) -> None:
     path = tmp_path / "tokens"
     path.write_text("first\n\n  second  \n")
     security = Security(node, Tokens(path))
-    client = Security(authority.client())
-
-    async def main() -> None:
-        async with serving(security, security.check_client) as address:
-
-            async def ended(token: str | None) -> grpc.StatusCode:
-                return await call(client.open_channel(address, ()), token)
-
-            for wrong in (None, "", "first", "Bearer", "Bearer ", "Bearer wrong", "Bearer firs"):
-                assert await ended(wrong) is grpc.StatusCode.UNAUTHENTICATED, wrong
-            assert await ended("Bearer first") is grpc.StatusCode.OK
-            assert await ended("Bearer second") is grpc.StatusCode.OK
-            path.write_text("third\n")
-            assert await ended("Bearer first") is grpc.StatusCode.UNAUTHENTICATED
-            assert await ended("Bearer third") is grpc.StatusCode.OK
-
-    run(main())
+    assert "asks for a token" in str(security.fault_of_client(None))
+    for wrong in ("", "firs", "first ", "wrong"):
+        assert "not known here" in str(security.fault_of_client(wrong))
+    assert security.fault_of_client("first") is None
+    assert security.fault_of_client("second") is None
+    path.write_text("third\n")
+    assert security.fault_of_client("first") is not None
+    assert security.fault_of_client("third") is None
+    assert Security(node).fault_of_client(None) is None
 
 
 def test_a_file_of_tokens_that_changes(tmp_path: Path) -> None:
@@ -308,12 +318,3 @@ def test_a_key_of_another_certificate(authority: Authority, node: Certificates) 
     wrong = Certificates(node.ca, node.certificate, authority.client().key)
     with pytest.raises(AccessDenied, match="does not belong to the certificate"):
         Security(wrong)
-
-
-def test_a_port_in_use_is_no_matter_of_certificates(node: Certificates) -> None:
-    async def main() -> None:
-        async with serving(Security(node), everybody) as address:
-            with pytest.raises(RuntimeError):
-                Security(node).add_port(aio.server(options=(("grpc.so_reuseport", 0),)), address)
-
-    run(main())

@@ -159,7 +159,7 @@ class RaftRules:
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Whoever says something can not forget it."""
-        decoded = decode_frame(frame, machine.node_id)
+        decoded = decode_frame(frame)[0]
         require(decoded is not None, f"{machine.name} sends what nobody can read")
         assert decoded is not None
         for _, message in decoded.envelopes:

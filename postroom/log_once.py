@@ -1,0 +1,144 @@
+"""What is written to the log, though somebody else decides how often it happens, and what it says.
+
+* *Often*: what happens again and again is logged once, when a spell of it begins; and of all that
+  is new no more than a few lines in ten seconds: who varies what it does must not fill the disk.
+* *What it says*: text from elsewhere is escaped (a line break would forge a line of the log, ESC
+  would command the terminal that shows it) and shortened.
+
+Plain synchronous code; the time is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Final
+
+QUIET_SECONDS: Final = 30.0
+"""What has not happened for so long is over."""
+KNOWN_MAX: Final = 1000
+BURST_SECONDS: Final = 10.0
+BURST_LINES_MAX: Final = 20
+SHOWN_MAX: Final = 200
+SAY_SECONDS_MIN: Final = 0.25
+SAY_SECONDS_MAX: Final = 30.0
+"""How soon a line may follow that says otherwise."""
+
+
+def shown(text: object, length_max: int = SHOWN_MAX) -> str:
+    """``text`` from elsewhere as it may stand in a log, or in an error: on one line, and short.
+
+    Args:
+        text: anything; of bytes, what they look like.
+        length_max: in characters, before escaping.
+    """
+    whole = text if isinstance(text, str) else _short_text(text, length_max)
+    cut = whole[:length_max]
+    if not cut.isprintable():
+        cut = "".join(each if each.isprintable() else _escaped(each) for each in cut)
+    return cut if len(whole) <= length_max else f"{cut}... ({len(whole)} characters)"
+
+
+def _short_text(value: object, length_max: int) -> str:
+    """Of large bytes not all is spelled out."""
+    return repr(value[: length_max + 1]) if isinstance(value, bytes) else str(value)
+
+
+def _short(what: Hashable) -> Hashable:
+    """A name that takes no more memory than it is worth, whoever chose it."""
+    if isinstance(what, tuple):
+        return tuple(map(_short, what))
+    return what[:SHOWN_MAX] if isinstance(what, str | bytes) else what
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+class LogOnce:
+    """Knows what has happened lately.
+
+    Args:
+        lines_max: how many lines of it are written within ``BURST_SECONDS``.
+    """
+
+    def __init__(self, lines_max: int = BURST_LINES_MAX) -> None:
+        self._last: dict[Hashable, float] = {}
+        self._lines_max = lines_max
+        self._burst_began = float("-inf")
+        self._lines = 0
+        self._left_out = 0
+
+    def begins(self, what: Hashable, now: float) -> bool:
+        """``what`` has happened; whether that is the first time for a while.
+
+        Args:
+            what: names it.
+            now: seconds that never go back.
+        """
+        what = _short(what)
+        last = self._last.pop(what, None)
+        self._last[what] = now
+        if len(self._last) > KNOWN_MAX:
+            del self._last[next(iter(self._last))]
+        return last is None or now - last > QUIET_SECONDS
+
+    def log(
+        self, logger: logging.Logger, what: Hashable, now: float, message: str, *arguments: object
+    ) -> None:
+        """Write a warning when a spell of ``what`` begins, else a line for those who debug.
+
+        Args:
+            logger: where to.
+            what: names it.
+            now: seconds that never go back.
+            message, arguments: as for ``logger.warning``; text among them is made harmless.
+        """
+        if not self.begins(what, now) or not self._has_lines_left(logger, now):
+            if not logger.isEnabledFor(logging.DEBUG):
+                return
+            level = logging.DEBUG
+        else:
+            level = logging.WARNING
+        harmless = [
+            each if isinstance(each, int | float) else shown(each) for each in arguments
+        ]  # fmt: skip
+        logger.log(level, message, *harmless)
+
+    def _has_lines_left(self, logger: logging.Logger, now: float) -> bool:
+        if now - self._burst_began > BURST_SECONDS:
+            if self._left_out:
+                logger.warning("%d more lines of this kind were left out", self._left_out)
+            self._burst_began, self._lines, self._left_out = now, 0, 0
+        if self._lines >= self._lines_max:
+            self._left_out += 1
+            return False
+        self._lines += 1
+        return True
+
+
+class LogChanges:
+    """What was logged last, so that it is said once, and again when it changes.
+
+    What goes on changing, as the reasons of one that has two addresses by name, is said less and
+    less often.
+
+    Args:
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = ""
+        self._pause = SAY_SECONDS_MIN
+        self._quiet_until = monotonic()
+
+    def is_news(self, line: str) -> bool:
+        """Whether to say ``line``."""
+        now = self._monotonic()
+        if line == self._last or now < self._quiet_until:
+            return False
+        self._last = line
+        self._quiet_until = now + self._pause
+        self._pause = min(2 * self._pause, SAY_SECONDS_MAX)
+        return True

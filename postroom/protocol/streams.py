@@ -1,0 +1,289 @@
+"""Native streams: how frames travel over one TCP connection, with or without TLS, without gRPC.
+
+::
+
+    who calls                                          who is called
+      preamble  "postroom/2\\n"  ─────────────────────▶
+      Opening   what for, and a token ────────────────▶
+                              ◀─────────────────────── preamble, and at once one of
+                              ◀─────────────────────── Accepted   frames follow, both ways
+                              ◀─────────────────────── Refusal    why not; then the end
+      frame ··················▶ ◀····················· frame
+
+Behind the preambles everything is a *frame*: its length in four bytes, big-endian, and that many
+bytes. What the frames hold is the affair of :mod:`.frames` and of the nodes. Over TLS the name of
+the protocol is agreed on by ALPN, so that a node knows it before it has decrypted anything.
+
+Invariants:
+
+* Who calls sends nothing after its opening before it was accepted: what is refused while more is on
+  its way is reset by TCP, and the reason is lost.
+* A length is checked before a byte behind it is kept.
+
+Plain synchronous code; who moves the bytes is a shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from postroom.protocol.failures import WireError
+
+STREAM_VERSION: Final = 2
+"""Of these streams. The first version was a gRPC stream, which nodes go on to speak as well."""
+NAME: Final = b"postroom/"
+PREAMBLE: Final = NAME + b"%d\n" % STREAM_VERSION
+ALPN: Final = PREAMBLE[:-1].decode()
+PREAMBLE_BYTES_MAX: Final = 16
+OPENING_BYTES_MAX: Final = 64 * 1024
+"""Of a frame before its sender was let in, and has said who it is."""
+LENGTH_BYTES: Final = 4
+
+TALK: Final = "talk"
+FRAMES: Final = "frames"
+HELLO: Final = "hello"
+ADMIT: Final = "admit"
+"""What a stream is for: a client's requests, frames of consensus from another node, and the two
+questions that nodes ask each other, which are answered in ``Accepted``."""
+
+UNAVAILABLE: Final = "unavailable"
+DENIED: Final = "denied"
+REFUSED: Final = "refused"
+MALFORMED: Final = "malformed"
+"""Codes of a refusal: not now; not with these proofs; not from this one; not understood."""
+
+
+class Opening(msgspec.Struct, frozen=True, array_like=True):
+    """What a stream is for.
+
+    Attributes:
+        method: one of the names above.
+        argument: of a question, or who the node is; as bytes of its own.
+        token: a client's, if it has one.
+    """
+
+    method: Annotated[str, msgspec.Meta(max_length=64)]
+    argument: bytes = b""
+    token: str | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The stream is open; or the question is answered."""
+
+    answer: bytes = b""
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The stream ends, and why. Nodes are told so in the middle of a stream as well."""
+
+    code: str
+    reason: str
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_openings: Final = msgspec.msgpack.Decoder(Opening)
+_replies: Final = msgspec.msgpack.Decoder(Accepted | Refusal)
+
+
+def framed(frame: bytes) -> bytes:
+    """``frame`` as it is sent."""
+    return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
+
+
+def opening_bytes(opening: Opening) -> bytes:
+    """The first bytes of who calls."""
+    return PREAMBLE + framed(_encode(opening))
+
+
+def reply_bytes(reply: Accepted | Refusal, *, first: bool = True) -> bytes:
+    """The first bytes of who is called; or a refusal in the middle of a stream."""
+    return (PREAMBLE if first else b"") + framed(_encode(reply))
+
+
+def read_opening(frame: bytes) -> Opening:
+    """What who calls wants.
+
+    Raises:
+        WireError: it is none.
+    """
+    opening: Opening = _decoded(_openings, frame)
+    return opening
+
+
+def read_reply(frame: bytes) -> Accepted | Refusal:
+    """What who is called says to it.
+
+    Raises:
+        WireError: it is none.
+    """
+    reply: Accepted | Refusal = _decoded(_replies, frame)
+    return reply
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
+    try:
+        return decoder.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a frame of this protocol: {error}") from error
+
+
+class OtherProtocol(WireError):
+    """The other side speaks no native streams."""
+
+
+class OtherVersion(WireError):
+    """It speaks another version of them."""
+
+
+class Incoming:
+    """What comes in on a stream, cut into frames.
+
+    Args:
+        frame_bytes_max: at the beginning.
+
+    Attributes:
+        frame_bytes_max: a longer frame is refused before it is read.
+        greeted: the preamble has come.
+    """
+
+    __slots__ = ("_held", "_wanted", "frame_bytes_max", "greeted")
+
+    def __init__(self, frame_bytes_max: int = OPENING_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.greeted = False
+        self._held = bytearray()
+        self._wanted = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The frames that are whole with ``data``, one after the other; take them all, or no more.
+
+        ``frame_bytes_max`` may be changed between two of them.
+
+        Raises:
+            OtherProtocol, OtherVersion: the first bytes are no preamble of this protocol.
+            WireError: a frame is too long.
+        """
+        if self._held:
+            self._held += data
+            if len(self._held) < self._wanted:
+                return
+            data = bytes(self._held)
+            self._held = bytearray()
+        start = 0 if self.greeted else self._greeted(data)
+        if self.greeted:
+            yield from self._cut(data, start)
+
+    def _greeted(self, data: bytes) -> int:
+        """Where the frames begin."""
+        end = data.find(b"\n", 0, PREAMBLE_BYTES_MAX) + 1
+        if not data.startswith(NAME[: len(data)]) or (not end and len(data) >= PREAMBLE_BYTES_MAX):
+            raise OtherProtocol("no native stream of Postroom")
+        if not end:
+            self._keep(data, 0, len(data) + 1)
+        elif data[:end] != PREAMBLE:
+            said = data[len(NAME) : end - 1].decode("ascii", "replace")
+            raise OtherVersion(
+                f"version {said} of the streams, not {STREAM_VERSION}: use the same version of "
+                "Postroom"
+            )
+        self.greeted = end > 0
+        return end
+
+    def _cut(self, data: bytes, start: int) -> Iterator[bytes]:
+        end = len(data)
+        while end - start >= LENGTH_BYTES:
+            body = start + LENGTH_BYTES
+            size = int.from_bytes(data[start:body], "big")
+            if size > self.frame_bytes_max:
+                raise WireError(f"a frame of {size} bytes, the limit is {self.frame_bytes_max}")
+            if end - body < size:
+                self._keep(data, start, LENGTH_BYTES + size)
+                return
+            yield data[body : body + size]
+            start = body + size
+        if start < end:
+            self._keep(data, start, LENGTH_BYTES)
+
+    def _keep(self, data: bytes, start: int, wanted: int) -> None:
+        self._held += data[start:]
+        self._wanted = wanted
+
+
+# --- which door -----------------------------------------------------------------------------------
+
+NATIVE_DOOR: Final = "native"
+GRPC_DOOR: Final = "grpc"
+PEEK_BYTES: Final = 16 * 1024 + 5
+"""No record of TLS is longer."""
+
+_HTTP2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_CLIENT_HELLO: Final = 1
+_EXTENSION_ALPN: Final = 16
+
+
+def is_tls(first: bytes) -> bool:
+    """Whether a connection begins as one with TLS does."""
+    return first[:1] == b"\x16"
+
+
+def door_of(first: bytes) -> str | None:
+    """Which protocol the first bytes of a connection ask for; ``None``: more are needed.
+
+    ``NATIVE_DOOR`` after the preamble, or a TLS ClientHello that offers it by ALPN (RFC 7301, in
+    the layout of RFC 8446, 4.1.2). Everything else is gRPC's, which knows how to refuse it; also a
+    ClientHello that spans records.
+    """
+    if not is_tls(first):
+        if first.startswith(NAME[: len(first)]):
+            return NATIVE_DOOR if len(first) >= len(NAME) else None
+        return GRPC_DOOR
+    record_bytes = 5 + int.from_bytes(first[3:5], "big") if len(first) >= 5 else PEEK_BYTES
+    if len(first) < min(record_bytes, PEEK_BYTES):
+        return None
+    names = alpn_names(first[5:record_bytes])
+    return NATIVE_DOOR if any(name.startswith(NAME) for name in names) else GRPC_DOOR
+
+
+def alpn_names(handshake: bytes) -> list[bytes]:
+    """The protocols that a ClientHello offers; none if it is malformed or offers none."""
+    hello = _Bytes(handshake)
+    if hello.take(1) != bytes([_CLIENT_HELLO]):
+        return []
+    hello = _Bytes(hello.block(3))
+    hello.take(2 + 32)  # version, random
+    hello.block(1)  # session
+    hello.block(2)  # cipher suites
+    hello.block(1)  # compression
+    extensions = _Bytes(hello.block(2))
+    while extensions.left:
+        kind, body = extensions.take(2), extensions.block(2)
+        if kind == _EXTENSION_ALPN.to_bytes(2, "big"):
+            names = _Bytes(_Bytes(body).block(2))
+            return [names.block(1) for _ in range(len(body)) if names.left]
+    return []
+
+
+class _Bytes:
+    """A reader that has nothing to give past the end."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, count: int) -> bytes:
+        taken = self._data[self._at : self._at + count]
+        self._at += count
+        return taken
+
+    def block(self, length_bytes: int) -> bytes:
+        """What its own length stands before."""
+        return self.take(int.from_bytes(self.take(length_bytes), "big"))

@@ -1,0 +1,280 @@
+"""Calling other nodes: native streams first, gRPC where those are not spoken.
+
+::
+
+    ask(address, HELLO)      one question, one answer
+    open(address, ...)       a stream on which frames are sent, until it ends
+
+During a rolling upgrade a node meets nodes of the first release, which speak gRPC only
+(:mod:`.grpc_dialing`, which is imported when the first of them is met). A stream over gRPC is given
+up as soon as the other one turns out to speak the new protocol: that is asked every now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from postroom.client.remote.doors import REMEMBERED_SECONDS, Doors
+from postroom.client.remote.native import Stream, Turned, ask, dial, why_not_connected
+from postroom.errors import Error
+from postroom.protocol.failures import WireError
+from postroom.protocol.streams import (
+    FRAMES,
+    HELLO,
+    OPENING_BYTES_MAX,
+    UNAVAILABLE,
+    Opening,
+    OtherProtocol,
+)
+from postroom.server.cluster.security import Security
+
+if TYPE_CHECKING:
+    from postroom.server.cluster.grpc_dialing import GrpcDialer
+
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+ACCEPT_SECONDS: Final = 5.0
+FOR_EVER_SECONDS: Final = 3600.0
+
+_log = logging.getLogger(__name__)
+
+_WORDS: Final = (
+    ("connection refused", "nobody listens there"),
+    ("wrong version number", "it speaks no TLS: it seems to be started with --insecure"),
+    ("hostname mismatch", "its certificate does not name this address"),
+    ("ip address mismatch", "its certificate does not name this address"),
+    (
+        "certificate verify failed",
+        "its certificate is none of this node's authority, or expired",
+    ),
+    ("closed", "it hangs up: it may ask for a certificate of its authority"),
+    ("reset", "it hangs up: it may ask for a certificate of its authority"),
+    ("broken pipe", "it hangs up: it may ask for a certificate of its authority"),
+)
+"""What is said, in small letters, and what it means; the first that fits."""
+
+
+class NoAnswer(Exception):
+    """A node could not be asked, or its stream has ended; the message says why, for people.
+
+    Args:
+        said: why.
+        code: that it gave (:mod:`postroom.protocol.streams`); ``UNAVAILABLE``: none.
+    """
+
+    def __init__(self, said: str, code: str = UNAVAILABLE) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+class Outgoing(Protocol):
+    """A stream to another node."""
+
+    is_native: bool
+
+    @property
+    def writable(self) -> bool:
+        """Whether the other node takes what is written."""
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames, in order, while it is ``writable``."""
+
+    async def until_ended(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            NoAnswer: that was not in good order.
+        """
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+class Dialer:
+    """See the module.
+
+    Args:
+        security: what this node shows.
+        speaks_native: whether to try native streams at all.
+    """
+
+    def __init__(self, security: Security, *, speaks_native: bool = True) -> None:
+        self._security = security
+        self._speaks_native = speaks_native
+        self._doors = Doors()
+        self._grpc: GrpcDialer | None = None
+
+    async def ask(self, address: str, method: str, argument: bytes, seconds: float) -> bytes:
+        """The answer of the node at ``address`` to a question.
+
+        Args:
+            address: of the node.
+            method: ``HELLO`` or ``ADMIT``.
+            argument: what goes with it.
+            seconds: to wait for it.
+
+        Raises:
+            NoAnswer: there is none.
+        """
+        opening = Opening(method, argument)
+        try:
+            async with asyncio.timeout(seconds):
+                if self._is_native(address):
+                    try:
+                        answer: bytes = await self._native(
+                            ask(address, self._context, opening, ANSWER_BYTES_MAX)
+                        )
+                        return answer
+                    except OtherProtocol:
+                        self._speaks_grpc_only(address)
+                return await self._over_grpc().ask(address, method, argument, seconds)
+        except TimeoutError:
+            raise NoAnswer("no answer") from None
+
+    async def open(
+        self, address: str, introduction: bytes, on_room: Callable[[], None]
+    ) -> Outgoing:
+        """A stream that the node at ``address`` has accepted.
+
+        Args:
+            address: of the node.
+            introduction: what it is told of this one.
+            on_room: called when it takes what is written, after it did not.
+
+        Raises:
+            NoAnswer: there is none.
+        """
+        if self._is_native(address):
+            stream = _Native(introduction, on_room)
+            try:
+                await self._native(stream.open(address, self._context))
+                return stream
+            except OtherProtocol:
+                self._speaks_grpc_only(address)
+        return await self._over_grpc().open(address, introduction, on_room)
+
+    def ended(self, address: str) -> None:
+        """The stream to ``address`` has ended: what comes back there may speak otherwise."""
+        self._doors.forget(address)
+
+    async def await_better(self, stream: Outgoing, address: str) -> None:
+        """Wait until native streams are spoken at ``address``, to which ``stream`` is over gRPC."""
+        while stream.is_native or not self._speaks_native:
+            await asyncio.sleep(FOR_EVER_SECONDS)
+        opening = Opening(HELLO)
+        while True:
+            await asyncio.sleep(REMEMBERED_SECONDS)
+            try:
+                async with asyncio.timeout(ACCEPT_SECONDS):
+                    await ask(address, self._context, opening, ANSWER_BYTES_MAX)
+            except (OSError, Error, WireError):
+                continue
+            return
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        if self._grpc is not None:
+            await self._grpc.close()
+
+    # ---
+
+    @property
+    def _context(self) -> ssl.SSLContext | None:
+        return self._security.client_context
+
+    def _is_native(self, address: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._speaks_native and self._doors.is_native(address, now)
+
+    def _speaks_grpc_only(self, address: str) -> None:
+        self._doors.speaks_grpc_only(address, asyncio.get_running_loop().time())
+
+    def _over_grpc(self) -> GrpcDialer:
+        if self._grpc is None:
+            try:
+                from postroom.server.cluster.grpc_dialing import GrpcDialer  # noqa: PLC0415
+            except ImportError:
+                raise NoAnswer(
+                    "it speaks gRPC only, as the first release did, and gRPC is not installed here"
+                ) from None
+            self._grpc = GrpcDialer(self._security)
+        return self._grpc
+
+    async def _native(self, conversation: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await conversation
+        except OtherProtocol:
+            raise
+        except Turned as refusal:
+            raise NoAnswer(str(refusal), refusal.code) from refusal
+        except OSError as error:
+            raise NoAnswer(in_words(why_not_connected(error))) from error
+        except (Error, WireError) as error:
+            raise NoAnswer(in_words(str(error))) from error
+
+
+def in_words(said: str) -> str:
+    """Why another node does not answer, in words that say what to look at."""
+    return next((words for part, words in _WORDS if part in said.lower()), said)
+
+
+class _Native:
+    """A native stream to another node. :class:`postroom.client.remote.native.Events`."""
+
+    is_native = True
+
+    def __init__(self, introduction: bytes, on_room: Callable[[], None]) -> None:
+        self._opening = Opening(FRAMES, introduction)
+        self._stream = Stream(self._opening, self, OPENING_BYTES_MAX)
+        self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.room = on_room
+
+    @property
+    def writable(self) -> bool:
+        return self._stream.writable
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        self._stream.write(frames)
+
+    async def open(self, address: str, context: ssl.SSLContext | None) -> None:
+        try:
+            await dial(address, context, lambda: self._stream)
+            async with asyncio.timeout(ACCEPT_SECONDS):
+                await self._accepted
+        except BaseException:
+            await self.close()
+            raise
+
+    async def until_ended(self) -> None:
+        try:
+            await self._ended
+        except Turned as refusal:
+            raise NoAnswer(str(refusal), refusal.code) from refusal
+        except Exception as error:
+            raise NoAnswer(str(error)) from error
+
+    async def close(self) -> None:
+        self._stream.close(abort=True)
+        for future in (self._accepted, self._ended):
+            if future.done() and not future.cancelled():
+                future.exception()  # it was taken note of, or nobody asks any more
+
+    # --- what the stream tells
+
+    def accepted(self, answer: bytes) -> None:
+        del answer
+        if not self._accepted.done():
+            self._accepted.set_result(None)
+
+    def received(self, frame: bytes) -> None:
+        """A refusal, which ends it."""
+        self._stream.refused(frame)
+
+    def ended(self, error: Exception) -> None:
+        for future in (self._accepted, self._ended):
+            if not future.done():
+                future.set_exception(error)

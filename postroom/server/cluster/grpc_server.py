@@ -1,0 +1,234 @@
+"""gRPC's server in this process, and the relay by which connections come to it.
+
+::
+
+    client ── TCP ──▶ listener ── relay ──▶ unix socket ──▶ gRPC, which ends TLS itself
+                                   bytes as they are
+
+A node has one address, and gRPC cannot be given a connection that somebody else has accepted. So
+its server listens at a unix socket in a folder that only this user may enter, and the bytes of a
+connection are carried there and back, unread. TLS, certificates and tokens are as they would be
+without: gRPC sees the client's handshake. What it does not see is who calls; each connection gets a
+name on the unix side, by which gRPC's ``peer`` is found here again.
+
+Imported only if gRPC is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from postroom.limits import HELLO_SECONDS
+from postroom.server.cluster.connections import Connection
+from postroom.server.cluster.grpc_services import (
+    MESSAGE_BYTES_MAX,
+    STORE_SERVICE,
+    Doorkeeper,
+    GrpcNodes,
+    GrpcStore,
+    HealthService,
+    server_credentials,
+)
+from postroom.server.cluster.nodes_service import NodesService
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.sessions import Sessions
+
+IDLE_MILLISECONDS_MAX: Final = 300_000
+"""A connection on which no call is under way for so long is ended."""
+STOP_SECONDS: Final = 0.2
+RELAY_BUFFER_BYTES: Final = 64 * 1024
+
+SERVER_OPTIONS: Final = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", int(1000 * HELLO_SECONDS)),
+    ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS_MAX),
+]
+
+_log = logging.getLogger(__name__)
+
+
+class GrpcServer(Doorkeeper):
+    """See the module.
+
+    Args:
+        security: who may come in, by TLS.
+        nodes: for nodes of the first release.
+    """
+
+    def __init__(self, security: Security, nodes: NodesService) -> None:
+        self._security = security
+        self._nodes = GrpcNodes(nodes, self)
+        self._store = GrpcStore(security, self)
+        self._health = HealthService(self)
+        self._server = aio.server(options=SERVER_OPTIONS)
+        self._folder: Path | None = None
+        self._callers: dict[str, Connection] = {}
+        self._relays: set[asyncio.Task[None]] = set()
+        self._number = 0
+
+    async def start(self) -> None:
+        """Listen at the unix socket."""
+        self._folder = Path(tempfile.mkdtemp(prefix="postroom-"))  # for this user alone
+        self._server.add_generic_rpc_handlers((self._nodes.handler(), self._store))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        credentials = server_credentials(self._security)
+        address = f"unix:{self._socket}"
+        if credentials is None:
+            self._server.add_insecure_port(address)
+        else:
+            self._server.add_secure_port(address, credentials)
+        await self._server.start()
+
+    @property
+    def _socket(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "grpc"
+
+    def serve_clients(self, sessions: Sessions) -> None:
+        """There is a node."""
+        self._store.sessions = sessions
+
+    async def set_health(self, *, serving: bool) -> None:
+        """What the health service says."""
+        kinds = health_pb2.HealthCheckResponse
+        status = kinds.SERVING if serving else kinds.NOT_SERVING
+        for service in ("", STORE_SERVICE):
+            await self._health.set(service, status)
+
+    async def close(self) -> None:
+        """End everything."""
+        await self._nodes.close()
+        await self._server.stop(STOP_SECONDS)
+        for relay in list(self._relays):
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- connections
+
+    def take(self, connected: socket.socket, connection: Connection) -> None:
+        """A connection for gRPC, of which nothing has been read."""
+        task = asyncio.get_running_loop().create_task(self._relay(connected, connection))
+
+        def drop() -> None:
+            task.cancel()
+
+        connection.drop = drop
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+
+    async def _relay(self, connected: socket.socket, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._folder is not None
+        self._number += 1
+        name = self._folder / f"{self._number}"
+        inner = socket.socket(socket.AF_UNIX)
+        outer_end = inner_end = None
+        try:
+            inner.setblocking(False)
+            inner.bind(str(name))
+            self._callers[f"unix:{name}"] = connection
+            await loop.sock_connect(inner, str(self._socket))
+            name.unlink()
+            outer_end, inner_end = _End(), _End()
+            outer_end.other, inner_end.other = inner_end, outer_end
+            await loop.connect_accepted_socket(lambda: inner_end, inner)
+            await loop.connect_accepted_socket(lambda: outer_end, connected)
+            await asyncio.gather(outer_end.gone, inner_end.gone)
+        except OSError as error:
+            _log.debug("cannot relay %s: %s", connection.where, error)
+        finally:
+            for end, its_socket in ((inner_end, inner), (outer_end, connected)):
+                if end is None or end.transport is None:
+                    its_socket.close()
+                else:
+                    end.abort()
+            self._callers.pop(f"unix:{name}", None)
+            name.unlink(missing_ok=True)
+            connection.closed()
+
+    # --- a doorkeeper
+
+    def where(self, peer: str) -> str:
+        """The address of gRPC's ``peer``."""
+        connection = self._callers.get(peer)
+        return peer if connection is None else connection.where
+
+    def said_hello(self, peer: str) -> None:
+        """It has made a call."""
+        connection = self._callers.get(peer)
+        if connection is not None:
+            connection.said_hello()
+
+
+class _End(asyncio.Protocol):
+    """One end of a relay. What comes in goes out at the other, no faster than that takes it."""
+
+    other: _End
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It reads once both ends are there."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=RELAY_BUFFER_BYTES)
+        if self.other.transport is None:
+            transport.pause_reading()
+        else:
+            self.other.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """On with it."""
+        other: Any = self.other.transport
+        other.write(data)
+
+    def eof_received(self) -> bool:
+        """Half of it ends."""
+        other = self.other.transport
+        if other is not None and not other.is_closing():
+            other.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        """Nothing more from the other end."""
+        if self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """On with it."""
+        if self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other end ends too, after what was written."""
+        del exc
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if self.other.transport is not None:
+            self.other.transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self.transport is not None:
+            self.transport.abort()

@@ -1,0 +1,301 @@
+"""The gRPC door: for clients in other languages, for the first release, and for health checks.
+
+=====================  ===========  ==================  ============================================
+service                method       kind                what goes over it, as raw bytes
+=====================  ===========  ==================  ============================================
+``postroom.v1.Store``  Talk         both ways           frames of :mod:`postroom.protocol.frames`
+``postroom.v1.Nodes``  Hello        unary               as in :mod:`.nodes_service`
+                       Admit        unary
+                       Stream       client streaming    ``Introduction``, then lists of frames
+=====================  ===========  ==================  ============================================
+
+A shell: who may come in, and what comes of it, is decided by :mod:`.security`,
+:mod:`.nodes_service` and :mod:`.sessions`, for this door and for native streams alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import grpc
+import msgspec
+from grpc import aio
+from grpc_health.v1 import health
+
+from postroom.errors import Unavailable
+from postroom.limits import HELLO_SECONDS
+from postroom.protocol.frames import ACCEPTED
+from postroom.protocol.streams import DENIED, MALFORMED, REFUSED, UNAVAILABLE
+from postroom.server.cluster.introductions import Refused
+from postroom.server.cluster.nodes_service import Caller, NodesService
+from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.sessions import Session, Sessions
+
+STORE_SERVICE: Final = "postroom.v1.Store"
+NODES_SERVICE: Final = "postroom.v1.Nodes"
+FRAMES_PER_MESSAGE_MAX: Final = 64
+AUTHORIZATION: Final = "authorization"
+BEARER: Final = "Bearer "
+CLOSE_SECONDS: Final = 1.0
+
+_STATUS: Final = {
+    UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    REFUSED: grpc.StatusCode.FAILED_PRECONDITION,
+    MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+_frames = msgspec.msgpack.Decoder(
+    Annotated[list[bytes], msgspec.Meta(max_length=FRAMES_PER_MESSAGE_MAX)]
+)
+_log = logging.getLogger(__name__)
+
+
+class Doorkeeper:
+    """Who is behind a gRPC connection, and that it has said something.
+
+    Connections come in through a relay (:mod:`.grpc_server`), so gRPC does not know; this is how
+    it is asked. Without a relay gRPC's own word counts.
+    """
+
+    def where(self, peer: str) -> str:
+        """The address of gRPC's ``peer``."""
+        return peer
+
+    def said_hello(self, peer: str) -> None:
+        """It is not one of those that connect and say nothing."""
+
+
+def caller_of(context: Any, doorkeeper: Doorkeeper) -> Caller:
+    """Who calls, as TLS has proved it."""
+    shown = context.auth_context()
+    names = [*shown.get("peer_dns", []), *shown.get("peer_ip", [])]
+    return Caller(
+        doorkeeper.where(context.peer()), tuple(name.decode(errors="replace") for name in names)
+    )
+
+
+def token_of(context: Any) -> str | None:
+    """The token that a client shows; ``None``: none; empty: not in the form that is asked for."""
+    shown = [value for name, value in context.invocation_metadata() if name == AUTHORIZATION]
+    if not shown:
+        return None
+    said = str(shown[0])
+    return said[len(BEARER) :] if said.startswith(BEARER) else ""
+
+
+def server_credentials(security: Security) -> grpc.ServerCredentials | None:
+    """For a port; ``None``: insecure."""
+    if security.pem is None:
+        return None
+    ca, certificate, key = security.pem
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=ca, require_client_auth=True
+    )
+
+
+class HealthService(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC is not typed
+    """The standard one, by which a connection says hello as well."""
+
+    def __init__(self, doorkeeper: Doorkeeper) -> None:
+        super().__init__()
+        self._doorkeeper = doorkeeper
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        """Whether a service serves."""
+        self._doorkeeper.said_hello(context.peer())
+        return await super().Check(request, context)
+
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+        """The same, whenever it changes."""
+        self._doorkeeper.said_hello(context.peer())
+        await super().Watch(request, context)
+
+
+class GrpcNodes:
+    """The service for nodes of the first release.
+
+    Args:
+        service: which decides.
+        doorkeeper: knows who calls.
+    """
+
+    def __init__(self, service: NodesService, doorkeeper: Doorkeeper) -> None:
+        self._service = service
+        self._doorkeeper = doorkeeper
+        self._streams: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """End the streams that have come in, in good order: gRPC's own way is to log them."""
+        streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
+        if streams:
+            await asyncio.wait(streams, timeout=CLOSE_SECONDS)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For a server."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
+        methods = {
+            "Hello": unary(self._on_hello),
+            "Admit": unary(self._on_admit),
+            "Stream": stream(self._on_stream),
+        }
+        return grpc.method_handlers_generic_handler(NODES_SERVICE, methods)
+
+    async def _on_hello(self, request: bytes, context: Any) -> bytes:
+        del request
+        self._doorkeeper.said_hello(context.peer())
+        return self._service.say_hello()
+
+    async def _on_admit(self, request: bytes, context: Any) -> bytes:
+        self._doorkeeper.said_hello(context.peer())
+        try:
+            return await self._service.judge(caller_of(context, self._doorkeeper), request)
+        except Refused as refused:
+            await context.abort(_STATUS[refused.code], str(refused))
+            raise
+
+    async def _on_stream(self, messages: Any, context: Any) -> bytes:
+        del messages  # gRPC's own iterator costs a task a message
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            await self._read_frames(context, task)
+        except asyncio.CancelledError:
+            _log.debug("the stream of %s has ended", context.peer())
+        finally:
+            self._streams.discard(task)
+        return b""
+
+    async def _read_frames(self, context: Any, task: asyncio.Task[Any]) -> None:
+        caller, arrival = caller_of(context, self._doorkeeper), None
+        sender = f"the node at {caller.where}"
+        read_on = asyncio.Event()
+
+        def end() -> None:
+            task.cancel()
+
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                introduction = await context.read()
+            if introduction is aio.EOF:
+                return
+            arrival = self._service.enter(caller, introduction, end, read_on.set)
+            self._doorkeeper.said_hello(context.peer())
+            sender = f"node {arrival.sender}"
+            await context.send_initial_metadata(((ACCEPTED, "1"),))
+            while (message := await context.read()) is not aio.EOF:
+                read_on.clear()
+                if not _take(arrival, message):
+                    await read_on.wait()
+            # Whoever has sent more at once than is allowed learns it from gRPC; this side does not.
+            _log.info("lost the connection from %s", sender)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it does not say who it is")
+        except Refused as refused:
+            self._service.closed(sender, caller, refused)
+            await context.abort(_STATUS[refused.code], str(refused))
+        finally:
+            if arrival is not None:
+                arrival.close()
+
+
+def _take(arrival: Arrival, message: bytes) -> bool:
+    try:
+        frames = _frames.decode(message)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Refused(f"malformed frames ({error})") from error
+    return arrival.received(frames)
+
+
+class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not typed
+    """The service for clients, which there is only once there is a node.
+
+    Args:
+        security: who may come in.
+        doorkeeper: knows who calls.
+
+    Attributes:
+        sessions: of the node; ``None``: there is none yet.
+    """
+
+    def __init__(self, security: Security, doorkeeper: Doorkeeper) -> None:
+        self.sessions: Sessions | None = None
+        self._security = security
+        self._doorkeeper = doorkeeper
+        talk = grpc.stream_stream_rpc_method_handler(self._talk)
+        self._handler = grpc.method_handlers_generic_handler(STORE_SERVICE, {"Talk": talk})
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a method, if it is the service's."""
+        return self._handler.service(handler_call_details)
+
+    async def _talk(self, _: Any, context: Any) -> None:
+        if self.sessions is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
+            return
+        fault = self._security.fault_of_client(token_of(context))
+        if fault is not None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, fault)
+        await context.send_initial_metadata(((ACCEPTED, "1"),))
+        peer = context.peer()
+        wanted, taken = asyncio.Event(), asyncio.Event()
+        session = self.sessions.open(self._doorkeeper.where(peer), wanted.set)
+        loop = asyncio.get_running_loop()
+        reader = loop.create_task(
+            _read(session, context, taken, lambda: self._doorkeeper.said_hello(peer))
+        )
+        writer = loop.create_task(_write(session, context, wanted, taken))
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done() and session.ended:
+                wanted.set()
+                await writer  # the last words
+        finally:
+            session.close()
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+async def _read(
+    session: Session, context: Any, taken: asyncio.Event, said_hello: Callable[[], None]
+) -> None:
+    try:
+        async with asyncio.timeout(HELLO_SECONDS):
+            frame = await context.read()
+    except TimeoutError:
+        session.end(Unavailable("nothing was said; nothing was done"))
+        return
+    if frame is not aio.EOF:
+        said_hello()
+    while frame is not aio.EOF:
+        session.received(frame)
+        while not session.reading:
+            if session.ended:
+                return
+            taken.clear()
+            await taken.wait()
+        frame = await context.read()
+
+
+async def _write(
+    session: Session, context: Any, wanted: asyncio.Event, taken: asyncio.Event
+) -> None:
+    while True:
+        while (frame := session.take()) is not None:
+            await context.write(frame)
+            taken.set()
+        if session.ended:
+            return
+        await wanted.wait()
+        wanted.clear()
+
+
+__all__ = ["MESSAGE_BYTES_MAX", "GrpcNodes", "GrpcStore", "HealthService"]

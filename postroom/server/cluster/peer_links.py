@@ -1,0 +1,147 @@
+"""The stream to one other node, made again whenever it breaks.
+
+Connecting goes on beside everything else, with growing pauses that chance spreads; what waits to be
+sent is bounded. Frames that have queued up while the other node did not take them leave together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from postroom.log_once import shown
+from postroom.protocol.streams import UNAVAILABLE
+from postroom.server.cluster.dialing import NoAnswer, Outgoing
+
+if TYPE_CHECKING:
+    from postroom.server.cluster.peers import Peers
+
+QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What waits for one peer. Beyond it frames are dropped."""
+FRAMES_AT_ONCE_MAX: Final = 64
+
+PAUSE_SECONDS_MIN: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 1.0
+REFUSED_PAUSE_SECONDS_MAX: Final = 5.0
+"""Who is refused will most likely be refused again."""
+
+_log = logging.getLogger(__name__)
+
+
+class PeerLink:
+    """See the module.
+
+    Args:
+        peers: of this node.
+        node_id: the other node.
+        address: where it is.
+
+    Attributes:
+        connected: there is a stream.
+        trouble: why there is none, in words; empty: there is, or nobody knows.
+    """
+
+    def __init__(self, peers: Peers, node_id: int, address: str) -> None:
+        self.address = address
+        self.connected = False
+        self.trouble = ""
+        self._peers = peers
+        self._node_id = node_id
+        self._where = shown(address)
+        self._queue: list[bytes] = []
+        self._bytes = 0
+        self._stream: Outgoing | None = None
+        self._dropping = False
+        self._refusal = ""
+        self._is_refused = False
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame now, or queue it if the other node does not take it."""
+        stream = self._stream
+        if stream is not None and not self._queue and stream.writable:
+            stream.write((frame,))
+            return
+        if self._queue and self._bytes + len(frame) > QUEUE_BYTES_MAX:
+            if not self._dropping:
+                _log.warning("node %d takes no frames: they are dropped", self._node_id)
+            self._dropping = True
+            return
+        self._queue.append(frame)
+        self._bytes += len(frame)
+
+    def _send_queued(self) -> None:
+        while self._queue and self._stream is not None and self._stream.writable:
+            frames = self._queue[:FRAMES_AT_ONCE_MAX]
+            del self._queue[:FRAMES_AT_ONCE_MAX]
+            self._bytes -= sum(map(len, frames))
+            self._dropping = False
+            self._stream.write(frames)
+
+    async def _run(self) -> None:
+        pause = PAUSE_SECONDS_MIN
+        while True:
+            started = self._peers.monotonic()
+            try:
+                await self._talk()
+                self._is_refused = False
+                _log.info("lost the connection to node %d at %s", self._node_id, self._where)
+            except NoAnswer as error:
+                self._report(error)
+            finally:
+                self._stream, self.connected = None, False
+                self._queue.clear()
+                self._bytes = 0
+            # Else a node that is restarted soon would be waited for as long as one that is gone.
+            if not self._is_refused and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
+                pause = PAUSE_SECONDS_MIN
+            longest = REFUSED_PAUSE_SECONDS_MAX if self._is_refused else PAUSE_SECONDS_MAX
+            pause = min(pause, longest)
+            await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
+            pause *= 2
+
+    async def _talk(self) -> None:
+        """One stream, from its beginning to its end."""
+        dialer = self._peers.dialer
+        introduction = self._peers.introduction(self._node_id)
+        stream = await dialer.open(self.address, introduction, self._send_queued)
+        how = "" if stream.is_native else ", over gRPC"
+        _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
+        self._stream, self.connected = stream, True
+        self.trouble = self._refusal = ""
+        self._send_queued()
+        ended = asyncio.ensure_future(stream.until_ended())
+        better = asyncio.ensure_future(dialer.await_better(stream, self.address))
+        try:
+            await asyncio.wait((ended, better), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+        finally:
+            for task in (ended, better):
+                task.cancel()
+            await asyncio.wait((ended, better))
+            await stream.close()
+            dialer.ended(self.address)
+
+    def _report(self, error: NoAnswer) -> None:
+        self.trouble = shown(error)
+        self._is_refused = error.code != UNAVAILABLE
+        if self._is_refused:
+            self._report_refusal()
+        elif self.connected:
+            _log.info("lost the connection to node %d at %s", self._node_id, self._where)
+        else:
+            _log.debug(
+                "no connection to node %d at %s: %s", self._node_id, self._where, self.trouble
+            )
+
+    def _report_refusal(self) -> None:
+        """Once, until it is accepted."""
+        level = logging.DEBUG if self.trouble == self._refusal else logging.WARNING
+        _log.log(level, "node %d at %s refuses: %s", self._node_id, self._where, self.trouble)
+        self._refusal = self.trouble
+
+    def close(self) -> None:
+        """For good."""
+        self._task.cancel()

@@ -1,0 +1,305 @@
+"""Connections that cost a node more than they cost those who open them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.client.remote.native import offering_native
+from postroom.protocol import frames, streams
+from postroom.protocol.streams import PREAMBLE, Opening, framed
+from postroom.server.cluster import connections, grpc_services
+from postroom.server.cluster.security import Security
+from tests.cluster.places import Loopback
+from tests.server.cluster.certificates import Authority
+from tests.server.cluster.streams import Talker, cluster, until
+
+DESCRIPTORS = 1024
+"""What a node of these tests may have; the usual limit."""
+IDLE = 1100
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """For the attacker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * IDLE
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"an attacker needs {wanted} descriptors, the system gives {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+START = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from postroom.cli.main import main
+sys.argv = ["postroom", "serve", "--insecure", "--data", {data!r}]
+sys.argv += ["--listen", {at!r}, "--join", {at!r}]
+main()
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[str]:
+    """A node in a process of its own, with few descriptors; its address."""
+    address = Loopback().address(1)
+    code = START.format(data=str(tmp_path / "a"), at=address, soft=256, hard=DESCRIPTORS)
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while f"ready {address}" not in (tmp_path / "log").read_text():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+        yield address
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+        assert "Traceback" not in (tmp_path / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def write_files(db: postroom.Database) -> None:
+    """More than storage holds in memory: it opens files."""
+    for number in range(160):
+        db.put(b"large/%d" % number, bytes(64 * 1024))
+
+
+def test_idle_connections_end_no_node(node: str, many_descriptors: None) -> None:
+    with postroom.connect(node, insecure=True) as db, contextlib.ExitStack() as stack:
+        db.put(b"before", b"1")
+        idle = [stack.enter_context(connected(node)) for _ in range(IDLE)]
+        write_files(db)
+        with postroom.connect(node, insecure=True) as another:
+            assert another.get(b"before") == b"1"
+        for each in idle:
+            assert ends(each), "those that say nothing are dropped"
+
+
+def ends(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+HAMMER = """
+import socket, sys, time
+host, port = sys.argv[1].split(":")
+end, count = time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    batch = []
+    for _ in range(100):
+        one = socket.socket()
+        one.setblocking(False)
+        try:
+            one.connect((host, int(port)))
+        except BlockingIOError:
+            pass
+        except OSError:
+            break
+        batch.append(one)
+    count += len(batch)
+    for one in batch:
+        one.close()
+print(count)
+"""
+
+
+def test_a_storm_of_connections_leaves_clients_served(node: str) -> None:
+    """As many as one process can open in two seconds; here 10,000 to 30,000 a second."""
+    with postroom.connect(node, insecure=True) as db:
+        storm = subprocess.Popen(
+            [sys.executable, "-c", HAMMER, node, "2"], stdout=subprocess.PIPE, text=True
+        )
+        served, longest = 0, 0.0
+        while storm.poll() is None:
+            began = time.monotonic()
+            db.put(b"key", b"value")
+            longest = max(longest, time.monotonic() - began)
+            served += 1
+            if served == 5:
+                with postroom.connect(node, insecure=True) as another:
+                    assert another.get(b"key") == b"value"
+        opened, _ = storm.communicate()
+        assert int(opened) > 1000
+        assert served > 20
+        assert longest < 2.0, f"{served} served while {opened.strip()} were opened"
+
+
+# --- who does not come to the point ---------------------------------------------------------------
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (connections, grpc_services):
+        monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
+
+
+@asynccontextmanager
+async def listening(security: Security | None = None) -> AsyncIterator[Talker]:
+    talker = Talker(1, security)
+    await talker.listen()
+    try:
+        yield talker
+    finally:
+        await talker.close()
+
+
+SLOW = {
+    "nothing": b"",
+    "half a name": b"postr",
+    "a preamble": PREAMBLE,
+    "half an opening": streams.opening_bytes(Opening(streams.TALK))[:-1],
+    "half a preface of HTTP/2": b"PRI * HT",
+    "HTTP/2, and no call": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5),
+    "half a ClientHello": b"\x16\x03\x01\x02\x00\x01",
+}
+
+
+@pytest.mark.parametrize("said", SLOW.values(), ids=SLOW.keys())
+def test_who_does_not_say_hello_is_closed(said: bytes, hurried: None) -> None:
+    async def main() -> None:
+        async with listening() as talker:
+            reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                while await asyncio.wait_for(reader.read(1000), 10):
+                    pass
+            writer.close()
+            await until(lambda: not len(talker.doors.connections))
+            assert talker.doors.connections.descriptors == 0
+
+    run(main())
+
+
+def test_a_client_that_was_let_in_and_says_nothing_is_closed(hurried: None) -> None:
+    """By either door: it may use the store, and does not say who it is."""
+    from tests.remote.servers import Server  # noqa: PLC0415 - has a loop of its own
+
+    with Server() as server:
+        with connected(server.address) as native:
+            native.sendall(streams.opening_bytes(Opening(streams.TALK)))
+            assert native.recv(100).startswith(PREAMBLE)
+            native.settimeout(10)
+            assert ends(native)
+
+        async def over_grpc() -> None:
+            import grpc.aio  # noqa: PLC0415 - of this test only
+
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                call = channel.stream_stream("/postroom.v1.Store/Talk")()
+                with contextlib.suppress(grpc.aio.AioRpcError):  # dropped before it was told
+                    said = frames.from_node(await call.read())
+                    assert isinstance(said, frames.Goodbye)
+                    assert said.failure[0] == "Unavailable"
+
+        run(over_grpc())
+        assert len(server.sessions) == 0
+
+
+def test_tls_that_is_not_finished_is_closed(tmp_path: Path, hurried: None) -> None:
+    authority = Authority(tmp_path)
+    security = Security(authority.node("127.0.0.1"))
+    files = authority.client()
+
+    def context(*, native: bool) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        made.load_verify_locations(authority.pem)
+        made.load_cert_chain(files.certificate, files.key)
+        if native:
+            return offering_native(made)
+        made.set_alpn_protocols(["h2"])
+        return made
+
+    async def main() -> None:
+        async with listening(security) as talker:
+            for native in (True, False):
+                # A ClientHello and nothing more; then the whole of TLS and nothing more.
+                incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+                hello = context(native=native).wrap_bio(incoming, outgoing, server_hostname="x")
+                with pytest.raises(ssl.SSLWantReadError):
+                    hello.do_handshake()
+                reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+                writer.write(outgoing.read())
+                await _until_closed(reader, writer)
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", talker.port, ssl=context(native=native)
+                )
+                await _until_closed(reader, writer)
+            await until(lambda: not len(talker.doors.connections))
+
+    run(main())
+
+
+async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while await asyncio.wait_for(reader.read(1000), 10):
+            pass
+    writer.transport.abort()
+
+
+def test_a_large_frame_of_a_stranger_is_not_kept() -> None:
+    """Before it is known who it is, 64 KiB are the most."""
+
+    async def main() -> None:
+        async with listening() as talker:
+            reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+            writer.write(PREAMBLE + (2**31).to_bytes(4, "big") + bytes(1000))
+            said = await asyncio.wait_for(reader.read(1000), 10)
+            (frame,) = streams.Incoming().feed(said)
+            refusal = streams.read_reply(frame)
+            assert isinstance(refusal, streams.Refusal)
+            assert "the limit is 65536" in refusal.reason
+            writer.close()
+
+    run(main())
+
+
+def test_the_log_is_not_the_callers(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither its lines nor how many there are."""
+    forged = "\n2026-01-01 CRITICAL all is lost\x1b[2J"
+
+    async def main() -> None:
+        async with listening() as talker:
+            talker.talk(cluster())
+            for number in range(60):
+                for said in (forged + str(number), f"{number}" * 10_000):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+                    opening = Opening(streams.FRAMES, streams._encode([1, said, said]))
+                    writer.write(PREAMBLE + framed(streams._encode(opening)))
+                    await _until_closed(reader, writer)
+
+    run(main())
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert 1 <= len(warned) <= 25
+    assert all(each.isprintable() and len(each) < 1000 for each in warned)

@@ -1,0 +1,203 @@
+"""Those who may come in, and what they do to the wire: noise, lies about lengths, not reading."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+
+import grpc
+import pytest
+
+import postroom
+from postroom.limits import HELLO_SECONDS
+from postroom.protocol import frames, streams
+from postroom.ranges.requests import Get
+from tests.cluster.places import Loopback
+from tests.remote.servers import Server
+
+TALK = streams.opening_bytes(streams.Opening(streams.TALK))
+HELLO = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 1))
+SLOW_ANSWER_BYTES = 64 * 1024
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+class Attacker:
+    """A client that may come in, byte by byte."""
+
+    def __init__(self, address: str, *, hello: bool = True) -> None:
+        host, port = address.split(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket.sendall(TALK)
+        self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
+        self._frames: list[bytes] = []
+        assert isinstance(streams.read_reply(self.frame()), streams.Accepted)
+        if hello:
+            self.say(HELLO)
+            assert isinstance(frames.from_node(self.frame()), frames.Welcome)
+
+    def __enter__(self) -> Attacker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def say(self, frame: bytes) -> None:
+        self.socket.sendall(streams.framed(frame))
+
+    def frame(self) -> bytes:
+        while not self._frames:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self._frames += self._incoming.feed(data)
+        return self._frames.pop(0)
+
+    def last_words(self) -> object:
+        """Until the node ends the stream."""
+        last: object = None
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                frame = self.frame()
+                try:
+                    last = frames.from_node(frame)
+                except frames.WireError:
+                    last = streams.read_reply(frame)
+        return last
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_in_frames_of_a_client_ends_its_stream_and_nothing_else(
+    server: Server, seed: int
+) -> None:
+    random = Random(seed)
+    good = frames.encode((1, 0, [(1, Get(b"key")), (2, Get(b"other"))]))
+    with postroom.connect(server.address, insecure=True) as db:
+        for _ in range(60):
+            spoiled = bytearray(good)
+            for _ in range(random.randint(1, 4)):
+                spoiled[random.randrange(len(spoiled))] = random.randrange(256)
+            with Attacker(server.address, hello=random.random() < 0.9) as attacker:
+                attacker.say(bytes(spoiled[: random.randint(0, len(spoiled))]))
+                attacker.say(b"\xc1")
+                said = attacker.last_words()
+                assert isinstance(said, frames.Goodbye | streams.Refusal | frames.Answers)
+        db.put(b"key", b"unharmed")
+        assert db.get(b"key") == b"unharmed"
+        eventually(lambda: len(server.sessions) == 1)
+    assert server.sessions.admission.requests == 0
+    eventually(lambda: not len(server.doors.connections))
+
+
+def test_a_length_that_lies_ends_the_stream_with_the_reason(server: Server) -> None:
+    with Attacker(server.address) as attacker:
+        attacker.socket.sendall((frames.FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+        said = attacker.last_words()
+        assert isinstance(said, streams.Refusal)
+        assert f"the limit is {frames.FRAME_BYTES_MAX}" in said.reason
+
+
+def test_a_frame_that_never_ends_leaves_others_served(server: Server) -> None:
+    with Attacker(server.address) as attacker:
+        attacker.socket.sendall((frames.FRAME_BYTES_MAX).to_bytes(4, "big") + bytes(100_000))
+        with postroom.connect(server.address, insecure=True) as db:
+            db.put(b"key", b"1")
+    eventually(lambda: not len(server.doors.connections))
+
+
+def test_who_does_not_read_is_not_read_from(server: Server) -> None:
+    with postroom.connect(server.address, insecure=True) as db:
+        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
+    limits = server.sessions.admission.limits
+    with Attacker(server.address) as attacker:
+        attacker.socket.setblocking(False)
+        asks = b"".join(
+            streams.framed(frames.encode((1, 0, [(16 * n + k, Get(b"large")) for k in range(16)])))
+            for n in range(4096)
+        )
+        sent = 0
+        while sent < len(asks):  # until the node takes no more
+            _, writable, _ = select.select([], [attacker.socket], [], 1.0)
+            if not writable:
+                break
+            sent += attacker.socket.send(asks[sent:])
+        (session,) = server.sessions._open.values()
+        eventually(lambda: not session.reading)
+        assert session._unread_bytes < 8 * limits.unread_bytes_max
+        with postroom.connect(server.address, insecure=True) as db:
+            assert db.get(b"large") == bytes(SLOW_ANSWER_BYTES)
+    eventually(lambda: not len(server.sessions))
+
+
+def test_grpc_callers_are_known_by_their_own_address(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind the relay all of them come from one unix socket."""
+    with caplog.at_level(logging.WARNING), grpc.insecure_channel(server.address) as channel:
+        talk = channel.stream_stream("/postroom.v1.Store/Talk")
+        said = [frames.from_node(frame) for frame in talk(iter([b"\xc1"]))]
+        assert isinstance(said[-1], frames.Goodbye)
+    assert "client 127.0.0.1:" in caplog.text
+    assert "unix" not in caplog.text
+
+
+WITHOUT_GRPC = """
+import sys
+sys.modules["grpc"] = None
+sys.modules["grpc_health"] = None
+from postroom.cli.main import main
+main()
+"""
+
+
+def test_a_node_without_grpc_serves_natively_and_says_so(tmp_path: Path) -> None:
+    address = Loopback().address(1)
+    command = [sys.executable, "-c", WITHOUT_GRPC, "serve", "--insecure"]
+    command += ["--data", str(tmp_path / "a"), "--listen", address, "--join", address]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert process.stderr is not None
+    said = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if line == f"ready {address}\n":
+                break
+        assert any("gRPC is not installed" in line for line in said)
+        with postroom.connect(address, insecure=True) as db:
+            db.put(b"a", b"1")
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), timeout=HELLO_SECONDS + 20) as speaker:
+            speaker.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                assert speaker.recv(100) == b""
+        process.terminate()
+        rest = process.stderr.read()
+        assert process.wait(30) == 0, rest
+        assert "speaks gRPC, which is not installed here" in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
