@@ -26,3 +26,6 @@ PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
+
+LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+"""Of a segment of the log. Two are in use as a rule, more while followers lag."""

@@ -19,7 +19,6 @@ from postroom.client.values import Status
 from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
-from postroom.kv.leveldb import LevelDBEngine
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
 from postroom.messaging.requests import ReadCounters
@@ -28,6 +27,7 @@ from postroom.server.cluster.formation import node_alone
 from postroom.server.drivers import AsyncioDriver, ThreadDriver
 from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
 
 MEMORY: Final = ":memory:"
 Durability = Literal["commit", "interval", "none"]
@@ -46,11 +46,11 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path) -> Engine:
+def _open_engine(path: str | Path, randomness: random.Random) -> Engine:
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return LevelDBEngine.open(Path(path))
+    return open_storage(Path(path), randomness)
 
 
 def _open_node(
@@ -58,7 +58,7 @@ def _open_node(
 ) -> Node:
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
-    engine = _open_engine(path)
+    engine = _open_engine(path, randomness)
     try:
         node_id = node_alone(engine)
         if node_id is not None:

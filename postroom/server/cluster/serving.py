@@ -26,7 +26,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from postroom.errors import Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
-from postroom.kv.leveldb import LevelDBEngine
 from postroom.limits import DISK_RESERVE_BYTES
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes
@@ -48,6 +47,7 @@ from postroom.server.cluster.store_service import SERVICE as STORE_SERVICE
 from postroom.server.cluster.store_service import StoreService
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
 
 LEASE_SECONDS: Final = 1.0
@@ -107,7 +107,7 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        self._engine: Engine = LevelDBEngine.open(settings.folder)
+        self._engine: Engine = open_storage(settings.folder, randomness)
         self._place = Place(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
