@@ -122,6 +122,7 @@ class Storage:
         self._held: Callable[[], Iterable[Held]] | None = None
         self._reclaiming: _Reclaiming | None = None
         self._reclaimed_in = 0
+        self._last_marker = 0
         self._failure: str | None = None
         self._is_open = True
 
@@ -165,6 +166,7 @@ class Storage:
             state, log_id, found, device,
             segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
         )  # fmt: skip
+        storage._last_marker = marker
         storage._check_state(marker)
         return storage
 
@@ -330,7 +332,7 @@ class Storage:
         self._reclaimed_in = log.current
         if log.older:
             bases = {each.entries: (each.base, each.base_term) for each in held()}
-            self._reclaiming = reclaiming = _Reclaiming(bases, log.durable)
+            self._reclaiming = reclaiming = _Reclaiming(bases, self._last_marker)
             self._beside.later(lambda: self._sync_state(reclaiming))
         elif not log.has_spare:
             self._beside.later(self._make_spare)
@@ -420,7 +422,8 @@ class Storage:
                 self._notes[key] = value
 
     def _marker(self) -> bytes:
-        return _encode_marker(self._log_id, self._log.durable)
+        self._last_marker = self._log.durable
+        return _encode_marker(self._log_id, self._last_marker)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

@@ -133,6 +133,17 @@ class Consensus:
         self._wake(group)
         return group
 
+    def settle(self) -> WriteSet:
+        """What states of an earlier format, and such as were given to this node whole, do not tell.
+
+        To be made durable before ``replay``.
+        """
+        writes: WriteSet = {}
+        for group in self._groups.values():
+            if group.core.journal.settles:
+                writes.update(group.core.journal.settle(group.core.applied_index))
+        return writes
+
     def replay(self) -> Iterator[WriteSet]:
         """What the states of all groups lack, in pieces, each written before the next one.
 

@@ -59,6 +59,8 @@ class Journal:
         """Whether entries are applied again after a crash, and so must be there."""
         self.committed_index = 0
         """At opening: an entry that is known to be committed."""
+        self.settles = False
+        """At opening: the state does not tell the term of the entry that it ends with."""
         self._prefix = prefix
         self._removed: list[int] = []
         self._hard_key = prefix + b"h"
@@ -225,6 +227,13 @@ class Journal:
         if self.replays:
             self.writes[self._prefix + b"a"] = pack_u64(index) + pack_u64(term)
 
+    def settle(self, index: int) -> WriteSet:
+        """What the state has to tell before the log goes on."""
+        self.settles = False
+        term = self.term_at(index)
+        assert term is not None
+        return {self._prefix + b"a": pack_u64(index) + pack_u64(term)}
+
     def members_applied(self, index: int) -> None:
         """The entry at ``index``, which is applied, has set the members."""
         if self.replays:
@@ -308,6 +317,7 @@ class Journal:
         journal._hard_base_index = stored.hard_base_index
         journal._hard_state_changed = stored.is_outdated
         journal._removed = stored.removed
+        journal.settles = stored.settles
         journal._entries = [(b"", *stored.base)]
         journal._members = [(min(stored.members[0], stored.base[0]), stored.members[1])]
         for entry in stored.entries:

@@ -115,12 +115,12 @@ class Applied:
 
     Attributes:
         index: the last entry that it includes.
-        term: of that entry; 0: unknown.
+        term: of that entry; ``None``: unknown.
         members: as of that entry, where a snapshot tells.
     """
 
     index: int
-    term: int = 0
+    term: int | None = None
     members: Members | None = None
 
 
@@ -133,6 +133,7 @@ class StoredLog:
         committed: an entry that is known to be committed.
         removed: entries that are still stored and count no more.
         is_outdated: the hard state has to be stored again.
+        settles: the state does not tell its term yet, and has to before the log goes on.
     """
 
     prefix: bytes
@@ -145,6 +146,7 @@ class StoredLog:
     committed: int = 0
     removed: list[int] = field(default_factory=list)
     is_outdated: bool = False
+    settles: bool = False
 
     @property
     def last(self) -> tuple[int, int]:
@@ -157,6 +159,7 @@ class StoredLog:
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]
         if replays(engine):
+            applied = self._with_term(applied, engine.get(self.prefix + b"a"))
             self._read_base(engine.get(self.prefix + b"b"))
             self._read_replayed(decoded, applied)
             self._meet_replayed(applied, engine)
@@ -222,6 +225,12 @@ class StoredLog:
 
     # Where entries are replayed.
 
+    def _with_term(self, applied: Applied, stored: bytes | None) -> Applied:
+        """The record tells the term, unless another entry was applied without it."""
+        if stored is None or applied.term is not None or unpack_u64(stored)[0] != applied.index:
+            return applied
+        return Applied(applied.index, unpack_u64(stored, 8)[0])
+
     def _read_base(self, stored: bytes | None) -> None:
         """Take the later one of the two bases. Members were noted whenever one passed theirs."""
         if stored is not None:
@@ -240,25 +249,24 @@ class StoredLog:
             known = next((entry for entry in entries if entry[1] == applied.index), None)
             following = [entry for entry in entries if entry[1] > applied.index]
             reaches = len(following) >= self.base[0] - applied.index
-            if not reaches or (applied.index and known is None and not applied.term):
+            term = known[2] if known else applied.term
+            if not reaches or (applied.index and term is None):
                 raise self._corrupted(
                     f"the state ends at entry {applied.index}, but was durable up to {self.base[0]}"
                 )
-            self.base = applied.index, known[2] if known else applied.term
+            self.base = applied.index, term or 0
         self._append(entry for entry in entries if entry[1] > self.base[0])
 
     def _meet_replayed(self, applied: Applied, engine: Engine) -> None:
         """Where the state is ahead, the log goes on from there."""
         index, term = applied.index, applied.term
-        stored = engine.get(self.prefix + b"a")
-        if stored is not None and not term and unpack_u64(stored)[0] == index:
-            term = unpack_u64(stored, 8)[0]
         own = self._term_at(index)
-        if own is not None and term in (own, 0):
+        self.settles = bool(index) and applied.term is None
+        if own is not None and term in (own, None):
             return
         self.removed = [entry[1] for entry in self.entries]
         members = applied.members or self._applied_members(engine.get(self.prefix + b"m"), index)
-        self.base = index, term or max(self.term, self.last[1])
+        self.base = index, max(self.term, self.last[1]) if term is None else term
         self.members = index, members
         self.entries = []
         self.is_outdated = True

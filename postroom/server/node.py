@@ -222,6 +222,8 @@ class Node:
     def _replay(self, storage: Storage) -> None:
         """The state may have lost what is in the log."""
         try:
+            if settled := self.consensus.settle():
+                storage.write(settled, sync=True)
             for writes in self.consensus.replay():
                 storage.write_turn(writes, sync=False)
         except EngineFailed as failure:
@@ -443,7 +445,11 @@ class Node:
         self.tasks.stop()
         error = self.failed or self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
-        self.engine.close()
+        try:
+            self.engine.close()
+        except EngineFailed as failure:
+            _log.warning("the store could not be closed in good order: %s", failure)
+            error = error or stopped_by(failure)
         if error is not None and self.failed is None and not self.options.sync:
             raise error  # what was not synced yet may be lost
 

@@ -24,7 +24,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, disks
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
@@ -260,7 +260,7 @@ class Simulation:
 
     def _look(self) -> None:
         """The disk is in order, and the state on it only goes forward."""
-        checkers.check(self.world.host.disk.content)
+        checkers.check(disks.content(self.world.host.disk))
         self.world.note("look", self.world.host.disk.writes)
 
     def _calm(self) -> None:
@@ -288,7 +288,7 @@ class Simulation:
         world = self.world
         for workload in self.workloads:
             world.run(workload.check(self._database))
-        content = checkers.check(world.host.disk.content)
+        content = checkers.check(disks.content(world.host.disk))
         self.history.check(content)
         self._check_status(world.run(_counters(self._database)), content)
         world.host.close()

@@ -20,11 +20,12 @@ from typing import Protocol
 
 from postroom.errors import Error, Unavailable
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.memory import MemoryDisk
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.network import End, Network
+from tests.sim.disks import SEGMENT_BYTES, open_storage
 from tests.sim.host import PowerFailure
 
 PART_SECONDS = 0.00005
@@ -80,6 +81,7 @@ class Machine:
         in_parts: whether anything may happen between the parts of a turn.
         asleep_until: nothing happens here before that moment.
         is_homeless: its disk is empty, and it is not a node of the cluster.
+        segment_bytes: of the log.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Machine:
         self.in_parts = True
         self.asleep_until = 0.0
         self.is_homeless = False
+        self.segment_bytes = SEGMENT_BYTES
         self.peers: Callable[[int], Machine | None] = lambda _: None
         self.begin_session: Callable[[Machine, End], Session]
         self.overseer: Overseer
@@ -129,12 +132,15 @@ class Machine:
             return False
         self._part, self._planned, self._arrived = Part.IDLE, None, []
         with self._powered():
-            engine = MemoryEngine(self.disk)
+            try:
+                storage = open_storage(self.disk, self.random, self.segment_bytes)
+            except Unavailable:
+                return False
             transport = _Transport(self, self._network)
             try:
-                node = Node(engine, self.clock, self.random, transport, self.options)
+                node = Node(storage, self.clock, self.random, transport, self.options)
             except Unavailable:
-                engine.close()
+                storage.close()
                 return False
             node.on_wake = self._on_wake
             self.node = node
