@@ -15,7 +15,9 @@ from postroom.errors import StoreCorrupted, Unavailable, VersionMismatch
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Version 1 had no log of its own (:mod:`postroom.kv.storage`)."""
+FORMAT_VERSIONS_READ: Final = (1, 2)
 STORE_KEY: Final = keys.store_key("store")
 
 T = TypeVar("T")
@@ -57,7 +59,7 @@ def read_store(engine: Engine) -> StoreRecord | None:
     if stored is None:
         return None
     version = _decoded(stored, list[Any])[0]
-    if version != FORMAT_VERSION:
+    if version not in FORMAT_VERSIONS_READ:
         raise VersionMismatch(
             f"the store is written in format {version}, this version of Postroom knows "
             f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"

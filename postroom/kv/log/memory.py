@@ -7,7 +7,8 @@
 
 A write that is cut short, by the power or by a fault, has reached the device in part: its sectors
 stand in the cache when the hook ``at_write`` of the disk is called, so that a loss of power there
-leaves any of them.
+leaves any of them. The cache outlives the process: what one that was killed has written may still
+be lost with the power, unless it is synced by the next one.
 """
 
 from __future__ import annotations
@@ -83,11 +84,12 @@ class MemoryFile:
         """As the port says."""
 
     def crash(self, lose_unsynced: Random | None) -> None:
-        """What is in the cache becomes durable; with a loss of power, any of it."""
-        for at in list(self._cache):
-            if lose_unsynced is None or lose_unsynced.random() < 0.5:
-                self._settle(at)
-        self._cache.clear()
+        """With a loss of power any of what is in the cache has become durable, and it is empty."""
+        if lose_unsynced is not None:
+            for at in list(self._cache):
+                if lose_unsynced.random() < 0.5:
+                    self._settle(at)
+            self._cache.clear()
 
     def _put(self, offset: int, data: bytes) -> None:
         for begin in range(0, len(data), SECTOR_BYTES):

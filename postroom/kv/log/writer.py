@@ -92,9 +92,6 @@ class Log:
         Raises:
             OSError: the device refuses. Nothing more must be written.
         """
-        if self._is_new and kind == CHANGES:
-            # So that the epoch has begun, and with all notes, whatever is cut off later.
-            writes, kind = {**self._notes(), **writes}, WHOLE
         payload = self._payload(writes, kind)
         size = blocks(RECORD_HEADER_BYTES + len(payload))
         if self._end + size > self._segments[-1].file.size:
