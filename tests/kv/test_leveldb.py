@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random  # noqa: TID251 (each use is seeded)
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from postroom.errors import AccessDenied, StoreCorrupted, StoreLocked, Unavailable
+from postroom.kv import torn_log
 from postroom.kv.engine import EngineFailed
 from postroom.kv.leveldb import ENTRY_OVERHEAD_BYTES, LevelDBEngine, LogRotation
 
@@ -402,4 +403,83 @@ def test_writes_during_a_compaction_are_synced(tmp_path: Path) -> None:
     made_anew = [False, True]  # a batch that turned out to have to be synced
     assert recording.syncs == [False, True, *made_anew * 2, True, *made_anew * 2]
     engine._db = db
+    engine.close()
+
+
+# --- logs that do not fit together
+
+
+def encoded_log(batches: Iterable[bytes]) -> bytes:
+    """LevelDB's format: a fragment for each part of a batch that lies in a block of 32 KiB."""
+    log = bytearray()
+    for batch in batches:
+        rest, begun = batch, False
+        while True:
+            room = 32768 - len(log) % 32768
+            if room < 7:
+                log += bytes(room)
+                continue
+            part, rest = rest[: room - 7], rest[room - 7 :]
+            kind = (3 if rest else 4) if begun else (2 if rest else 1)
+            checksum = torn_log._masked_crc32c(bytes([kind]) + part)
+            log += checksum.to_bytes(4, "little") + len(part).to_bytes(2, "little")
+            log += bytes([kind]) + part
+            begun = True
+            if not rest:
+                break
+    return bytes(log)
+
+
+@pytest.fixture
+def two_logs(crashed: Path) -> Path:
+    """A folder whose memtable was about to become a table when the process died: two logs."""
+    log = newest_log(crashed)
+    batches = list(torn_log.records(log.read_bytes()))
+    assert encoded_log(batches) == log.read_bytes()
+    newer = log.with_name(f"{int(log.stem) + 50:06}.log")
+    newer.write_bytes(encoded_log(batches[100:]))
+    log.write_bytes(encoded_log(batches[:100]))
+    return crashed
+
+
+def test_two_logs_are_read(two_logs: Path) -> None:
+    assert count(two_logs) == 300
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
+def test_the_older_one_of_two_logs_is_not_cut(two_logs: Path, left: float) -> None:
+    """LevelDB would read what is left of it, and all of the newer one: a hole."""
+    older, _ = sorted(two_logs.glob("*.log"))
+    os.truncate(older, int(older.stat().st_size * left))
+    with pytest.raises(StoreCorrupted, match="is cut off"):
+        LevelDBEngine.open(two_logs)
+
+
+def test_the_older_one_of_two_logs_is_not_missing(two_logs: Path) -> None:
+    older, _ = sorted(two_logs.glob("*.log"))
+    older.unlink()
+    with pytest.raises(StoreCorrupted, match=rf"{older.name} is missing, or the manifest is cut"):
+        LevelDBEngine.open(two_logs)
+
+
+def test_a_manifest_without_its_last_edit_is_refused(tmp_path: Path) -> None:
+    """After a clean close: 300 keys would be gone without a word."""
+    for _ in range(2):
+        engine = LevelDBEngine.open(tmp_path / "store")
+        engine.write({b"%03d" % number: os.urandom(1000) for number in range(300)}, sync=True)
+        engine.close()
+    manifest = next((tmp_path / "store").glob("MANIFEST-*"))
+    os.truncate(manifest, manifest.stat().st_size - 5)
+    with pytest.raises(StoreCorrupted, match="manifest is cut"):
+        LevelDBEngine.open(tmp_path / "store")
+
+
+def test_where_another_log_tells_what_is_missing_the_end_is_cut_off(
+    cut_short: tuple[Path, int],
+) -> None:
+    """A flipped bit, and records behind it: see ``replays``."""
+    folder, begin = cut_short
+    flip(newest_log(folder), begin - 500)
+    engine = LevelDBEngine.open(folder, replays=True)
+    assert sum(1 for _ in engine.iterate(b"", b"\xff")) == 50
     engine.close()

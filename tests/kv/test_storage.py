@@ -415,13 +415,15 @@ def test_a_log_that_lacks_anything_acknowledged_is_refused(tmp_path: Path, close
     book = follower(tmp_path / "log")
     if closed:
         book.storage.close()
-    refused = 0
+    refused, state = 0, book.disk.content
     for damage in attempts(tmp_path / "log"):
+        book.disk.crash()
+        book.disk._durable = state
         shutil.copytree(tmp_path / "log", tmp_path / "copy")
         damage(tmp_path / "copy")
         book.device = lambda _: FolderDevice(tmp_path / "copy")
         try:
-            book.reopen()
+            book.open()
             book.check()
             book.storage.close()
         except StoreCorrupted:

@@ -75,7 +75,7 @@ def cut(size: int) -> Iterator[int]:
 def flipped(path: Path) -> Iterator[int]:
     """Bytes at which a bit is flipped: evenly, and in each block that holds something."""
     data = path.read_bytes()
-    yield from {len(data) * part // 7 for part in range(7)} if data else ()
+    yield from {len(data) * part // 4 for part in range(4)} if data else ()
     for at in range(0, len(data), 4096):
         if any(data[at : at + 64]):
             yield at + 20
@@ -88,7 +88,7 @@ def damages(path: Path) -> Iterator[Callable[[Path], object]]:
         yield lambda file, size=size: os.truncate(file, size)
     for begin in (0, len(data) // 2, max(len(data) - 4096, 0)):
         yield lambda file, begin=begin: zero(file, begin)
-    for at in sorted(set(flipped(path)))[:24]:
+    for at in sorted(set(flipped(path)))[:10]:
         yield lambda file, at=at: flip(file, at)
 
 
