@@ -29,3 +29,5 @@ DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 
 LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Of a segment of the log. Two are in use as a rule, more while followers lag."""
+
+LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024

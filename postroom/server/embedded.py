@@ -20,7 +20,12 @@ from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryEngine
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
+from postroom.limits import (
+    DISK_RESERVE_BYTES,
+    GC_TTL_SECONDS,
+    LOG_SEGMENT_BYTES_MIN,
+    SYNC_INTERVAL_SECONDS,
+)
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
 from postroom.server.cluster.formation import node_alone
@@ -46,19 +51,29 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path, randomness: random.Random) -> Engine:
+def _open_engine(
+    path: str | Path, randomness: random.Random, log_segment_bytes: int | None
+) -> Engine:
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return open_storage(Path(path), randomness)
+    return open_storage(Path(path), randomness, segment_bytes=log_segment_bytes)
 
 
 def _open_node(
-    path: str | Path, options: NodeOptions, clock: Clock, randomness: random.Random
+    path: str | Path,
+    options: NodeOptions,
+    clock: Clock,
+    randomness: random.Random,
+    log_segment_bytes: int | None,
 ) -> Node:
+    if log_segment_bytes is not None and log_segment_bytes < LOG_SEGMENT_BYTES_MIN:
+        raise ValueError(
+            f"log_segment_bytes is at least {LOG_SEGMENT_BYTES_MIN}, not {log_segment_bytes}"
+        )
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
-    engine = _open_engine(path, randomness)
+    engine = _open_engine(path, randomness, log_segment_bytes)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -98,6 +113,7 @@ def open(  # noqa: A001 - a public name, as of files
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    log_segment_bytes: int | None = None,
 ) -> blocking.Database:
     """Opens the store in the folder ``path``, creating it if it is missing.
 
@@ -109,6 +125,8 @@ def open(  # noqa: A001 - a public name, as of files
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
         ``decode``. gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
+        log_segment_bytes: how long the segments of the log are that are made from now on: two as a
+            rule. ``None``: 64 MiB, or an eighth of what is free if that is less.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
@@ -118,7 +136,7 @@ def open(  # noqa: A001 - a public name, as of files
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, options, SystemClock(), randomness, log_segment_bytes)
     driver = ThreadDriver(node, randomness)
     driver.start()
     core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
@@ -132,12 +150,13 @@ async def open_async(
     codec: str | Codec | None = None,
     gc_ttl: float = GC_TTL_SECONDS,
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+    log_segment_bytes: int | None = None,
 ) -> asynchronous.Database:
     """The asyncio form of :func:`open`: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, options, SystemClock(), randomness)
+    node = _open_node(path, options, SystemClock(), randomness, log_segment_bytes)
     driver = AsyncioDriver(node, randomness)
     driver.start()
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)

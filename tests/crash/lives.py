@@ -24,7 +24,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import IO, Final
 
 import postroom
-from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, account
+from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, SEGMENT_BYTES, account
 
 START_SECONDS_MAX: Final = 60.0
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ class Lives:
 
     def set_up(self) -> None:
         """Opens the accounts."""
-        with postroom.open(self.folder) as db, db.begin() as tx:
+        with postroom.open(self.folder, log_segment_bytes=SEGMENT_BYTES) as db, db.begin() as tx:
             for number in range(ACCOUNTS):
                 tx.put(account(number), b"%d" % OPENING_BALANCE)
 
@@ -110,7 +110,7 @@ class Lives:
 
     def check(self) -> None:
         """Raises ``AssertionError`` unless everything is as it must be."""
-        with postroom.open(self.folder) as db:
+        with postroom.open(self.folder, log_segment_bytes=SEGMENT_BYTES) as db:
             self._check_conservation(db)
             db.drain()
             with db.snapshot() as snapshot:

@@ -82,6 +82,7 @@ class Settings:
         security: who may talk to it.
         lease_seconds: how long the others wait for it if it dies while it leads.
         disk_reserve_bytes: writes are refused when less is free.
+        log_segment_bytes: of new segments of the log; ``None``: as usual.
     """
 
     folder: Path
@@ -91,6 +92,7 @@ class Settings:
     security: Security
     lease_seconds: float = LEASE_SECONDS
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    log_segment_bytes: int | None = None
 
 
 class ServedNode:
@@ -107,7 +109,9 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        self._engine: Engine = open_storage(settings.folder, randomness)
+        self._engine: Engine = open_storage(
+            settings.folder, randomness, segment_bytes=settings.log_segment_bytes
+        )
         self._place = Place(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
