@@ -11,7 +11,8 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from postroom.errors import Unavailable
+from postroom.errors import StoreCorrupted, Unavailable
+from postroom.kv import keys
 from postroom.kv.beside import Work
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log.format import LOG_ID_BYTES
@@ -134,6 +135,54 @@ def logged(disk: MemoryDisk, *, durable: bool = False) -> WriteSet:
 def content(disk: MemoryDisk) -> SortedMap:
     """Everything that a node finds that is started now: the state as it is, and the log."""
     return disk.content.updated(logged(disk))
+
+
+def copied(disk: MemoryDisk) -> MemoryDisk:
+    """The same as a process finds it that is started now."""
+    copy = MemoryDisk()
+    copy.append(disk.content, sync=True)
+    for name, file in disk.log.files.items():
+        copy.log.files[name] = made = MemoryFile(copy.log, file.size)
+        made.durable[:] = file.read(0, file.size)
+    copy.log.mark(disk.log.marked())
+    return copy
+
+
+def check_damage(disk: MemoryDisk, randomness: Random) -> str:
+    """Damage one segment of a copy: that is noticed, or nothing that is wanted was hit.
+
+    To be called after a process has ended, and not after a loss of power: see the page of the log.
+
+    Returns:
+        What was done, if it was noticed.
+    """
+    copy = copied(disk)
+    name = randomness.choice(sorted(copy.log.files))
+    file = copy.log.files[name]
+    what = randomness.choice(["flip", "zero", "cut", "lose"])
+    at = randomness.randrange(0, file.size, 16)
+    match what:
+        case "flip":
+            file.durable[at] ^= 1 << randomness.randrange(8)
+        case "zero":
+            file.durable[at:] = bytes(file.size - at)
+        case "cut":
+            file.size = at
+            del file.durable[at:]
+        case "lose":
+            del copy.log.files[name]
+    try:
+        found = _all_that_is_logged(copy)
+    except StoreCorrupted:
+        return what
+    wanted = _all_that_is_logged(copied(disk))
+    assert found == wanted, f"{what} at {at} of {name}: {set(wanted) ^ set(found)}"
+    return ""
+
+
+def _all_that_is_logged(disk: MemoryDisk) -> dict[bytes, bytes]:
+    storage = open_storage(disk, Random(1))
+    return dict(storage.iterate(b"", keys.RANGE))
 
 
 class DurableViews:

@@ -58,6 +58,7 @@ class Host:
         self.outstanding: dict[Call, None] = {}
         self.opened = 0
         self.segment_bytes = SEGMENT_BYTES
+        self.power_has_failed = False
         self.on_crash: Callable[[], object] = lambda: None
         self._part = Part.IDLE
         self._staged: WriteSet = {}
@@ -111,6 +112,7 @@ class Host:
     def crash(self, *, power: bool) -> None:
         """The process dies; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
+        self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
         if node is not None:
             _forget(node)

@@ -216,7 +216,19 @@ class Simulation:
         disk.at_write = fail
 
     def _crash_now(self) -> None:
-        self.world.host.crash(power=self.random.random() < 0.5)
+        power = self.random.random() < 0.5
+        self.world.host.crash(power=power)
+        if not power and not self.world.host.power_has_failed:
+            self._damage()
+
+    def _damage(self) -> None:
+        """A segment of the log is damaged while nobody looks; of a copy, so that the run goes on.
+
+        Once the power has failed the mark may be too old to tell, until something is written.
+        """
+        told = disks.check_damage(self.world.host.disk, self.random)
+        if told:
+            self.faults["damage noticed"] += 1
 
     def _fail_write(self) -> None:
         disk = self.world.host.disk
@@ -247,6 +259,8 @@ class Simulation:
     def _close(self) -> None:
         self.world.host.close()
         self.faults["closings"] += 1
+        if not self.world.host.power_has_failed:
+            self._damage()
 
     def _kill_client(self) -> None:
         place = self.random.choice(sorted(self._clients))
