@@ -48,3 +48,7 @@ CONNECTIONS_PENDING_PER_HOST_MAX: Final = 128
 """Connections that have not said who they are. Of those, the oldest is dropped for a newer one."""
 DESCRIPTORS_RESERVED: Final = 256
 """File descriptors that connections leave to storage, to the log, and to the node's own calls."""
+LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+"""Of a segment of the log. Two are in use as a rule, more while followers lag."""
+
+LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024

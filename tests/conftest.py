@@ -7,9 +7,14 @@ import os
 import pytest
 from hypothesis import settings
 
+from postroom.server import opening
+
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+opening.LOG_SEGMENT_BYTES = 1024 * 1024  # hundreds of stores are made: 64 MiB each take their time
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

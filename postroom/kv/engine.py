@@ -71,6 +71,13 @@ class Engine(Reader, Protocol):
             EngineFailed: the device refused; see the invariants above.
         """
 
+    def sync(self) -> None:
+        """Make everything durable that was written before. May run beside writes.
+
+        Raises:
+            EngineFailed: the device refused.
+        """
+
     def snapshot(self) -> EngineSnapshot:
         """The engine as it is now."""
 

@@ -213,10 +213,29 @@ def _foreign_owner(folder: Path) -> errors.Invalid:
     )
 
 
+def logs(folder: Path) -> list[Path]:
+    """LevelDB's logs, oldest first."""
+    found = [path for path in folder.glob("*.log") if _DATA_FILE.fullmatch(path.name)]
+    return sorted(found, key=lambda log: int(log.stem))
+
+
 def newest_log(folder: Path) -> Path | None:
     """The log that LevelDB wrote last, or is writing."""
-    logs = (path for path in folder.glob("*.log") if _DATA_FILE.fullmatch(path.name))
-    return max(logs, key=lambda log: int(log.stem), default=None)
+    return next(reversed(logs(folder)), None)
+
+
+def sync_newest_log(folder: Path) -> None:
+    """Make durable what LevelDB has written to its log, without holding up who writes it."""
+    while (log := newest_log(folder)) is not None:
+        try:
+            descriptor = os.open(log, os.O_RDONLY)
+        except FileNotFoundError:  # it has just become a table file
+            continue
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return
 
 
 def sync_folder(folder: Path) -> None:

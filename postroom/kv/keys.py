@@ -6,6 +6,9 @@ keys.
     01  store      01 name                                  identity, format version, clock ceiling
     02  raft log   02 range 'h'                             hard state: term, vote, base of the log
                    02 range 'l' index                       entry
+                   02 range 'b'                             up to where nobody needs entries
+                   02 range 'a'                             last entry applied: index, term
+                   02 range 'm'                             members that an applied entry has set
                    02 range 's'                             snapshot on its way in: which one
                    02 range 's' ordinal                     its chunks, until it is installed
     03  range      03 range 01 due sent ordinal             outbox, deliverable  ┐ first of all,

@@ -15,6 +15,8 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
   the old log may be gone while the new one survives: a hole, where a prefix was promised. See
   :class:`LogRotation`. Nor is the folder synced, so the new log's name may be lost; we do that.
+* **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
+  nothing were missing: :mod:`postroom.kv.manifest` looks whether the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
   (``close`` of any descriptor drops a POSIX lock). So there is a second lock, on the file
   ``owner``, which is taken first, and also says who has it.
@@ -37,7 +39,15 @@ from typing import Any, Final
 import plyvel
 
 from postroom.kv.engine import WriteSet
-from postroom.kv.folder import damaged, explain, newest_log, reason, sync_folder, unreadable
+from postroom.kv.folder import (
+    damaged,
+    explain,
+    newest_log,
+    reason,
+    sync_folder,
+    sync_newest_log,
+    unreadable,
+)
 from postroom.kv.held_folder import (
     BLOOM_BITS_PER_KEY,
     CACHE_BYTES,
@@ -45,6 +55,7 @@ from postroom.kv.held_folder import (
     WRITE_BUFFER_BYTES,
     HeldFolder,
 )
+from postroom.kv.manifest import check_logs
 from postroom.kv.torn_log import cut_torn_end
 
 OPEN_FILES_MAX: Final = 64
@@ -179,8 +190,19 @@ class LevelDBEngine(_LevelDBReader):
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         cache_bytes: int = CACHE_BYTES,
         open_files_max: int = OPEN_FILES_MAX,
+        replays: bool = False,
     ) -> LevelDBEngine:
         """Open the folder ``path``; with ``create``, make it if there is none.
+
+        Args:
+            path: the folder.
+            create: whether it may be missing.
+            write_buffer_bytes: of the memtable.
+            cache_bytes: for blocks of table files.
+            open_files_max: table files that are open at a time.
+            replays: there is another log, from which whoever opens this brings it up to date, and
+                which tells how far it must have come: the newest log is cut off where it cannot be
+                read any more.
 
         Raises:
             StoreLocked: it is open already, in the process that the message names.
@@ -193,6 +215,7 @@ class LevelDBEngine(_LevelDBReader):
         with held.opening():
             db = _open_database(
                 held.path,
+                replays,
                 write_buffer_size=write_buffer_bytes,
                 lru_cache_size=cache_bytes,
                 max_open_files=open_files_max,
@@ -204,6 +227,12 @@ class LevelDBEngine(_LevelDBReader):
         """As the port says; near a rotation of the log it syncs without being asked."""
         with self._one_at_a_time:
             self._write(writes, sync=sync)
+
+    def sync(self) -> None:
+        """As the port says: older logs were synced before the newest one was begun."""
+        self._held.check_writable()
+        with self._failing():
+            sync_newest_log(self._held.path)
 
     def snapshot(self) -> LevelDBSnapshot:
         """The engine as it is now."""
@@ -304,16 +333,17 @@ class LevelDBEngine(_LevelDBReader):
             raise self._held.failure(error) from error
 
 
-def _open_database(folder: Path, **options: int) -> Any:
+def _open_database(folder: Path, replays: bool, **options: int) -> Any:
+    check_logs(folder)
     try:
         return _try_to_open(folder, **options)
     except plyvel.CorruptionError as error:
         log = newest_log(folder)
-        if log is None or not cut_torn_end(log):
+        if log is None or not cut_torn_end(log, at_any_damage=replays):
             raise explain(error, folder) from error
     except plyvel.Error as error:
         raise explain(error, folder) from error
-    return _open_database(folder, **options)
+    return _open_database(folder, replays, **options)
 
 
 def _try_to_open(folder: Path, **options: int) -> Any:

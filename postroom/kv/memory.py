@@ -22,13 +22,13 @@ Left out: damage, and the time that a device takes.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from postroom.errors import StoreLocked
 from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.log.memory import MemoryDevice, WriteFault
 from postroom.kv.sorted_map import SortedMap
 
 if TYPE_CHECKING:
@@ -40,13 +40,6 @@ UNSYNCED_WRITES_MAX: Final = 256
 UNLIMITED_FREE_BYTES: Final = 1 << 40
 
 
-class WriteFault(enum.Enum):
-    """What becomes of a write that raises ``EngineFailed``."""
-
-    NOT_AT_ALL = enum.auto()
-    THERE_WHOLE = enum.auto()
-
-
 class MemoryDisk:
     """What survives closing and crashing. One engine at a time has it open.
 
@@ -55,6 +48,7 @@ class MemoryDisk:
         write_faults: number of the write to what becomes of it.
         at_write: called with the number of each write before it is made.
         writes: how many were begun so far.
+        log: the files of the log, whose writes count, and may fail, as those of the engine do.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -63,6 +57,7 @@ class MemoryDisk:
         self.write_faults: dict[int, WriteFault] = {}
         self.at_write: Callable[[int], object] | None = None
         self.writes = 0
+        self.log = MemoryDevice(self)
         self._durable = SortedMap()
         self._unsynced: deque[SortedMap] = deque()
         self._engine: MemoryEngine | None = None
@@ -91,6 +86,7 @@ class MemoryDisk:
             for _ in range(lose_unsynced.randint(0, len(self._unsynced))):
                 self._unsynced.pop()
         self._sync()
+        self.log.crash(lose_unsynced)
 
     def attach(self, engine: MemoryEngine) -> None:
         """Only for :class:`MemoryEngine`: it has the disk open from now on."""
@@ -197,11 +193,20 @@ class MemoryEngine(_MemoryReader):
         content = self._content.updated(writes)
         if self._is_over_capacity(content):
             self._fail("no space left")
-        if fault is not WriteFault.NOT_AT_ALL:
+        if fault is None or fault is WriteFault.THERE_WHOLE:
             self.disk.append(content, sync=sync and fault is None)
         if fault is not None:
             self._fail("a fault that the test asked for")
         self._content = content
+
+    def sync(self) -> None:
+        """As the port says."""
+        self._require_writable()
+        fault = self.disk.begin_write()
+        self._require_writable()
+        if fault is not None:
+            self._fail("a fault that the test asked for")
+        self.disk.append(self._content, sync=True)
 
     def snapshot(self) -> MemorySnapshot:
         """The engine as it is now; it costs a reference."""
@@ -250,3 +255,6 @@ class MemoryEngine(_MemoryReader):
             "took place is unknown until it is closed and opened again."
         )
         raise EngineFailed(self._failure)
+
+
+__all__ = ["UNLIMITED_FREE_BYTES", "MemoryDisk", "MemoryEngine", "MemorySnapshot", "WriteFault"]

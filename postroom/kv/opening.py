@@ -21,7 +21,9 @@ from postroom.kv.engine_file import (
 )
 
 
-def open_engine(path: Path, engine: EngineName | None = None, *, create: bool = True) -> Engine:
+def open_engine(
+    path: Path, engine: EngineName | None = None, *, create: bool = True, replays: bool = False
+) -> Engine:
     """Open the folder ``path``; with ``create``, make it if there is none.
 
     Args:
@@ -29,6 +31,7 @@ def open_engine(path: Path, engine: EngineName | None = None, *, create: bool = 
         engine: which engine; ``None``: the one that wrote it, for a new folder the first that is
             installed.
         create: whether a store is made if there is none.
+        replays: another log brings it up to date, and tells how far it must have come.
 
     Raises:
         ValueError: there is no such engine.
@@ -53,10 +56,10 @@ def open_engine(path: Path, engine: EngineName | None = None, *, create: bool = 
     if chosen == "leveldb":
         from postroom.kv.leveldb import LevelDBEngine  # noqa: PLC0415 - it may not be installed
 
-        return LevelDBEngine.open(path, create=create)
+        return LevelDBEngine.open(path, create=create, replays=replays)
     from postroom.kv.rocksdb import RocksDBEngine  # noqa: PLC0415 - it may not be installed
 
-    return RocksDBEngine.open(path, create=create)
+    return RocksDBEngine.open(path, create=create, replays=replays)
 
 
 def check_engine_name(engine: str | None) -> None:

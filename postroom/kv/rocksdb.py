@@ -130,8 +130,19 @@ class RocksDBEngine:
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         cache_bytes: int = CACHE_BYTES,
         open_files_max: int = OPEN_FILES_MAX,
+        replays: bool = False,
     ) -> RocksDBEngine:
         """Open the folder ``path``; with ``create``, make it if there is none.
+
+        Args:
+            path: the folder.
+            create: whether it may be missing.
+            write_buffer_bytes: of the memtable.
+            cache_bytes: for blocks of table files.
+            open_files_max: table files that are open at a time.
+            replays: there is another log, from which whoever opens this brings it up to date, and
+                which tells how far it must have come: the newest log is cut off where it cannot be
+                read any more.
 
         Raises:
             StoreLocked: it is open already, in the process that the message names.
@@ -145,7 +156,7 @@ class RocksDBEngine:
         folder = HeldFolder(path, "rocksdb", create=create)
         with folder.opening():
             options = _options(write_buffer_bytes, cache_bytes, open_files_max)
-            db = _open_database(folder.path, options)
+            db = _open_database(folder.path, options, replays=replays)
             sync_folder(folder.path)
         return cls(db, folder, write_buffer_bytes)
 
@@ -179,6 +190,12 @@ class RocksDBEngine:
                 self._db.write(batch)
                 if sync or self._compactions:
                     self._db.flush_wal(sync=True)
+
+    def sync(self) -> None:
+        """As the port says: older logs were synced before the newest one was begun."""
+        self._folder.check_writable()
+        with self._failing():
+            self._db.flush_wal(sync=True)
 
     def snapshot(self) -> RocksDBSnapshot:
         """The engine as it is now."""
@@ -350,7 +367,7 @@ def _check_text(path: Path) -> None:
         ) from error
 
 
-def _open_database(folder: Path, options: rocksdict.Options) -> rocksdict.Rdict:
+def _open_database(folder: Path, options: rocksdict.Options, *, replays: bool) -> rocksdict.Rdict:
     try:
         # As the column family's too: else those of the former opening would be taken.
         return rocksdict.Rdict(os.fspath(folder), options, {"default": options})
@@ -358,6 +375,8 @@ def _open_database(folder: Path, options: rocksdict.Options) -> rocksdict.Rdict:
         if not is_rocksdb(error):
             raise
         log = newest_log(folder)
-        if not str(error).startswith("Corruption") or log is None or not cut_torn_end(log):
+        if not str(error).startswith("Corruption") or log is None:
             raise explain(error, folder) from error
-    return _open_database(folder, options)
+        if not cut_torn_end(log, at_any_damage=replays):
+            raise explain(error, folder) from error
+    return _open_database(folder, options, replays=replays)

@@ -17,13 +17,16 @@ The end counts as torn only if all of this holds:
 * Some sector after that place is zeros throughout. A flipped bit does not look like that.
 
 Then no sync of that record has returned, so nothing acknowledged is lost by cutting it off. What
-is cut off is kept beside the log, in a file ``*.torn``. Left out: a torn end of several unsynced
+is cut off is kept beside the log, in a file ``*.torn``. Where there is another log to replay
+(:mod:`postroom.kv.storage`), LevelDB's is not synced: its pages may be missing anywhere, and it is
+cut off at the first one. Left out: a torn end of several unsynced
 records of which a later one survived; it cannot be told from damage, and is refused.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -33,11 +36,19 @@ _SECTOR_BYTES: Final = 512
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def cut_torn_end(log: Path) -> bool:
-    """If ``log`` ends in a torn record, cut that off. Returns whether it did."""
+def cut_torn_end(log: Path, *, at_any_damage: bool = False) -> bool:
+    """If ``log`` ends in a torn record, cut that off. Returns whether it did.
+
+    Args:
+        log: the newest one.
+        at_any_damage: cut it off at the first record that cannot be read, whatever the reason:
+            nothing in it was synced that is not found elsewhere.
+    """
     data = log.read_bytes()
-    whole, bad = _whole_records(data)
-    if bad is None or _a_record_begins(data, bad) or not _has_unwritten_sector(data, bad):
+    whole, bad = whole_records(data)
+    if bad is None:
+        return False
+    if not at_any_damage and (_a_record_begins(data, bad) or not _has_unwritten_sector(data, bad)):
         return False
     log.with_suffix(".torn").write_bytes(data[whole:])
     with log.open("r+b") as file:
@@ -46,7 +57,7 @@ def cut_torn_end(log: Path) -> bool:
     return True
 
 
-def _whole_records(data: bytes) -> tuple[int, int | None]:
+def whole_records(data: bytes) -> tuple[int, int | None]:
     """Where the last of the whole records ends that ``data`` begins with, and the bad fragment."""
     at = whole = 0
     while (at := _next_header(at)) + _HEADER_BYTES <= len(data):
@@ -57,6 +68,19 @@ def _whole_records(data: bytes) -> tuple[int, int | None]:
         if kind in (_FULL, _LAST):
             whole = at
     return whole, None
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """The records that ``data`` begins with, up to where they end; checksums are not looked at."""
+    at, pieces = 0, b""
+    while (at := _next_header(at)) + _HEADER_BYTES <= len(data):
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        begin, at = at + _HEADER_BYTES, at + _HEADER_BYTES + length
+        if not _FULL <= kind <= _LAST or at > len(data):
+            return
+        pieces = data[begin:at] if kind in (_FULL, _FIRST) else pieces + data[begin:at]
+        if kind in (_FULL, _LAST):
+            yield pieces
 
 
 def _a_record_begins(data: bytes, bad: int) -> bool:

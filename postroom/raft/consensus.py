@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.keys import raft_log_prefix
+from postroom.kv.storage import Held
 from postroom.log_once import LogOnce
 from postroom.raft.group import Group
-from postroom.raft.journal import Journal
+from postroom.raft.journal import Applied, Journal
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -130,12 +131,12 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
-        applied_index = state_machine.applied_index()
-        if spool.complete is not None:
+        applied = Applied(state_machine.applied_index())
+        if (arrived := spool.complete) is not None:
             # What is applied is neither the old state nor the new one: the log is the new one's.
-            applied_index = spool.complete.index
-        journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied_index)
-        core = Core(self._node_id, journal, applied_index, self._options, self._random)
+            applied = Applied(arrived.index, arrived.index_term, arrived.members)
+        journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied)
+        core = Core(self._node_id, journal, applied.index, self._options, self._random)
         core.now = self._monotonic()
         core.restart_election_timer()
         core.on_members = self._members_changed
@@ -144,6 +145,29 @@ class Consensus:
         self._members_changed()
         self._wake(group)
         return group
+
+    def settle(self) -> WriteSet:
+        """What states of an earlier format, and such as were given to this node whole, do not tell.
+
+        To be made durable before ``replay``.
+        """
+        writes: WriteSet = {}
+        for group in self._groups.values():
+            if group.core.journal.settles:
+                writes.update(group.core.journal.settle(group.core.applied_index))
+        return writes
+
+    def replay(self) -> Iterator[WriteSet]:
+        """What the states of all groups lack, in pieces, each written before the next one.
+
+        To be called once, when the groups are open, if entries are kept apart from the state.
+        """
+        for group in self._groups.values():
+            yield from group.replay()
+
+    def held(self) -> list[Held]:
+        """What the groups keep of their logs."""
+        return [group.core.journal.held() for group in self._groups.values()]
 
     def close(self, group_id: int, *, erase: bool = False) -> WriteSet:
         """Close a group's replica, ending its proposals.

@@ -8,8 +8,8 @@ A turn has a fixed order, and only stages; nothing leaves before the node has sy
     └─ release: messages leave, leadership and outcomes are told ─┘
 
 A group of one is its own majority, so an entry is appended, committed and applied in one turn and
-its log stays empty: the entry is never even encoded, and its effects and the applied index are all
-that is written.
+its log stays empty. Where a turn is one atomic write the entry is never even encoded: its effects
+and the applied index are all that is written. Where state is replayed the entry is written, too.
 
 Invariants:
 
@@ -22,14 +22,14 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
 from postroom.raft.inbox import Inbox
-from postroom.raft.journal import COMMAND
+from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Change
 from postroom.raft.messages import COMMAND_BYTES_MAX, Append, Appended, Message, PreVote
@@ -46,6 +46,9 @@ from postroom.raft.transfer import Transfer
 logger = logging.getLogger(__name__)
 
 _COMMAND_KIND: Final = COMMAND[0]
+_NOOP_KIND: Final = NOOP[0]
+REPLAYED_BYTES: Final = 4 * 1024 * 1024
+"""Of entries that are applied at a time when the group is opened."""
 
 
 class Group:
@@ -285,6 +288,29 @@ class Group:
         """
         return self.core.has_single_voter or self.core.journal.needs_sync
 
+    def replay(self) -> Iterator[WriteSet]:
+        """At opening: what the state lacks of the entries that are known to be committed.
+
+        Each piece is written before the next one is asked for. An only voter has committed all that
+        its log holds; what others have is committed as far as the log itself says so.
+        """
+        core = self.core
+        known = core.journal.last_index if core.is_only_voter else core.journal.committed_index
+        while core.applied_index < known and not core.installing and self.stopped is None:
+            entries = core.journal.batch(core.applied_index + 1, REPLAYED_BYTES)
+            core.commit_index = min(entries[-1][1], known)
+            writes: WriteSet = {}
+            core.journal.begin(writes)
+            try:
+                self._apply(writes)
+            except Exception as error:
+                logger.critical("group %d stops", self.group_id, exc_info=error)
+                self.stop(error)
+                return
+            yield writes
+        if core.is_only_voter:
+            core.journal.drop(core.applied_index)
+
     def take_early_messages(self) -> list[tuple[NodeId, Message]]:
         """A leader's append messages, which may leave before the turn is durable.
 
@@ -396,13 +422,18 @@ class Group:
         if not proposals.queued:
             return
         index, term, apply = core.applied_index, core.term, self._state_machine.apply
+        replays = core.journal.replays
         while proposals.queued:
             command, context, done = proposals.queued[0]
             index += 1
-            apply(index, term, b"" if context is not None else encoded(command), context, writes)
+            payload = b"" if context is not None and not replays else encoded(command)
+            if replays:
+                core.journal.write_only(COMMAND + payload, index, term)
+            apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
             proposals.ended.append((done, Outcome.APPLIED))
         core.commit_index = core.applied_index = index
+        core.journal.applied(index, term)
         core.journal.pass_over(index, term)
 
     def _follow_leadership(self) -> None:
@@ -440,7 +471,10 @@ class Group:
                 state_machine.apply(index, term, payload[1:], context, writes)
             else:
                 state_machine.noop(index, term, writes)
+                if payload[0] > _NOOP_KIND:
+                    core.journal.members_applied(index)
             core.applied_index = index
+            core.journal.applied(index, term)
         if not core.is_voter and core.role == LEADER and self._has_applied_members():
             # A leader that is no longer a member steps down once that is committed (section 6).
             self._transfer.depart()

@@ -1,15 +1,14 @@
 """The log of one group, on the node's engine.
 
-Layout, under the group's prefix (the keyspace page is ``kv/keys.py``)::
-
-    prefix | "h"                  hard state: term, vote, where the log begins, members there
-    prefix | "l" | index (8)      one entry: term (8), payload
-
 In memory the log is a list that starts with a *base*: the place, without payload, of the last entry
 that was dropped because every member has it or a snapshot stands for it::
 
     base            entries
     (i, t)   (i+1, t1, payload) (i+2, t2, payload) ...
+
+Where entries are replayed into the state after a crash (:mod:`.stored_log`) they are written even
+if they are applied at once, and those that are dropped are not removed: the storage lets go of
+them, by whole segments.
 
 Nothing is written here: changes are staged into the write set of the turn (``writes``), which the
 node syncs before anything that speaks of it is sent. An entry that is added and dropped within one
@@ -26,100 +25,46 @@ Invariants:
 
 from __future__ import annotations
 
-import struct
-from typing import Final, TypeAlias
+from collections.abc import Iterator
 
-import msgspec
-
-from postroom.errors import StoreCorrupted, VersionMismatch
 from postroom.kv.engine import Engine, WriteSet
-from postroom.raft.membership import Members, NodeIds
+from postroom.kv.storage import Held
+from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
-
-FORMAT_VERSION: Final = 2
-"""Version 1 knew voters only: its hard state ends with them, its membership entries list them."""
-
-FORMAT_VERSION_JOINT: Final = 3
-"""Version 3 knows joint members as well. It is written only while the base's members are joint."""
-
-FORMAT_VERSIONS_READ: Final = (1, 2, 3)
-
-ENTRIES_VERSION: Final = 1
-"""Which entries this program can read: with 1, joint members. Before, the number was not told."""
-
-COMMAND: Final = b"\x00"
-NOOP: Final = b"\x01"
-VOTERS: Final = b"\x02"
-MEMBERSHIP: Final = b"\x03"
-JOINT: Final = b"\x04"
-"""First byte of a payload: a proposal, a leader's first entry, or a new set of members (``VOTERS``
-in format 1: read, not written). Joint members have a kind of their own, so that a program that does
-not know them refuses the entry, instead of taking it for another set."""
-
-LogEntry: TypeAlias = tuple[bytes, int, int]
-"""Payload, index, term: the order that pysyncobj uses."""
-
-_pack_u64 = struct.Struct(">Q").pack
-_unpack_u64 = struct.Struct(">Q").unpack_from
-
-
-class HardState(msgspec.Struct, array_like=True, frozen=True):
-    """What a member must not forget besides its entries."""
-
-    version: int
-    term: int
-    vote: NodeId | None
-    base_index: int
-    base_term: int
-    voters: NodeIds
-    learners: NodeIds = ()
-    outgoing: NodeIds = ()
-    won_alone: bool = False
-
-
-class _Versioned(msgspec.Struct, array_like=True, frozen=True):
-    """What every version of a record begins with."""
-
-    version: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
-_decode_version = msgspec.msgpack.Decoder(_Versioned).decode
-_decode_members = msgspec.msgpack.Decoder(Members).decode
-_decode_voters = msgspec.msgpack.Decoder(NodeIds).decode
-
-
-def membership_payload(members: Members) -> bytes:
-    """The payload of an entry that makes ``members`` the group."""
-    if members.is_joint:
-        return JOINT + _encode(members)
-    return MEMBERSHIP + _encode((members.voters, members.learners))
-
-
-def is_payload(payload: bytes) -> bool:
-    """Whether ``payload`` can stand in a log."""
-    if payload[:1] in (COMMAND, NOOP):
-        return True
-    try:
-        members = members_in(payload)
-    except (ValueError, RecursionError, msgspec.DecodeError):
-        return False
-    return members is not None and members.is_sound
-
-
-def members_in(payload: bytes) -> Members | None:
-    """The members that an entry sets, if it is one that does."""
-    if payload[:1] in (MEMBERSHIP, JOINT):
-        return _decode_members(payload[1:])
-    return Members(_decode_voters(payload[1:])) if payload[:1] == VOTERS else None
+from postroom.raft.stored_log import (
+    COMMAND,
+    ENTRIES_VERSION,
+    FORMAT_VERSION,
+    FORMAT_VERSION_JOINT,
+    JOINT,
+    MEMBERSHIP,
+    NOOP,
+    VOTERS,
+    Applied,
+    LogEntry,
+    StoredLog,
+    encode,
+    is_payload,
+    members_in,
+    membership_payload,
+    pack_u64,
+    replays,
+)
 
 
 class Journal:
     """One group's log and hard state. Open it, then give it ``writes`` before each turn."""
 
-    def __init__(self, prefix: bytes, members: Members) -> None:
+    def __init__(self, prefix: bytes, members: Members, *, replays: bool = False) -> None:
         """An empty log under ``prefix``; see :meth:`open`."""
+        self.replays = replays
+        """Whether entries are applied again after a crash, and so must be there."""
+        self.committed_index = 0
+        """At opening: an entry that is known to be committed."""
+        self.settles = False
+        """At opening: the state does not tell the term of the entry that it ends with."""
+        self._prefix = prefix
+        self._removed: list[int] = []
         self._hard_key = prefix + b"h"
         self._entry_prefix = prefix + b"l"
         self._entries: list[LogEntry] = [(b"", 0, 0)]
@@ -210,12 +155,15 @@ class Journal:
         self.writes = writes
         self.needs_sync = self.enters_term = False
         self._durable = range(self._entries[0][1] + 1, self._entries[-1][1] + 1)
+        for index in self._removed:
+            writes[self._entry_prefix + pack_u64(index)] = None
+        self._removed = []
 
     def end(self) -> None:
         """The turn's changes are complete: stage the hard state if it matters and changed."""
         _, base_index, base_term = self._entries[0]
         moved = base_index != self._hard_base_index
-        matters = len(self._entries) > 1 or base_term != self.term
+        matters = not self.replays and (len(self._entries) > 1 or base_term != self.term)
         if self._hard_state_changed or (moved and matters):
             self._hard_state_changed = False
             self._hard_base_index = base_index
@@ -225,7 +173,7 @@ class Journal:
         members = self._members[0][1]
         place = (self.term, self.vote, base_index, base_term, members.voters, members.learners)
         version = FORMAT_VERSION_JOINT if members.is_joint else FORMAT_VERSION
-        return _encode((version, *place, members.outgoing, self.won_alone))
+        return encode((version, *place, members.outgoing, self.won_alone))
 
     def set_term(self, term: int, vote: NodeId | None) -> None:
         """Enter ``term``, having voted for ``vote``."""
@@ -241,7 +189,7 @@ class Journal:
         assert index == last_index + 1, f"entry {index} after {last_index}"
         assert term >= last_term, f"term falls from {last_term} to {term} at {index}"
         self._remember((payload, index, term))
-        self.writes[self._entry_prefix + _pack_u64(index)] = _pack_u64(term) + payload
+        self.writes[self._entry_prefix + pack_u64(index)] = pack_u64(term) + payload
         self.needs_sync = True
 
     def cut(self, index: int) -> None:
@@ -259,7 +207,10 @@ class Journal:
         if offset <= 0:
             return
         gone = self._entries[1 : offset + 1]
-        self._unstage(gone)
+        if self.replays:
+            self.bytes_kept -= sum(len(payload) for payload, _, _ in gone)
+        else:
+            self._unstage(gone)
         self._entries[: offset + 1] = [(b"", index, gone[-1][2])]
         self._forget_members_before(index)
 
@@ -267,6 +218,36 @@ class Journal:
         """The empty log of a group of one moves on to ``index``, applied in this turn."""
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
+
+    def write_only(self, payload: bytes, index: int, term: int) -> None:
+        """An entry that is applied in this turn, and that only a replay will ask for."""
+        self.writes[self._entry_prefix + pack_u64(index)] = pack_u64(term) + payload
+
+    def applied(self, index: int, term: int) -> None:
+        """The state includes the entry at ``index``: it tells so, along with the members."""
+        if self.replays:
+            self.writes[self._prefix + b"a"] = pack_u64(index) + pack_u64(term)
+
+    def settle(self, index: int) -> WriteSet:
+        """What the state has to tell before the log goes on."""
+        self.settles = False
+        term = self.term_at(index)
+        assert term is not None
+        return {self._prefix + b"a": pack_u64(index) + pack_u64(term)}
+
+    def members_applied(self, index: int) -> None:
+        """The entry at ``index``, which is applied, has set the members."""
+        if self.replays:
+            self.writes[self._prefix + b"m"] = encode((index, self.members_at(index)))
+
+    def held(self) -> Held:
+        """What is kept, for who lets go of the rest."""
+        _, base_index, base_term = self._entries[0]
+        return Held(self._entry_prefix, base_index, base_term, self.last_index, self._stored)
+
+    def _stored(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        for payload, index, term in self.entries(first, last):
+            yield index, pack_u64(term) + payload
 
     def restart(self, index: int, term: int, members: Members) -> None:
         """Replace the whole log by a snapshot that ends with the entry (``index``, ``term``)."""
@@ -280,8 +261,11 @@ class Journal:
         for key, _ in engine.iterate(self._entry_prefix, self._entry_prefix[:-1] + b"m"):
             self.writes[key] = None
         for _, index, _ in self._entries[1:]:
-            self.writes.setdefault(self._entry_prefix + _pack_u64(index), None)
+            self.writes.setdefault(self._entry_prefix + pack_u64(index), None)
         self.writes[self._hard_key] = None
+        for kind in (b"a", b"b", b"m"):
+            if engine.get(self._prefix + kind) is not None:
+                self.writes[self._prefix + kind] = None
 
     def _remember(self, entry: LogEntry) -> None:
         self._entries.append(entry)
@@ -295,7 +279,7 @@ class Journal:
         """Stage the removal of entries; those of this very turn just leave the write set."""
         for payload, index, _ in gone:
             self.bytes_kept -= len(payload)
-            key = self._entry_prefix + _pack_u64(index)
+            key = self._entry_prefix + pack_u64(index)
             if index in self._durable:
                 self.writes[key] = None
             else:
@@ -310,11 +294,7 @@ class Journal:
 
     @classmethod
     def open(
-        cls,
-        engine: Engine,
-        prefix: bytes,
-        members: Members,
-        applied_index: int,
+        cls, engine: Engine, prefix: bytes, members: Members, applied: Applied | int
     ) -> Journal:
         """The log as ``engine`` holds it.
 
@@ -322,78 +302,32 @@ class Journal:
             engine: where it lies.
             prefix: the group's key prefix.
             members: the group's first members, used if the log is new.
-            applied_index: the last entry that the state includes.
+            applied: how far the state has come.
 
         Raises:
             StoreCorrupted: entries are missing, misplaced or unreadable.
             VersionMismatch: a later version of this format.
         """
-        journal = cls(prefix, members)
-        journal._read_hard_state(engine.get(journal._hard_key))
-        upper = journal._entry_prefix[:-1] + b"m"
-        stored = list(engine.iterate(journal._entry_prefix, upper))
-        journal._read_entries(stored)
-        journal._meet(applied_index)
-        journal.won_alone = journal.won_alone and journal.last_term == journal.term
-        journal.term = max(journal.term, journal.last_term)
+        if isinstance(applied, int):
+            applied = Applied(applied)
+        stored = StoredLog(prefix, (0, members))
+        stored.read(engine, applied)
+        journal = cls(prefix, members, replays=replays(engine))
+        journal.term, journal.vote = stored.term, stored.vote
+        journal.committed_index = stored.committed
+        journal._hard_base_index = stored.hard_base_index
+        journal._hard_state_changed = stored.is_outdated
+        journal._removed = stored.removed
+        journal.settles = stored.settles
+        journal._entries = [(b"", *stored.base)]
+        journal._members = [(min(stored.members[0], stored.base[0]), stored.members[1])]
+        for entry in stored.entries:
+            journal._remember(entry)
+        journal.won_alone = stored.won_alone and journal.last_term == journal.term
         return journal
 
-    def _read_hard_state(self, stored: bytes | None) -> None:
-        if stored is None:
-            self._hard_state_changed = True
-            return
-        try:
-            version = _decode_version(stored).version
-            if version not in FORMAT_VERSIONS_READ:
-                raise VersionMismatch(
-                    f"raft log format {version}, this program knows {FORMAT_VERSION}"
-                )
-            hard = _decode_hard_state(stored)
-        except (ValueError, msgspec.DecodeError) as error:
-            raise self._corrupted(f"the hard state is unreadable ({error})") from error
-        self.term, self.vote, self.won_alone = hard.term, hard.vote, hard.won_alone
-        self._hard_base_index = hard.base_index
-        self._entries = [(b"", hard.base_index, hard.base_term)]
-        self._members = [(hard.base_index, Members(hard.voters, hard.learners, hard.outgoing))]
 
-    def _read_entries(self, stored: list[tuple[bytes, bytes]]) -> None:
-        for key, value in stored:
-            entry = self._decode_entry(key, value)
-            if entry[1] != self.last_index + 1:
-                raise self._corrupted(
-                    f"entry {self.last_index + 1} is missing, {entry[1]} follows {self.last_index}"
-                )
-            if entry[2] < self.last_term:
-                raise self._corrupted(
-                    f"the term falls from {self.last_term} to {entry[2]} at entry {entry[1]}"
-                )
-            self._remember(entry)
-
-    def _decode_entry(self, key: bytes, value: bytes) -> LogEntry:
-        if len(key) != len(self._entry_prefix) + 8 or len(value) < 9:
-            raise self._corrupted(f"an entry of {len(value)} bytes is too short, or misplaced")
-        index = _unpack_u64(key, len(self._entry_prefix))[0]
-        if not is_payload(value[8:]):
-            raise self._corrupted(f"entry {index} is unreadable")
-        return value[8:], index, _unpack_u64(value)[0]
-
-    def _meet(self, applied_index: int) -> None:
-        """Bring log and applied state together."""
-        if applied_index < self.base_index:
-            raise self._corrupted(
-                f"it begins after entry {self.base_index} but the state ends at {applied_index}"
-            )
-        if applied_index <= self.last_index:
-            return
-        if len(self):
-            raise self._corrupted(
-                f"it ends at entry {self.last_index} but the state includes entry {applied_index}"
-            )
-        # The base moved on without a hard state: it is of the current term, see the invariants.
-        self._entries = [(b"", applied_index, self.term)]
-
-    def _corrupted(self, what: str) -> StoreCorrupted:
-        return StoreCorrupted(
-            f"raft log {self._entry_prefix[:-1].hex()}: {what}; "
-            "restore this node from the others, or from a backup"
-        )
+__all__ = [
+    "COMMAND", "ENTRIES_VERSION", "JOINT", "MEMBERSHIP", "NOOP", "VOTERS", "Applied", "Journal",
+    "LogEntry", "is_payload", "members_in", "membership_payload",
+]  # fmt: skip

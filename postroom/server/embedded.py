@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - here instances are made, to be passed in
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -20,14 +20,20 @@ from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
 from postroom.kv.memory import MemoryEngine
-from postroom.kv.opening import check_engine_name, open_engine
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, SYNC_INTERVAL_SECONDS
+from postroom.kv.opening import check_engine_name
+from postroom.limits import (
+    DISK_RESERVE_BYTES,
+    GC_TTL_SECONDS,
+    LOG_SEGMENT_BYTES_MIN,
+    SYNC_INTERVAL_SECONDS,
+)
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
 from postroom.server.cluster.formation import node_alone
 from postroom.server.drivers import AsyncioDriver, ThreadDriver
 from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
 
 MEMORY: Final = ":memory:"
 Durability = Literal["commit", "interval", "none"]
@@ -47,28 +53,45 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     )
 
 
-def _open_engine(path: str | Path, engine: EngineName | None, *, create: bool) -> Engine:
-    check_engine_name(engine)
+class _Files(NamedTuple):
+    """How the folder is opened, or made."""
+
+    create: bool
+    engine: EngineName | None
+    log_segment_bytes: int | None
+
+
+def _open_engine(path: str | Path, randomness: random.Random, files: _Files) -> Engine:
+    check_engine_name(files.engine)
     if str(path) == MEMORY:
         return MemoryEngine()
     check_no_local_cluster(Path(path))
-    return open_engine(Path(path), engine, create=create)
+    return open_storage(
+        Path(path),
+        randomness,
+        create=files.create,
+        engine_name=files.engine,
+        segment_bytes=files.log_segment_bytes,
+    )
 
 
 def _open_node(
     path: str | Path,
-    engine_name: EngineName | None,
     options: NodeOptions,
     clock: Clock,
     randomness: random.Random,
-    *,
-    create: bool,
+    files: _Files,
 ) -> Node:
+    segment_bytes = files.log_segment_bytes
+    if segment_bytes is not None and segment_bytes < LOG_SEGMENT_BYTES_MIN:
+        raise ValueError(
+            f"log_segment_bytes is at least {LOG_SEGMENT_BYTES_MIN}, not {segment_bytes}"
+        )
     if not isinstance(path, str | Path):
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
     if path == "":
         raise ValueError(f'path is empty: give the name of a folder, or "{MEMORY}"')
-    engine = _open_engine(path, engine_name, create=create)
+    engine = _open_engine(path, randomness, files)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -110,6 +133,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
     create: bool = True,
     engine: EngineName | None = None,
+    log_segment_bytes: int | None = None,
 ) -> blocking.Database:
     """Opens the store in the folder ``path``, creating it if it is missing.
 
@@ -127,6 +151,8 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
         engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, for a new
             one the first of them that is installed.
         create: whether a store is made if the folder is missing or empty.
+        log_segment_bytes: how long the segments of the log are that are made from now on: two as a
+            rule. ``None``: 64 MiB, or an eighth of what is free if that is less.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
@@ -138,7 +164,8 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, engine, options, SystemClock(), randomness, create=create)
+    files = _Files(create, engine, log_segment_bytes)
+    node = _open_node(path, options, SystemClock(), randomness, files)
     driver = ThreadDriver(node, randomness)
     driver.start()
     core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
@@ -154,12 +181,14 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     disk_reserve_bytes: int = DISK_RESERVE_BYTES,
     create: bool = True,
     engine: EngineName | None = None,
+    log_segment_bytes: int | None = None,
 ) -> asynchronous.Database:
     """The asyncio form of :func:`open`: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes)
-    node = _open_node(path, engine, options, SystemClock(), randomness, create=create)
+    files = _Files(create, engine, log_segment_bytes)
+    node = _open_node(path, options, SystemClock(), randomness, files)
     driver = AsyncioDriver(node, randomness)
     driver.start()
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)

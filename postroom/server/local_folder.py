@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random  # noqa: TID251 - a folder that is opened to be looked at
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Final, Self
 
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.folder import OWNER_FILE, FolderLock, sync_folder
-from postroom.kv.opening import open_engine
+from postroom.server.opening import open_storage
 from postroom.server.store import read_store
 
 HOST: Final = "127.0.0.1"
@@ -237,7 +238,7 @@ def _has_place(folder: Path) -> bool:
     if not (folder / "CURRENT").exists():
         return False
     try:
-        engine = open_engine(folder, create=False)
+        engine = open_storage(folder, random.Random(), create=False)
     except Error:  # it is damaged or still open, so there is something
         return True
     try:

@@ -4,7 +4,7 @@
 
     prepare   services go on · requests are evaluated · proposals are staged        one at a time
               · what may leave early leaves (entries that a leader replicates)
-    write     everything staged, in one batch, with one sync if that is needed      no lock needed
+    write     everything staged: the log, with one sync if needed, and the state    no lock needed
     finish    messages leave · callers get their answers · services go on           one at a time
 
 A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
@@ -33,6 +33,7 @@ from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import Clock, HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
+from postroom.kv.storage import Storage
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
@@ -146,6 +147,7 @@ class Node:
         options: NodeOptions,
     ) -> None:
         self.engine = engine
+        self._storage = engine if isinstance(engine, Storage) else None
         self.options = options
         self.failed: Error | None = None
         self.on_wake: Callable[[bool], None] = lambda _: None
@@ -178,12 +180,16 @@ class Node:
         self.damage = Damage(engine)
         self._nodes_changed = Signal(self.tasks)
         self.replica = self._create_replica()
+        if self._storage is not None:
+            self._replay(self._storage)
 
     # --- putting together
 
     def _create_replica(self) -> Replica:
         registry, locks, protections = Registry(), LockTable(), Protections()
-        replica = Replica(RANGE_ID, self.options.node_id, self.engine, self.clock, registry, self)
+        # What a range reads is all in the state.
+        stored = self.engine if self._storage is None else self._storage.state
+        replica = Replica(RANGE_ID, self.options.node_id, stored, self.clock, registry, self)
         evaluators.register(registry)
         reads = Reads(locks, protections, replica.holders)
         reads.register(registry)
@@ -235,6 +241,17 @@ class Node:
             Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
+
+    def _replay(self, storage: Storage) -> None:
+        """The state may have lost what is in the log."""
+        try:
+            if settled := self.consensus.settle():
+                storage.write(settled, sync=True)
+            for writes in self.consensus.replay():
+                storage.write_turn(writes, sync=False)
+        except EngineFailed as failure:
+            raise stopped_by(failure) from failure
+        storage.serve(self.consensus.held)
 
     # --- what drivers call
 
@@ -433,7 +450,7 @@ class Node:
         if not staged and self._unsynced_since is None:
             return None
         try:
-            self._write_alone(staged, sync=sync)
+            self._write_turn(staged, sync=sync)
         except EngineFailed as failure:
             return stopped_by(failure)
         if sync:
@@ -442,10 +459,13 @@ class Node:
             self._unsynced_since = self.monotonic()
         return None
 
-    def _write_alone(self, writes: WriteSet, *, sync: bool) -> None:
-        """A new ceiling may be written while another thread writes a turn."""
+    def _write_turn(self, writes: WriteSet, *, sync: bool) -> None:
+        """A new ceiling may be written by another thread: after this."""
         with self._one_write_at_a_time:
-            self.engine.write(writes, sync=sync)
+            if self._storage is not None:
+                self._storage.write_turn(writes, sync=sync)
+            else:
+                self.engine.write(writes, sync=sync)
 
     def finish(self, error: Error | None) -> None:
         """The last part: what was prepared is durable, or the node has failed."""
@@ -480,7 +500,11 @@ class Node:
         if error is None and not (self.clock.rests and self._unsynced_since is None):
             error = self._write_ceiling(self.clock.last())
         self.replica.fail_all(Unavailable("the store was closed; nothing was changed"))
-        self.engine.close()
+        try:
+            self.engine.close()
+        except EngineFailed as failure:
+            _log.warning("the store could not be closed in good order: %s", failure)
+            error = error or stopped_by(failure)
         if error is not None and self.failed is None and not self.options.sync:
             raise error  # what was not synced yet may be lost
 
@@ -519,7 +543,8 @@ class Node:
 
     def _write_ceiling(self, ceiling: int) -> Error | None:
         try:
-            self._write_alone({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+            with self._one_write_at_a_time:
+                self.engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
         except EngineFailed as failure:
             return stopped_by(failure)
         return None

@@ -16,10 +16,11 @@ from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed
 
 FORMAT_VERSION: Final = 2
-FORMAT_VERSIONS_READ: Final = (1, 2)
-"""In 1, what ``Increment`` wrote was no kind of its own. Such a store becomes one of format 2 when
-it is opened; what it holds stays as it is.
+"""Version 1 had no log of its own (:mod:`postroom.kv.storage`), and what ``Increment`` wrote was no
+kind of its own.
 """
+FORMAT_VERSIONS_READ: Final = (1, 2)
+"""A store of format 1 becomes one of format 2 when it is opened; what it holds stays as it is."""
 STORE_KEY: Final = keys.store_key("store")
 
 T = TypeVar("T")

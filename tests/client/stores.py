@@ -107,7 +107,7 @@ class WatchedEngine:
         if self._failed:
             raise EngineFailed("it has failed before")
         self._failed = self.fault is not None and writes.keys() != {CEILING_KEY}
-        if not self._failed or self.fault is not WriteFault.NOT_AT_ALL:
+        if not self._failed or self.fault is WriteFault.THERE_WHOLE:
             self.inner.write(writes, sync=sync)
             self.writes += bool(writes)
             self.syncs += sync

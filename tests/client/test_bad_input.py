@@ -405,9 +405,9 @@ def test_a_path_is_a_name_or_a_path() -> None:
 def files(folder: Path) -> dict[str, bytes]:
     """The files of a store, but for the engine's diary and the locks."""
     return {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if not path.name.startswith(("LO", "owner"))
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(("LO", "owner"))
     }
 
 

@@ -25,7 +25,7 @@ from typing import IO, Final
 
 import postroom
 from postroom.kv.engine_file import EngineName
-from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, account
+from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, SEGMENT_BYTES, account
 
 START_SECONDS_MAX: Final = 60.0
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -51,7 +51,10 @@ class Lives:
 
     def set_up(self, engine: EngineName | None = None) -> None:
         """Opens the accounts, in a store that ``engine`` writes from now on."""
-        with postroom.open(self.folder, engine=engine) as db, db.begin() as tx:
+        with (
+            postroom.open(self.folder, engine=engine, log_segment_bytes=SEGMENT_BYTES) as db,
+            db.begin() as tx,
+        ):
             for number in range(ACCOUNTS):
                 tx.put(account(number), b"%d" % OPENING_BALANCE)
 
@@ -111,7 +114,7 @@ class Lives:
 
     def check(self) -> None:
         """Raises ``AssertionError`` unless everything is as it must be."""
-        with postroom.open(self.folder) as db:
+        with postroom.open(self.folder, log_segment_bytes=SEGMENT_BYTES) as db:
             self._check_conservation(db)
             db.drain()
             with db.snapshot() as snapshot:

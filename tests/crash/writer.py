@@ -27,6 +27,8 @@ import postroom.aio
 
 ACCOUNTS: Final = 4
 OPENING_BALANCE: Final = 1_000_000
+SEGMENT_BYTES: Final = 256 * 1024
+"""Of the log: each life uses some of them again."""
 SENDERS: Final = 6
 CLERKS: Final = 3
 
@@ -80,7 +82,7 @@ def credit(tx: Any, number: int, balance: bytes, reaped: Any) -> None:
 
 async def run_asyncio(folder: Path, life: int) -> None:
     """Senders and clerks on one event loop."""
-    async with await postroom.aio.open(folder) as db:
+    async with await postroom.aio.open(folder, log_segment_bytes=SEGMENT_BYTES) as db:
         say("!", b"open")
         senders = [_send_for_ever(db, life, number) for number in range(SENDERS)]
         clerks = [_reap_for_ever(db, number) for number in range(CLERKS)]
@@ -119,7 +121,7 @@ async def _reap_for_ever(db: postroom.aio.Database, clerk: int) -> None:
 
 def run_threads(folder: Path, life: int) -> None:
     """The same, a thread each."""
-    db = postroom.open(folder)
+    db = postroom.open(folder, log_segment_bytes=SEGMENT_BYTES)
     say("!", b"open")
     threads = [
         threading.Thread(target=_send_in_thread, args=(db, life, number), daemon=True)

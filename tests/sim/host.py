@@ -18,12 +18,13 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.memory import MemoryDisk
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.clock import VirtualClock
+from tests.sim.disks import SEGMENT_BYTES, open_storage
 from tests.sim.grants import Grants
 
 
@@ -46,6 +47,7 @@ class Host:
         node: the node that runs; ``None`` while the machine is down.
         outstanding: the requests that the node has not answered yet, in order.
         opened: how often a node was started here.
+        segment_bytes: of the log.
     """
 
     def __init__(self, clock: VirtualClock, randomness: Random, options: NodeOptions) -> None:
@@ -56,6 +58,8 @@ class Host:
         self.node: Node | None = None
         self.outstanding: dict[Call, None] = {}
         self.opened = 0
+        self.segment_bytes = SEGMENT_BYTES
+        self.power_has_failed = False
         self.on_crash: Callable[[], object] = lambda: None
         self._part = Part.IDLE
         self._staged: WriteSet = {}
@@ -69,11 +73,14 @@ class Host:
         assert self.node is None
         self._part, self._turn_due = Part.IDLE, None
         with self._powered():
-            engine = MemoryEngine(self.disk)
             try:
-                node = Node(engine, self.clock, self.random, NoPeers(), self.options)
+                storage = open_storage(self.disk, self.random, self.segment_bytes)
             except Unavailable:
-                engine.close()
+                return False
+            try:
+                node = Node(storage, self.clock, self.random, NoPeers(), self.options)
+            except Unavailable:
+                storage.close()
                 return False
             node.on_wake = self._on_wake
             self.grants = Grants(node)
@@ -107,6 +114,7 @@ class Host:
     def crash(self, *, power: bool) -> None:
         """The process dies; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
+        self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
         if node is not None:
             _forget(node)

@@ -13,7 +13,7 @@ from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, disks
 from tests.sim.history import History
 from tests.sim.world import World
 
@@ -115,11 +115,11 @@ class Scenario:
         """Carry it out and check it; answers how many writes the disk has seen."""
         world, host = self.world, self.world.host
         world.heals = True
-        world.host.on_crash = lambda: checkers.check(host.disk.content)
+        world.host.on_crash = lambda: checkers.check(disks.content(host.disk))
         db = world.database()
         world.run(carry_out(db))
         world.retry(lambda: check(db))
-        self.history.check(checkers.check(host.disk.content))
+        self.history.check(checkers.check(disks.content(host.disk)))
         return host.disk.writes
 
     def fail_write(self, number: int, fault: WriteFault) -> None:

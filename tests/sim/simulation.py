@@ -24,7 +24,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
-from tests.sim import checkers, waiting_rules
+from tests.sim import checkers, disks, waiting_rules
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
@@ -231,7 +231,19 @@ class Simulation:
         disk.at_write = fail
 
     def _crash_now(self) -> None:
-        self.world.host.crash(power=self.random.random() < 0.5)
+        power = self.random.random() < 0.5
+        self.world.host.crash(power=power)
+        if not power and not self.world.host.power_has_failed:
+            self._damage()
+
+    def _damage(self) -> None:
+        """A segment of the log is damaged while nobody looks; of a copy, so that the run goes on.
+
+        Once the power has failed the mark may be too old to tell, until something is written.
+        """
+        told = disks.check_damage(self.world.host.disk, self.random)
+        if told:
+            self.faults["damage noticed"] += 1
 
     def _fail_write(self) -> None:
         disk = self.world.host.disk
@@ -262,6 +274,8 @@ class Simulation:
     def _close(self) -> None:
         self.world.host.close()
         self.faults["closings"] += 1
+        if not self.world.host.power_has_failed:
+            self._damage()
 
     def _kill_client(self) -> None:
         place = self.random.choice(sorted(self._clients))
@@ -275,7 +289,7 @@ class Simulation:
 
     def _look(self) -> None:
         """The disk is in order, and the state on it only goes forward."""
-        checkers.check(self.world.host.disk.content)
+        checkers.check(disks.content(self.world.host.disk))
         self.world.note("look", self.world.host.disk.writes)
 
     def _watch_memory(self) -> None:
@@ -315,7 +329,7 @@ class Simulation:
         world = self.world
         for workload in self.workloads:
             world.run(workload.check(self._database))
-        content = checkers.check(world.host.disk.content)
+        content = checkers.check(disks.content(world.host.disk))
         self.history.check(content)
         self._check_status(world.run(_counters(self._database)), content)
         world.host.close()

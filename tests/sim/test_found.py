@@ -14,7 +14,7 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import DeliverDue, EnqueueMessage
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, disks
 from tests.sim.sender import Answer, SimulatedSender
 from tests.sim.world import World
 
@@ -87,7 +87,7 @@ def test_what_is_stored_in_the_proposal_that_takes_later_entries_is_not_passed_o
     world.let_pass(0.1)
     world.run(db.drain())
     assert [message.value for message in world.run(db.peek(b"key"))] == [b"due first", b"behind"]
-    checkers.check(world.host.disk.content)
+    checkers.check(disks.content(world.host.disk))
 
 
 class _Scripted:
@@ -193,7 +193,7 @@ def test_no_timestamp_is_above_the_ceiling_that_could_not_be_stored() -> None:
 
 
 def _stored_ceiling(disk: MemoryDisk) -> int:
-    return int.from_bytes(disk.content.get(keys.store_key("clock ceiling")) or b"", "big")
+    return int.from_bytes(disks.logged(disk).get(keys.store_key("clock ceiling")) or b"", "big")
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -251,7 +251,7 @@ def test_an_increment_may_be_another_kind_of_number() -> None:
     world.run(db.run(lambda tx: tx.enqueue_update(Increment(b"key", by), execute_at=0.1)))
     world.let_pass(1.0)
     assert int.from_bytes(world.run(db.get(b"key")), "big") == int(by)
-    checkers.check(world.host.disk.content)
+    checkers.check(disks.content(world.host.disk))
 
 
 # --- committing again after a restart ------------------------------------------------------------

@@ -22,7 +22,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.node import NodeOptions
-from tests.sim import checkers
+from tests.sim import checkers, disks
 from tests.sim.history import History
 from tests.sim.host import PowerFailure
 from tests.sim.world import World
@@ -332,7 +332,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def store_and_model_agree(self) -> None:
         if self.world.host.opened:
             self.world.retry(self._compare)
-            self.history.check(checkers.check(self.world.host.disk.content))
+            self.history.check(checkers.check(disks.content(self.world.host.disk)))
 
     async def _compare(self) -> None:
         db, model = self.db, self.model

@@ -24,7 +24,6 @@ from postroom.errors import Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
-from postroom.kv.opening import open_engine
 from postroom.limits import DISK_RESERVE_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
@@ -43,6 +42,7 @@ from postroom.server.cluster.sessions import Sessions
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.keeper import has_its_place
 from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
 
 LEASE_SECONDS: Final = 1.0
@@ -67,6 +67,7 @@ class Settings:
         lease_seconds: how long the others wait for it if it dies while it leads.
         disk_reserve_bytes: writes are refused when less is free.
         engine: what its folder is written by; ``None``: what it has, or the first installed.
+        log_segment_bytes: of new segments of the log; ``None``: as usual.
     """
 
     folder: Path
@@ -77,6 +78,7 @@ class Settings:
     lease_seconds: float = LEASE_SECONDS
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     engine: EngineName | None = None
+    log_segment_bytes: int | None = None
 
 
 class ServedNode:
@@ -93,7 +95,12 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        self._engine: Engine = open_engine(settings.folder, settings.engine)
+        self._engine: Engine = open_storage(
+            settings.folder,
+            randomness,
+            engine_name=settings.engine,
+            segment_bytes=settings.log_segment_bytes,
+        )
         self._place = Place(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )

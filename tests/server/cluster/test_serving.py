@@ -528,7 +528,7 @@ def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> No
                 raise EngineFailed("the disk is gone")
 
             async with await postroom.aio.connect(addresses[0], insecure=True, timeout=0.5) as db:
-                engine.write = fail  # type: ignore[method-assign]
+                engine.write = engine.write_turn = fail
                 with pytest.raises(postroom.Error):
                     await db.put(b"key", b"value")
             with pytest.raises(Unavailable, match="the disk is gone"):

@@ -28,7 +28,6 @@ from postroom.client.values import Status
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryEngine
 from postroom.messaging.requests import ReadCounters
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
@@ -40,6 +39,7 @@ from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network
 from tests.sim.cluster.overseer import Overseer
 from tests.sim.cluster.process import Process, SessionShell
+from tests.sim.disks import open_storage
 from tests.sim.sender import Killed
 from tests.sim.world import Task, Unobserved, Witness
 
@@ -64,7 +64,7 @@ def founders(addresses: list[str]) -> Nodes:
 
 def settle(machine: Machine, writes: WriteSet, node_id: int) -> None:
     """Makes the fresh disk of a machine that of a node."""
-    engine = MemoryEngine(machine.disk)
+    engine = open_storage(machine.disk, machine.random, machine.segment_bytes)
     engine.write(writes, sync=True)
     members = first_members(engine)
     engine.close()

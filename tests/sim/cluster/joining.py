@@ -26,7 +26,7 @@ from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.replica_rules import applied_index
+from tests.sim.cluster.raft_rules import durable_log
 
 STAYING_MIN_WITH_LOSSES: Final = 3
 """With fewer, a disk that is lost, or has just been, could be half of those that count."""
@@ -105,8 +105,8 @@ class Joining:
 
     def _has_begun(self) -> bool:
         """Whether the founder's state, of which there was one copy at first, has got around."""
-        disks = [machine.disk.durable for machine in self._cluster.machines]
-        return all(applied_index(disk) >= FIRST_INDEX for disk in disks)
+        disks = [machine.disk for machine in self._cluster.machines]
+        return all(durable_log(disk).begins_after >= FIRST_INDEX for disk in disks)
 
     # --- adding and retiring
 

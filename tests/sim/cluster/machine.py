@@ -29,6 +29,7 @@ from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
+from tests.sim.disks import SEGMENT_BYTES, open_storage
 from tests.sim.host import PowerFailure
 
 PART_SECONDS = 0.00005
@@ -86,6 +87,7 @@ class Machine:
         in_parts: whether anything may happen between the parts of a turn.
         asleep_until: nothing happens here before that moment.
         is_homeless: its disk is empty, and it is not a node of the cluster.
+        segment_bytes: of the log.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Machine:
         self.in_parts = True
         self.asleep_until = 0.0
         self.is_homeless = False
+        self.segment_bytes = SEGMENT_BYTES
         self.peers: Callable[[int], Machine | None] = lambda _: None
         self.begin_session: Callable[[Machine, End], Session]
         self.overseer: Overseer
@@ -136,12 +139,17 @@ class Machine:
             return False
         self._part, self._planned, self._arrived = Part.IDLE, None, []
         with self._powered():
-            engine = MeteredEngine(self.disk)
+            try:
+                storage = open_storage(
+                    self.disk, self.random, self.segment_bytes, engine=MeteredEngine
+                )
+            except Unavailable:
+                return False
             transport = _Transport(self, self._network)
             try:
-                node = Node(engine, self.clock, self.random, transport, self.options)
+                node = Node(storage, self.clock, self.random, transport, self.options)
             except Unavailable:
-                engine.close()
+                storage.close()
                 return False
             node.on_wake = self._on_wake
             self.node = node
@@ -282,8 +290,9 @@ class Machine:
 
     def _take_time(self) -> None:
         """What was done takes a while, if it was much: until then nothing else happens here."""
-        if self.node is not None and isinstance(self.node.engine, MeteredEngine):
-            seconds = self.node.engine.spent() * self.slowness
+        state = None if self.node is None else self.node.engine.state
+        if isinstance(state, MeteredEngine):
+            seconds = state.spent() * self.slowness
             if seconds > BUSY_SECONDS_MIN:
                 self.asleep_until = max(self.asleep_until, self._agenda.now + seconds)
 

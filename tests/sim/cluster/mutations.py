@@ -163,12 +163,12 @@ def commits_without_majority() -> Patch:
 def never_syncs() -> Patch:
     """Answers leave before what they speak of is durable."""
 
-    def write_alone(self: Node, writes: Any, *, sync: bool) -> None:
+    def write_turn(self: Node, writes: Any, *, sync: bool) -> None:
         del sync
         with self._one_write_at_a_time:
-            self.engine.write(writes, sync=False)
+            self._storage.write_turn(writes, sync=False)
 
-    return Node, "_write_alone", write_alone
+    return Node, "_write_turn", write_turn
 
 
 def commits_twice() -> Patch:

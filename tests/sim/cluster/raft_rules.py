@@ -22,6 +22,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryDisk
 from postroom.kv.sorted_map import SortedMap
 from postroom.raft.messages import (
     Append,
@@ -35,9 +36,11 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
+from postroom.raft.spool import Arriving
 from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import require
+from tests.sim.disks import DurableViews
 
 if TYPE_CHECKING:
     from postroom.raft.journal import Journal
@@ -52,23 +55,40 @@ Entry = tuple[int, bytes]
 
 
 class Log:
-    """What a disk would hold of the log after a loss of power."""
+    """What a node would have of the log after a loss of everything that is not synced.
 
-    def __init__(self, disk: SortedMap) -> None:
-        self._disk = disk
-        stored = disk.get(_HARD_STATE)
+    Attributes:
+        begins_after: the entry up to which the state is there.
+    """
+
+    def __init__(self, state: SortedMap, logged: WriteSet) -> None:
+        self._logged = logged
+        stored = logged.get(_HARD_STATE)
         hard: list[Any] = msgspec.msgpack.decode(stored) if stored else [0, 0, None, 0]
         self.term: int = hard[1]
         self.vote: int | None = hard[2]
-        applied = int.from_bytes(disk.get(_APPLIED) or b"", "big")
-        self.begins_after = max(hard[3], applied)
+        applied = int.from_bytes(state.get(_APPLIED) or b"", "big")
+        spool = state.get(_LOG + b"s")
+        arrived = None if spool is None else msgspec.msgpack.decode(spool, type=Arriving)
+        installs = arrived is not None and arrived.chunks > 0
+        self.begins_after = arrived.index if installs and arrived else applied
 
     def covers(self, index: int, term: int | None = None) -> bool:
         """Whether the entry at ``index`` is there, of ``term`` if that is given."""
         if index <= self.begins_after:
             return True
-        stored = self._disk.get(_LOG + b"l" + keys.u64(index))
+        stored = self._logged.get(_LOG + b"l" + keys.u64(index))
         return stored is not None and term in (None, int.from_bytes(stored[:8], "big"))
+
+
+_durable_logs: Final = DurableViews(Log)
+
+
+def durable_log(disk: MemoryDisk) -> Log:
+    """What a loss of power leaves of the log on ``disk`` at least."""
+    log = _durable_logs.of(disk)
+    assert isinstance(log, Log)
+    return log
 
 
 class RaftRules:
@@ -91,7 +111,6 @@ class RaftRules:
         self.voters: dict[int, set[tuple[frozenset[int], ...]]] = {}
         self._applying: dict[str, list[tuple[int, Entry, int]]] = {}
         self._leads: dict[str, int] = {}
-        self._hard_states: dict[str, tuple[bytes | None, Log]] = {}
 
     # --- leaders
 
@@ -184,7 +203,7 @@ class RaftRules:
                 pass
 
     def _durable_log(self, machine: Machine) -> Log:
-        return Log(machine.disk.durable)
+        return durable_log(machine.disk)
 
     # --- now and then
 
@@ -204,7 +223,7 @@ class RaftRules:
         holding = {
             machine.node_id
             for machine in machines
-            if Log(machine.disk.durable).covers(self.newest, term)
+            if durable_log(machine.disk).covers(self.newest, term)
         } | self.wiped
         # It may have been committed by the members before a change that is under way, and a member
         # that is cut off may have a change in its log that will never be committed.

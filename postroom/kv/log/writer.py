@@ -1,0 +1,260 @@
+"""Writing the log: records one after the other, from segment to segment.
+
+::
+
+    begun ─▶ current ── full ─▶ wanted ── nobody wants an entry of it ─▶ spare ─▶ begun again
+
+:class:`Log` gives each record its place. Which segments can go is decided by :class:`.Storage`, who
+knows what is wanted of the entries; the log knows where they lie.
+
+Invariants:
+
+* One record is under way at a time; in each segment the first one has all notes.
+* A segment is begun anew only after a durable record of another one says that it is not wanted.
+* A segment is left only when all of it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from postroom.kv.engine import WriteSet
+from postroom.kv.log.device import Device
+from postroom.kv.log.format import (
+    CHANGES,
+    CLOSED,
+    FIRST_RECORD_AT,
+    POINTER_AT,
+    RECORD_HEADER_BYTES,
+    WHOLE,
+    Header,
+    blocks,
+    encode_header,
+    encode_payload,
+    encode_pointer,
+    encode_record,
+    seed_of,
+)
+from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, Segment
+
+SPARES_MAX: Final = 1
+
+Places = dict[bytes, tuple[int, int]]
+"""Of each group the lowest and the highest index that may lie somewhere."""
+
+
+class Log:
+    """See the module.
+
+    Args:
+        device: where it lies.
+        log_id: whose it is.
+        segment_bytes: how long a new segment is, at least.
+        found: what reading it came to.
+        notes: all notes as they are now, for the beginning of a segment.
+
+    Attributes:
+        last: the number of the last record that was written.
+        durable: of the last one that is durable.
+        segment_bytes: how long new segments are.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        log_id: bytes,
+        segment_bytes: int,
+        found: Found,
+        notes: Callable[[], WriteSet],
+    ) -> None:
+        self.device = device
+        self._log_id, self._seed = log_id, seed_of(log_id)
+        self.segment_bytes = blocks(segment_bytes)
+        self._notes = notes
+        self.last = self.durable = found.last
+        self._end = found.end
+        self._epoch = found.epoch + 1
+        self._number = found.number
+        self._segments, self._spares = found.segments, found.spares
+        self._places: dict[int, Places] = {}
+        for segment, records in zip(found.segments, found.records, strict=True):
+            for record in records:
+                self._locate(segment.number, record.writes)
+        self._is_new = True
+        """Nothing has been written since it was opened."""
+
+    # --- records
+
+    def append(self, writes: WriteSet, *, sync: bool, kind: int = CHANGES) -> None:
+        """Write a record; with ``sync`` it and all before it are durable on return.
+
+        Raises:
+            OSError: the device refuses. Nothing more must be written.
+        """
+        payload = self._payload(writes, kind)
+        size = blocks(RECORD_HEADER_BYTES + len(payload))
+        if self._end + size > self._segments[-1].file.size:
+            notes = encode_payload({**self._notes(), OLDEST_NOTE: self._oldest()})
+            self._begin_segment(blocks(RECORD_HEADER_BYTES + len(notes)) + size)
+            self._write(notes, WHOLE, sync=False)
+            payload = self._payload(writes, kind)
+        self._write(payload, kind, sync=sync)
+        self._locate(self._segments[-1].number, writes)
+
+    def _payload(self, writes: WriteSet, kind: int) -> bytes:
+        if kind == CLOSED:  # nothing before it is wanted
+            writes = {**writes, OLDEST_NOTE: self.current.to_bytes(8, "big")}
+        return encode_payload(writes)
+
+    def _write(self, payload: bytes, kind: int, *, sync: bool) -> None:
+        segment = self._segments[-1]
+        record = encode_record(self._seed, self.last + 1, self.durable, self._epoch, kind, payload)
+        # A synced write makes its own pages durable, not those that were written before it.
+        at_once = sync and self.durable == self.last
+        segment.file.write(self._end, record, sync=at_once)
+        begin = self._end
+        self._end += len(record)
+        self.last += 1
+        self._is_new = False
+        if at_once:
+            self._acknowledge()
+        elif sync:
+            self.sync()
+        if kind == CLOSED:
+            assert segment.header is not None
+            segment.file.write(POINTER_AT, encode_pointer(segment.header, begin), sync=True)
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        if self.durable < self.last:
+            self._segments[-1].file.sync()
+            self._acknowledge()
+
+    def sync_end(self) -> None:
+        """Make durable what was read at opening, before anything follows it."""
+        self._segments[-1].file.sync()
+
+    def _acknowledge(self) -> None:
+        self.durable = self.last
+        self.device.mark(self.last)
+
+    # --- segments
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was written since it was opened."""
+        return self._is_new
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether it is time to think of the next segment."""
+        return self._end * 2 > self._segments[-1].file.size
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is one."""
+        return bool(self._spares)
+
+    @property
+    def older(self) -> list[int]:
+        """The segments before the current one, oldest first."""
+        return [each.number for each in self._segments[:-1]]
+
+    @property
+    def current(self) -> int:
+        """The segment that is written now."""
+        return self._segments[-1].number
+
+    def places(self, number: int) -> Places:
+        """Which entries may lie in a segment."""
+        return self._places.get(number, {})
+
+    def make_spare(self) -> None:
+        """Make a segment for later. May run beside everything else.
+
+        Raises:
+            OSError: the device refuses; nothing is left of it.
+        """
+        self._spares.append(self._make(self.segment_bytes))
+
+    def release(self, oldest: int) -> None:
+        """No segment before ``oldest`` is wanted, and a durable record says so."""
+        assert self.durable == self.last
+        while self._segments[0].number < oldest:
+            segment = self._segments.pop(0)
+            self._places.pop(segment.number, None)
+            self._spares.append(segment)
+
+    def trim(self) -> None:
+        """More spare segments than one will be used do not stay."""
+        while len(self._spares) > SPARES_MAX:
+            segment = min(self._spares, key=lambda each: each.file.size)
+            self._spares.remove(segment)
+            segment.file.close()
+            self.device.remove(segment.name)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for segment in (*self._segments, *self._spares):
+            segment.file.close()
+        self.device.close()
+
+    def _oldest(self) -> bytes:
+        return self._segments[0].number.to_bytes(8, "big")
+
+    def _begin_segment(self, room: int) -> None:
+        """Go on in another segment, with ``room`` for what is to be written at once."""
+        self.sync()
+        needed = FIRST_RECORD_AT + room
+        spare = next((each for each in self._spares if each.file.size >= needed), None)
+        if spare is None:
+            spare = self._make(max(self.segment_bytes, needed))
+        else:
+            self._spares.remove(spare)
+        self._number += 1
+        header = Header(self._log_id, self._number, spare.file.size, self.last + 1)
+        spare.file.write(0, encode_header(header), sync=True)
+        spare.header = header
+        self._segments.append(spare)
+        self._end = FIRST_RECORD_AT
+
+    def _make(self, size: int) -> Segment:
+        names = self.device.names()
+        number = next(n for n in range(1, len(names) + 2) if f"segment-{n}" not in names)
+        name = f"segment-{number}"
+        self.device.create(name + NEW_SUFFIX, size)
+        self.device.rename(name + NEW_SUFFIX, name)
+        return Segment(name, self.device.open(name), None)
+
+    def _locate(self, number: int, writes: Iterable[bytes]) -> None:
+        places = self._places.setdefault(number, {})
+        for key in writes:
+            if is_entry(key):
+                group, index = key[:-8], int.from_bytes(key[-8:], "big")
+                low, high = places.get(group, (index, index))
+                places[group] = min(low, index), max(high, index)
+
+
+def is_entry(key: bytes) -> bool:
+    """Whether a key of the log is that of an entry: ``02 range 'l' index``."""
+    return len(key) == 18 and key[0] == 2 and key[9] == 0x6C
+
+
+def create_log(device: Device, log_id: bytes, size: int, notes: WriteSet) -> None:
+    """The first segment of a new log, under the name that tells that it is not in force yet."""
+    payload = encode_payload({**notes, OLDEST_NOTE: (1).to_bytes(8, "big")})
+    needed = FIRST_RECORD_AT + blocks(RECORD_HEADER_BYTES + len(payload))
+    size = max(blocks(size), needed + FIRST_RECORD_AT)
+    device.create(FIRST_NEW, size)
+    file = device.open(FIRST_NEW)
+    try:
+        file.write(0, encode_header(Header(log_id, 1, size, 1)), sync=True)
+        record = encode_record(seed_of(log_id), 1, 0, 1, WHOLE, payload)
+        file.write(FIRST_RECORD_AT, record, sync=True)
+    finally:
+        file.close()
+
+
+FIRST_NEW: Final = "segment-1" + NEW_SUFFIX
+FIRST: Final = "segment-1"

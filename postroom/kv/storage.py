@@ -1,0 +1,556 @@
+"""A node's storage: what it has promised is in the log, what that comes to is in the state.
+
+::
+
+    turn ─▶ one write set ─┬─ 01 store, 02 raft log ─▶ log     one record, synced     (kv/log)
+                           └─ the rest, and a marker ─▶ state   one batch, unsynced    (an engine)
+
+    opening:  state, as far as it is there  +  the entries of the log above it  =  all of it
+
+A turn is durable when its record is. The state may lose its newest batches with the power, and is
+brought up to date from the log, by consensus (:meth:`postroom.raft.consensus.Consensus.replay`).
+Both are written at the same time, so after a crash the state may also hold a turn that the log does
+not. That turn was acknowledged to nobody, and it is there as a whole, index and term of the last
+entry included, so the log simply goes on from there (:meth:`postroom.raft.journal.Journal.open`).
+
+Each tells what the other one must hold at least, so neither can be cut, lost or exchanged without
+being noticed:
+
+* the *marker* in the state (the record ``store``): id of the log, and a record of it that was
+  durable when the batch was written;
+* notes in the log: the marker that the state has durably, and for each group the *base*, an entry
+  up to which the state is durable.
+
+When a segment is half full, the state is synced in the background up to what is applied by then;
+afterwards a record says so, and the segments before it are not wanted any more. What groups keep
+in them for others that lag is written again, if it is little, else the segment stays.
+
+Invariants:
+
+* Nothing of a segment is given up before the state is durable beyond it, and a record says so.
+* A snapshot that has arrived (``02 range 's'``) is durable before the log speaks of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.kv import keys
+from postroom.kv.beside import Beside, InOrder
+from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.kv.log.device import Device
+from postroom.kv.log.format import CLOSED, LOG_ID_BYTES
+from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, damaged, read_log
+from postroom.kv.log.writer import FIRST, FIRST_NEW, Log, create_log, is_entry
+from postroom.limits import LOG_SEGMENT_BYTES
+
+FORMAT_VERSION: Final = 2
+"""Version 1 had the raft log and the records of the store in the engine, and no other log."""
+
+MARKER_KEY: Final = keys.store_key("store")
+STATE_NOTE: Final = b"\x00state"
+_MARKER: Final = b"\x93\x02\xc4\x10%b\xcf%b"
+"""MessagePack: a list of the version (which every version of Postroom reads first), 16 bytes, and a
+number of 8 bytes."""
+_MARKER_BYTES: Final = 4 + LOG_ID_BYTES + 9
+
+_WITH_STATE: Final = (b"s", b"a", b"m")
+
+CARRIED_SHARE: Final = 8
+"""At most this part of a segment is written again to let older ones go."""
+CLOSED_SHARE: Final = 2
+
+
+class Held(NamedTuple):
+    """What a group keeps of its log.
+
+    Attributes:
+        entries: what the keys of its entries begin with.
+        base: the last entry that it does not keep, which is applied; and its term.
+        last: the newest one.
+        values: the entries of a span of indices, both included, as they are stored.
+    """
+
+    entries: bytes
+    base: int
+    base_term: int
+    last: int
+    values: Callable[[int, int], Iterable[tuple[int, bytes]]]
+
+
+@dataclass
+class _Reclaiming:
+    """The state is being synced so that older segments can go."""
+
+    bases: dict[bytes, tuple[int, int]]
+    marker: int
+    done: bool = False
+    error: Exception | None = None
+
+
+class Storage:
+    """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
+
+    Attributes:
+        state: the engine beneath, for those who read nothing but the state of ranges.
+        replays: entries are written even if they are applied in the same turn.
+    """
+
+    replays = True
+
+    def __init__(
+        self, state: Engine, log_id: bytes, found: Found, device: Device, *,
+        segment_bytes: int, beside: Beside,
+    ) -> None:  # fmt: skip
+        """Only for :meth:`open`."""
+        self.state = state
+        self._log_id = log_id
+        self._beside = beside
+        self._notes: WriteSet = {}
+        self._recovered: WriteSet = {}
+        for records in found.records:
+            for record in records:
+                self._merge(record.writes)
+        self._state_marker = _number(self._notes.pop(STATE_NOTE, None))
+        self._notes.pop(OLDEST_NOTE, None)
+        self._was_closed = found.records[-1][-1].kind == CLOSED
+        self._log = Log(device, log_id, segment_bytes, found, self._all_notes)
+        self._held: Callable[[], Iterable[Held]] | None = None
+        self._reclaiming: _Reclaiming | None = None
+        self._reclaimed_in = 0
+        self._last_marker = 0
+        self._failure: str | None = None
+        self._is_open = True
+
+    @classmethod
+    def open(
+        cls,
+        state: Engine,
+        device: Device,
+        new_id: Callable[[], bytes],
+        *,
+        segment_bytes: int = LOG_SEGMENT_BYTES,
+        beside: Beside | None = None,
+    ) -> Storage:
+        """The storage on ``state`` and ``device``; a new one, or one of format 1, gets a log first.
+
+        Args:
+            state: an open engine; it is closed along with the storage.
+            device: where the log lies.
+            new_id: 16 random bytes, for a new log.
+            segment_bytes: how long the segments are that are made from now on.
+            beside: who carries out writes.
+
+        Raises:
+            StoreCorrupted: something that was durable is missing, of the log or of the state.
+            VersionMismatch: a later version wrote it.
+            EngineFailed, OSError: the device refuses.
+        """
+        stored = state.get(MARKER_KEY)
+        if stored is None or _version(stored) == 1:
+            log_id, marker = _create(state, device, new_id, segment_bytes)
+        else:
+            log_id, marker = _decode_marker(stored)
+        names = device.names()
+        if FIRST_NEW in names and all(name.endswith(NEW_SUFFIX) for name in names):
+            device.rename(FIRST_NEW, FIRST)
+            device.mark(1)
+        elif not names:
+            raise damaged("all of it is missing")
+        found = read_log(device, log_id, marker)
+        storage = cls(
+            state, log_id, found, device,
+            segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
+        )  # fmt: skip
+        storage._last_marker = marker
+        storage._check_state(marker)
+        return storage
+
+    def _check_state(self, marker: int) -> None:
+        """The log tells how far the state was durable; what is there now shall stay."""
+        if marker < self._state_marker:
+            raise StoreCorrupted(
+                f"The state of the store is damaged: it knows of record {marker} of the log, and "
+                f"was durable beyond record {self._state_marker}. Nothing was changed. Restore "
+                "the whole folder from a backup; a node of a cluster is replaced as if its disk "
+                "were lost."
+            )
+        if not self._was_closed:
+            # What a process that was killed has written may lie in the system's cache only.
+            self._log.sync_end()
+            self.state.write({MARKER_KEY: self._marker()}, sync=True)
+
+    def serve(self, held: Callable[[], Iterable[Held]]) -> None:
+        """The groups are open: from now on they are asked what they keep."""
+        self._held = held
+        self._recovered = {}
+
+    # --- reading
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``, wherever it is."""
+        if not _is_logged(key):
+            return self.state.get(key)
+        value = self._notes.get(key)
+        return self._recovered.get(key) if value is None else value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span, of both."""
+        if lower >= keys.RANGE:
+            return self.state.iterate(lower, upper, reverse=reverse)
+        logged = {**self._recovered, **self._notes}
+        of_state = dict(self.state.iterate(lower, min(upper, keys.RANGE)))
+        of_state.pop(MARKER_KEY, None)
+        here = ((key, value) for key, value in logged.items() if lower <= key < upper and value)
+        pairs = iter(sorted([*here, *of_state.items()], reverse=reverse))
+        rest = self.state.iterate(keys.RANGE, upper, reverse=reverse)
+        return _chain(rest, pairs) if reverse else _chain(pairs, rest)
+
+    def snapshot(self) -> EngineSnapshot:
+        """The state as it is now."""
+        return self.state.snapshot()
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """As the engine says."""
+        return self.state.approximate_bytes(lower, upper)
+
+    def disk_bytes(self) -> int:
+        """As the engine says; the segments of the log, which are used again, do not count."""
+        return self.state.disk_bytes()
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """As the engine does."""
+        self.state.compact(lower, upper)
+
+    def free_bytes(self) -> int:
+        """As the engine says."""
+        return self.state.free_bytes()
+
+    # --- writing
+
+    def write_turn(self, writes: WriteSet, *, sync: bool) -> None:
+        """Write a turn: with ``sync`` its part of the log is durable on return.
+
+        What becomes of the state must follow from the entries of the log. To be called by who has
+        the turn, since it asks what the groups keep.
+
+        Raises:
+            EngineFailed: the device refused; nothing more is written.
+        """
+        logged, state = _split(writes)
+        with self._failing():
+            oldest = self._say_what_may_go(logged)
+            self._write_turn(logged, state, sync=sync or oldest > 0)
+            self._merge_notes(logged)
+            if oldest:
+                self._log.release(oldest)
+                self._log.trim()
+            if self._held is not None:
+                self._look_ahead(self._held)
+
+    def _write_turn(self, logged: WriteSet, state: WriteSet, *, sync: bool) -> None:
+        if not state:
+            if logged:
+                self._log.append(logged, sync=sync)
+            elif sync:
+                self._log.sync()
+            return
+        state[MARKER_KEY] = self._marker()
+        if not logged:
+            self.state.write(state, sync=False)
+            if sync:
+                self._log.sync()
+        elif any(_is_spool_record(key) for key in state):
+            self.state.write(state, sync=True)
+            self._log.append(logged, sync=sync)
+        else:
+            self._beside.both(
+                lambda: self._log.append(logged, sync=sync),
+                lambda: self.state.write(state, sync=False),
+                len(state),
+            )
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """As the port says: with ``sync`` all of it is durable, the state first."""
+        logged, state = _split(writes)
+        with self._failing():
+            if state:
+                self.state.write({**state, MARKER_KEY: self._marker()}, sync=sync)
+            if logged:
+                self._log.append(logged, sync=sync)
+            elif sync:
+                self._log.sync()
+            self._merge_notes(logged)
+
+    def sync(self) -> None:
+        """As the port says."""
+        with self._failing():
+            self.state.sync()
+            self._log.sync()
+
+    def close(self) -> None:
+        """Make everything durable, say in the log what opening needs, and let go. Idempotent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        with contextlib.ExitStack() as last:
+            last.callback(self._log.close)
+            last.callback(self.state.close)
+            self._beside.close()
+            if self._failure is None and self._held is not None:
+                with self._failing():
+                    self._close_log(self._held)
+
+    def _close_log(self, held: Callable[[], Iterable[Held]]) -> None:
+        if self._was_closed and self._log.is_new:
+            return
+        self._log.sync()
+        self.state.write({MARKER_KEY: self._marker()}, sync=True)
+        groups = list(held())
+        kept: WriteSet = {}
+        room = self._log.segment_bytes // CLOSED_SHARE
+        for group in groups:
+            for index, value in group.values(group.base + 1, group.last):
+                kept[group.entries + keys.u64(index)] = value
+                room -= len(value)
+            if room < 0:
+                return  # opening reads all of it
+        bases = {each.entries: (each.base, each.base_term) for each in groups}
+        self._merge_notes(_base_notes(bases))
+        self._state_marker = self._log.durable
+        self._log.append({**self._all_notes(), **kept}, sync=True, kind=CLOSED)
+
+    # --- letting segments go
+
+    def _look_ahead(self, held: Callable[[], Iterable[Held]]) -> None:
+        """Once a segment, when it is half full: see to it that there is a next one."""
+        log = self._log
+        if not log.is_half_full or self._reclaiming or self._reclaimed_in == log.current:
+            return
+        self._reclaimed_in = log.current
+        if log.older:
+            bases = {each.entries: (each.base, each.base_term) for each in held()}
+            self._reclaiming = reclaiming = _Reclaiming(bases, self._last_marker)
+            self._beside.later(lambda: self._sync_state(reclaiming))
+        elif not log.has_spare:
+            self._beside.later(self._make_spare)
+
+    def _sync_state(self, reclaiming: _Reclaiming) -> None:
+        try:
+            self.state.sync()
+        except Exception as error:  # the next turn raises it
+            reclaiming.error = error
+        reclaiming.done = True
+
+    def _make_spare(self) -> None:
+        with contextlib.suppress(OSError):  # it is tried again when there is no other way
+            self._log.make_spare()
+
+    def _say_what_may_go(self, logged: WriteSet) -> int:
+        """Once the state is synced: join ``logged`` what has to be said, and carried.
+
+        Returns:
+            The oldest segment that is wanted once that is durable; 0: nothing changes.
+        """
+        reclaiming = self._reclaiming
+        if reclaiming is None or not reclaiming.done or self._held is None:
+            return 0
+        self._reclaiming = None
+        if reclaiming.error is not None:
+            raise reclaiming.error
+        groups = {each.entries: each for each in self._held()}
+        oldest, carried = self._log.current, WriteSet()
+        room = self._log.segment_bytes // CARRIED_SHARE
+        for number in self._log.older:
+            wanted = self._wanted(number, groups, reclaiming.bases)
+            room -= sum(map(len, filter(None, wanted.values()))) if wanted is not None else room + 1
+            if wanted is None or room < 0:
+                oldest = number
+                break
+            carried.update(wanted)
+        for key, value in carried.items():
+            logged.setdefault(key, value)
+        logged.update(_base_notes({
+            group: base for group, base in reclaiming.bases.items() if group in groups
+        }))  # fmt: skip
+        self._state_marker = reclaiming.marker
+        logged[STATE_NOTE] = keys.u64(reclaiming.marker)
+        logged[OLDEST_NOTE] = keys.u64(oldest)
+        if oldest == self._log.older[0] and not self._log.has_spare:
+            self._beside.later(self._make_spare)
+        return oldest
+
+    def _wanted(
+        self, number: int, groups: dict[bytes, Held], bases: dict[bytes, tuple[int, int]]
+    ) -> WriteSet | None:
+        """The entries of a segment that groups keep; ``None``: some cannot be carried."""
+        wanted: WriteSet = {}
+        for entries, (low, high) in self._log.places(number).items():
+            group = groups.get(entries)
+            if group is None:
+                continue
+            first = max(low, bases.get(entries, (0, 0))[0] + 1)
+            if first <= min(high, group.base):
+                return None  # the group has let go of it, but the state is not durable there
+            for index, value in group.values(first, high):
+                wanted[entries + keys.u64(index)] = value
+        return wanted
+
+    # --- notes
+
+    def _all_notes(self) -> WriteSet:
+        return {**self._notes, STATE_NOTE: keys.u64(self._state_marker)}
+
+    def _merge(self, writes: WriteSet) -> None:
+        """What a record holds, at opening."""
+        for key, value in writes.items():
+            where = self._recovered if is_entry(key) else self._notes
+            if value is None:
+                where.pop(key, None)
+            else:
+                where[key] = value
+
+    def _merge_notes(self, logged: WriteSet) -> None:
+        for key, value in logged.items():
+            if is_entry(key) or key in (STATE_NOTE, OLDEST_NOTE):
+                continue
+            if value is None:
+                self._notes.pop(key, None)
+            else:
+                self._notes[key] = value
+
+    def _marker(self) -> bytes:
+        self._last_marker = self._log.durable
+        return _encode_marker(self._log_id, self._last_marker)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever is refused in here is the last thing that was written."""
+        if self._failure:
+            raise EngineFailed(self._failure)
+        try:
+            yield
+        except EngineFailed as failure:
+            self._failure = str(failure)
+            raise
+        except OSError as error:
+            self._failure = (
+                f"The log cannot be written any more: {error.strerror or error}. Whether the last "
+                "write took place is unknown until the store is closed and opened again."
+            )
+            raise EngineFailed(self._failure) from error
+
+
+# --- a log for a store that has none --------------------------------------------------------------
+
+
+def _create(
+    state: Engine, device: Device, new_id: Callable[[], bytes], segment_bytes: int
+) -> tuple[bytes, int]:
+    """Give an empty state, or one of format 1, its log; the id of that, and its last record.
+
+    The log is made under another name; the state then lets go of what the log has, and gets its
+    marker, in one synced write; then the log gets its name. If that is cut short before the
+    write it is done again, after it only the renaming is left.
+    """
+    if any(not name.endswith(NEW_SUFFIX) for name in device.names()):
+        raise StoreCorrupted(
+            "The state of the store is missing: there is a log, and nothing that it belongs to. "
+            "Nothing was changed. Restore the whole folder from a backup; a node of a cluster is "
+            "replaced as if its disk were lost."
+        )
+    notes: WriteSet = {
+        key: value for key, value in state.iterate(b"", keys.RANGE) if _is_logged(key)
+    }
+    if not any(key.startswith(keys.STORE) for key in notes):
+        for key, _ in state.iterate(b"", b"\xff" * 8):
+            raise StoreCorrupted(
+                f"the folder holds a database (its first key is {key!r}) that is not a Postroom "
+                "store; nothing was changed: give another folder"
+            )
+    log_id = new_id()
+    create_log(device, log_id, segment_bytes, notes)
+    removed: WriteSet = dict.fromkeys(notes)
+    state.write({**removed, MARKER_KEY: _encode_marker(log_id, 1)}, sync=True)
+    return log_id, 1
+
+
+def _encode_marker(log_id: bytes, durable: int) -> bytes:
+    return _MARKER % (log_id, keys.u64(durable))
+
+
+def _version(stored: bytes) -> int | None:
+    """Of a marker, or of the record that was in its place in format 1."""
+    if len(stored) > 1 and 0x90 < stored[0] <= 0x9F and stored[1] < 0x80:
+        return stored[1]
+    return None
+
+
+def _decode_marker(stored: bytes) -> tuple[bytes, int]:
+    version = _version(stored)
+    if version is not None and version != FORMAT_VERSION:
+        raise VersionMismatch(
+            f"the store is written in format {version}, this version of Postroom knows "
+            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
+        )
+    log_id, durable = stored[4 : 4 + LOG_ID_BYTES], stored[-8:]
+    if len(stored) != _MARKER_BYTES or stored != _MARKER % (log_id, durable):
+        raise StoreCorrupted(
+            "the record that says what this store is cannot be read; nothing was changed: restore "
+            "a backup"
+        )
+    return log_id, int.from_bytes(durable, "big")
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _is_of_state(key: bytes) -> bool:
+    """Whether a key of consensus lies with the state: what that includes, and a snapshot that has
+    yet to be put in place.
+    """
+    return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
+
+
+def _is_spool_record(key: bytes) -> bool:
+    return key[:1] == keys.RAFT_LOG and key[9:] == b"s"
+
+
+def _is_logged(key: bytes) -> bool:
+    return key < keys.RANGE and not _is_of_state(key)
+
+
+def _split(writes: WriteSet) -> tuple[WriteSet, WriteSet]:
+    """What goes into the log, and what into the state."""
+    logged: WriteSet = {}
+    state: WriteSet = {}
+    for key, value in writes.items():
+        if key < keys.RANGE and not _is_of_state(key):
+            logged[key] = value
+        else:
+            state[key] = value
+    return logged, state
+
+
+def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:
+    return {
+        entries[:-1] + b"b": keys.u64(index) + keys.u64(term)
+        for entries, (index, term) in bases.items()
+    }
+
+
+def _number(stored: bytes | None) -> int:
+    return int.from_bytes(stored or b"", "big")
+
+
+def _chain(
+    first: Iterator[tuple[bytes, bytes]], then: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    yield from first
+    yield from then

@@ -1,0 +1,130 @@
+"""Logs of LevelDB that do not fit together, or do not fit the manifest: refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import StoreCorrupted
+from postroom.kv import torn_log
+from postroom.kv.leveldb import LevelDBEngine
+from tests.kv.on_disk import newest_log
+
+
+def count(folder: Path) -> int:
+    """How many keys there are, after opening and closing."""
+    engine = LevelDBEngine.open(folder, create=False)
+    try:
+        return sum(1 for _ in engine.iterate(b"", b"\xff" * 8))
+    finally:
+        engine.close()
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """A folder as a crash leaves it: 300 write sets of one key of 1000 bytes are in its log."""
+    engine = LevelDBEngine.open(tmp_path / "live")
+    for number in range(300):
+        engine.write({b"%03d" % number: os.urandom(1000)}, sync=False)
+    shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    engine.close()
+    return tmp_path / "crashed"
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path) -> tuple[Path, int]:
+    """A folder that crashed in the write of a record over many blocks, and where that begins."""
+    engine = LevelDBEngine.open(tmp_path / "live")
+    engine.write({b"%03d" % number: os.urandom(1000) for number in range(50)}, sync=True)
+    engine.write({b"x": os.urandom(1000)}, sync=True)
+    begin = newest_log(tmp_path / "live").stat().st_size
+    engine.write({b"y%03d" % number: os.urandom(1000) for number in range(200)}, sync=False)
+    shutil.copytree(tmp_path / "live", tmp_path / "cut")
+    engine.close()
+    return tmp_path / "cut", begin
+
+
+def encoded_log(batches: Iterable[bytes]) -> bytes:
+    """LevelDB's format: a fragment for each part of a batch that lies in a block of 32 KiB."""
+    log = bytearray()
+    for batch in batches:
+        rest, begun = batch, False
+        while True:
+            room = 32768 - len(log) % 32768
+            if room < 7:
+                log += bytes(room)
+                continue
+            part, rest = rest[: room - 7], rest[room - 7 :]
+            kind = (3 if rest else 4) if begun else (2 if rest else 1)
+            checksum = torn_log._masked_crc32c(bytes([kind]) + part)
+            log += checksum.to_bytes(4, "little") + len(part).to_bytes(2, "little")
+            log += bytes([kind]) + part
+            begun = True
+            if not rest:
+                break
+    return bytes(log)
+
+
+@pytest.fixture
+def two_logs(crashed: Path) -> Path:
+    """A folder whose memtable was about to become a table when the process died: two logs."""
+    log = newest_log(crashed)
+    batches = list(torn_log.records(log.read_bytes()))
+    assert encoded_log(batches) == log.read_bytes()
+    newer = log.with_name(f"{int(log.stem) + 50:06}.log")
+    newer.write_bytes(encoded_log(batches[100:]))
+    log.write_bytes(encoded_log(batches[:100]))
+    return crashed
+
+
+def test_two_logs_are_read(two_logs: Path) -> None:
+    assert count(two_logs) == 300
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
+def test_the_older_one_of_two_logs_is_not_cut(two_logs: Path, left: float) -> None:
+    """LevelDB would read what is left of it, and all of the newer one: a hole."""
+    older, _ = sorted(two_logs.glob("*.log"))
+    os.truncate(older, int(older.stat().st_size * left))
+    with pytest.raises(StoreCorrupted, match="is cut off"):
+        LevelDBEngine.open(two_logs)
+
+
+def test_the_older_one_of_two_logs_is_not_missing(two_logs: Path) -> None:
+    older, _ = sorted(two_logs.glob("*.log"))
+    older.unlink()
+    with pytest.raises(StoreCorrupted, match=rf"{older.name} is missing, or the manifest is cut"):
+        LevelDBEngine.open(two_logs)
+
+
+def test_a_manifest_without_its_last_edit_is_refused(tmp_path: Path) -> None:
+    """After a clean close: 300 keys would be gone without a word."""
+    for _ in range(2):
+        engine = LevelDBEngine.open(tmp_path / "store")
+        engine.write({b"%03d" % number: os.urandom(1000) for number in range(300)}, sync=True)
+        engine.close()
+    manifest = next((tmp_path / "store").glob("MANIFEST-*"))
+    os.truncate(manifest, manifest.stat().st_size - 5)
+    with pytest.raises(StoreCorrupted, match="manifest is cut"):
+        LevelDBEngine.open(tmp_path / "store")
+
+
+def test_where_another_log_tells_what_is_missing_the_end_is_cut_off(
+    cut_short: tuple[Path, int],
+) -> None:
+    """A flipped bit, and records behind it: see ``replays``."""
+    folder, begin = cut_short
+    flip(newest_log(folder), begin - 500)
+    engine = LevelDBEngine.open(folder, replays=True)
+    assert sum(1 for _ in engine.iterate(b"", b"\xff")) == 50
+    engine.close()

@@ -1,0 +1,206 @@
+"""A simulated disk as a node uses it, and as one sees it from outside.
+
+The two halves of a write are made one after the other, in an order that chance picks; the power may
+fail at each, so either half may be there without the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from postroom.errors import StoreCorrupted, Unavailable
+from postroom.kv import keys
+from postroom.kv.beside import Work
+from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.log.format import LOG_ID_BYTES
+from postroom.kv.log.memory import MemoryDevice, MemoryFile
+from postroom.kv.log.reader import NEW_SUFFIX, read_log
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.sorted_map import SortedMap
+from postroom.kv.storage import MARKER_KEY, Storage
+from postroom.server.store import stopped_by
+
+SEGMENT_BYTES: Final = 64 * 1024
+"""Room for a dozen turns, so that segments are left and used again all the time."""
+
+
+class ChosenOrder:
+    """A :class:`postroom.kv.beside.Beside` in one thread."""
+
+    def __init__(self, randomness: Random) -> None:
+        self._random = randomness
+
+    def both(self, log: Work, state: Work, keys: int) -> None:
+        """The log first, or the state; where one fails, the other one may have happened."""
+        first, second = (log, state) if self._random.random() < 0.5 else (state, log)
+        try:
+            first()
+        except (OSError, EngineFailed):
+            if self._random.random() < 0.5:
+                second()
+            raise
+        second()
+
+    def later(self, work: Work) -> None:
+        """At once: nobody can tell."""
+        work()
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+def open_storage(
+    disk: MemoryDisk,
+    randomness: Random,
+    segment_bytes: int = SEGMENT_BYTES,
+    engine: Callable[[MemoryDisk], MemoryEngine] = MemoryEngine,
+) -> Storage:
+    """What a node has of ``disk``, with its state in an ``engine``.
+
+    Raises:
+        Unavailable: a write failed.
+    """
+    state = engine(disk)
+    try:
+        return Storage.open(
+            state, disk.log, lambda: randomness.randbytes(LOG_ID_BYTES),
+            segment_bytes=segment_bytes, beside=ChosenOrder(randomness),
+        )  # fmt: skip
+    except (OSError, EngineFailed) as error:
+        state.close()
+        raise stopped_by(EngineFailed(str(error))) from error
+    except Unavailable:
+        state.close()
+        raise
+
+
+# --- from outside ---------------------------------------------------------------------------------
+
+
+class _FrozenFile:
+    """What is left of a file now, or after a loss of power that takes everything unsynced."""
+
+    def __init__(self, file: MemoryFile, *, durable: bool) -> None:
+        self.size = file.size
+        self._content = bytes(file.durable) if durable else file.read(0, file.size)
+
+    def write(self, offset: int, data: bytes, *, sync: bool) -> None:
+        raise AssertionError("only looked at")
+
+    def sync(self) -> None:
+        raise AssertionError("only looked at")
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._content[offset : offset + size]
+
+    def close(self) -> None: ...
+
+
+class _Frozen:
+    """A :class:`postroom.kv.log.device.Device` to be looked at."""
+
+    def __init__(self, device: MemoryDevice, *, durable: bool) -> None:
+        self._device = device
+        self._durable = durable
+
+    def names(self) -> list[str]:
+        return [name for name in self._device.names() if not name.endswith(NEW_SUFFIX)]
+
+    def open(self, name: str) -> _FrozenFile:
+        return _FrozenFile(self._device.files[name], durable=self._durable)
+
+    def marked(self) -> int:
+        return 0 if self._durable else self._device.marked()
+
+    def create(self, name: str, size: int) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def mark(self, sequence: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def logged(disk: MemoryDisk, *, durable: bool = False) -> WriteSet:
+    """What the log of ``disk`` holds: notes, and every entry that can still be read."""
+    stored = (disk.durable if durable else disk.content).get(MARKER_KEY)
+    frozen = _Frozen(disk.log, durable=durable)
+    if stored is None or not frozen.names():
+        return {}
+    content: WriteSet = {}
+    for records in read_log(frozen, stored[4 : 4 + LOG_ID_BYTES], 0).records:
+        for record in records:
+            content.update(record.writes)
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def content(disk: MemoryDisk) -> SortedMap:
+    """Everything that a node finds that is started now: the state as it is, and the log."""
+    return disk.content.updated(logged(disk))
+
+
+def copied(disk: MemoryDisk) -> MemoryDisk:
+    """The same as a process finds it that is started now."""
+    copy = MemoryDisk()
+    copy.append(disk.content, sync=True)
+    for name, file in disk.log.files.items():
+        copy.log.files[name] = made = MemoryFile(copy.log, file.size)
+        made.durable[:] = file.read(0, file.size)
+    copy.log.mark(disk.log.marked())
+    return copy
+
+
+def check_damage(disk: MemoryDisk, randomness: Random) -> str:
+    """Damage one segment of a copy: that is noticed, or nothing that is wanted was hit.
+
+    To be called after a process has ended, and not after a loss of power: see the page of the log.
+
+    Returns:
+        What was done, if it was noticed.
+    """
+    copy = copied(disk)
+    name = randomness.choice(sorted(copy.log.files))
+    file = copy.log.files[name]
+    what = randomness.choice(["flip", "zero", "cut", "lose"])
+    at = randomness.randrange(0, file.size, 16)
+    match what:
+        case "flip":
+            file.durable[at] ^= 1 << randomness.randrange(8)
+        case "zero":
+            file.durable[at:] = bytes(file.size - at)
+        case "cut":
+            file.size = at
+            del file.durable[at:]
+        case "lose":
+            del copy.log.files[name]
+    try:
+        found = _all_that_is_logged(copy)
+    except StoreCorrupted:
+        return what
+    wanted = _all_that_is_logged(copied(disk))
+    assert found == wanted, f"{what} at {at} of {name}: {set(wanted) ^ set(found)}"
+    return ""
+
+
+def _all_that_is_logged(disk: MemoryDisk) -> dict[bytes, bytes]:
+    storage = open_storage(disk, Random(1))
+    return dict(storage.iterate(b"", keys.RANGE))
+
+
+class DurableViews:
+    """What disks hold durably, read again only when that has changed."""
+
+    def __init__(self, read: Callable[[SortedMap, WriteSet], object]) -> None:
+        self._read = read
+        self._known: WeakKeyDictionary[MemoryDisk, tuple[int, SortedMap, object]]
+        self._known = WeakKeyDictionary()
+
+    def of(self, disk: MemoryDisk) -> object:
+        """What ``read`` makes of the durable state and the durable log."""
+        known = self._known.get(disk)
+        version, state = disk.log.version, disk.durable
+        if known is None or known[0] != version or known[1] is not state:
+            known = version, state, self._read(state, logged(disk, durable=True))
+            self._known[disk] = known
+        return known[2]
