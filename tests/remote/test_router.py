@@ -764,7 +764,7 @@ def test_who_holds_nothing_any_more_needs_to_say_nothing(how: str) -> None:
     frames_before = stream.frames
     world.pass_time(5.0)
     assert stream.frames == frames_before
-    assert world.router._holding == {}
+    assert not world.router._holdings
 
 
 def test_time_outs_of_what_was_answered_are_forgotten() -> None:

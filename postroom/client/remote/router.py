@@ -29,18 +29,18 @@ from __future__ import annotations
 import heapq
 import math
 import random  # noqa: TID251 - passed in, as an instance
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
+from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
 from postroom.client.remote.outcomes import Outcomes, client_closed
 from postroom.client.remote.search import Search
 from postroom.errors import CommitUnknown, Unavailable
-from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -132,8 +132,7 @@ class Router:
         self._queue: deque[RemoteCall] = deque()
         self._timed: Deadlines[RemoteCall] = Deadlines()
         self._later: list[tuple[float, int, RemoteCall]] = []
-        self._protected: Counter[int] = Counter()
-        self._holding: dict[bytes, float] = {}
+        self._holdings = Holdings()
         self._number = 0
         self._sweep_at = math.inf
         self._alarm_at = math.inf
@@ -216,7 +215,8 @@ class Router:
         late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
         if self._closed:
             return
-        self._let_go_expired(now)
+        self._holdings.let_go(now)
+        self._mark_holding(self._search.target)
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
@@ -266,8 +266,7 @@ class Router:
             ))  # fmt: skip
             return True
         if kind is Unprotect:
-            self._protected[call.request.timestamp] -= 1
-            self._protected = +self._protected
+            self._holdings.unprotect(call.request.timestamp)
             self._mark_holding(link)
             if link is None:  # whoever leads next does not know of it
                 self._done(call)
@@ -367,7 +366,8 @@ class Router:
         if kind is Protect:
             self._on_protected(link, call, answer)
         elif kind in _OF_TRANSACTIONS:
-            self._on_transaction(link, call.request, answer)
+            self._holdings.answered(call.request, answer, self._monotonic())
+            self._mark_holding(link)
         if not call.done:
             self._done(call)
             self.addresses.served()
@@ -378,30 +378,12 @@ class Router:
             if link.place(self._upkeep(Unprotect(moment))):
                 self._port.output(link.number)
         elif type(call) is not _Upkeep:
-            self._protected[moment] += 1
+            self._holdings.protect(moment)
             link.holds = True
-
-    def _on_transaction(self, link: Link, request: Any, answer: Any) -> None:
-        """The leaseholder holds something for a transaction of this client, or has let go of it."""
-        if type(request) is GetForUpdate or (type(request) is ReapQueue and answer.messages):
-            seconds = min(TRANSACTION_SECONDS_MAX, request.seconds_max)
-            self._holding[request.transaction_id] = self._monotonic() + seconds
-            link.holds = True
-        elif type(request) is not ReapQueue:
-            self._let_go(request.transaction_id)
-
-    def _let_go(self, transaction_id: bytes) -> None:
-        if self._holding.pop(transaction_id, None) is not None:
-            self._mark_holding(self._search.target)
-
-    def _let_go_expired(self, now: float) -> None:
-        """Of what was neither committed nor released, the leaseholder lets go by itself."""
-        for transaction_id in [each for each, until in self._holding.items() if until <= now]:
-            self._let_go(transaction_id)
 
     def _mark_holding(self, link: Link | None) -> None:
         if link is not None:
-            link.holds = bool(self._protected or self._holding)
+            link.holds = bool(self._holdings)
 
     def _on_failure(self, link: Link, call: RemoteCall, failure: Failure, clock: int) -> None:
         name = failure[0]
@@ -436,7 +418,7 @@ class Router:
     def _finish(self, call: RemoteCall, error: BaseException) -> None:
         self._done(call)
         if type(call.request) is CommitTransaction:
-            self._let_go(call.request.transaction_id)
+            self._holdings.ended(call.request.transaction_id)
         call.complete(None, error)
 
     def _done(self, call: RemoteCall) -> None:
@@ -457,9 +439,8 @@ class Router:
     def _protect_again(self, link: Link) -> None:
         """The leaseholder's memory of this client is gone, or another node's."""
         self._mark_holding(link)
-        for moment, times in self._protected.items():
-            for _ in range(times):
-                self._place(link, self._upkeep(Protect(moment)))
+        for moment in self._holdings.protected():
+            self._place(link, self._upkeep(Protect(moment)))
 
     # --- links that end
 
@@ -483,7 +464,7 @@ class Router:
     # --- time
 
     def _is_idle(self) -> bool:
-        return not (self._queue or self._protected or self._holding)
+        return not (self._queue or self._holdings)
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:

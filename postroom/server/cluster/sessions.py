@@ -15,8 +15,8 @@ A session ends with its stream, or when its client has been silent while it wait
 holds something: a client that lives says something every second then, also while its application is
 busy (:mod:`postroom.client.remote.link`). What still waits is withdrawn, and the protections that
 it had asked for are taken back. What its transactions hold (locks, claims on messages) is released
-when it has been silent for ``SILENT_SECONDS``, whether the stream has ended or not: who was only
-cut off, and comes back in time, keeps it. Whose a transaction is tells its id.
+when it has been silent for five seconds, whether the stream has ended or not: who was only cut off,
+and comes back in time, keeps it (:mod:`.silence`). Whose a transaction is tells its id.
 
 A client's new stream ends its old one on this node before it is welcomed, so that nothing sent on
 the old one is evaluated after what is sent on the new one
@@ -63,17 +63,11 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 from postroom.server.cluster.admission import Admission, Limits
+from postroom.server.cluster.silence import Silence
 
 ANSWERS_PER_FRAME_MAX: Final = 256
 REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
 """A reaper that sets no limit gets so much at most at a time."""
-SILENT_SECONDS: Final = 5.0
-"""Who holds something, or waits for something, and says nothing for so long, has gone."""
-IDLE_SECONDS: Final = 30.0
-"""The same for others: they look up every ten seconds."""
-LOOK_SECONDS: Final = 0.5
-"""How often it is looked who was silent."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -245,14 +239,10 @@ class Session:
             for moment in self._protected.elements():
                 self._submit(_TakenBack(Unprotect(moment)))
 
-    def give_up_at(self) -> float:
-        """When its client has been silent for too long."""
-        has_much_to_lose = self._asked or self._protected or self.holds()
-        return self.heard_at + (SILENT_SECONDS if has_much_to_lose else IDLE_SECONDS)
-
-    def holds(self) -> bool:
-        """Whether a transaction of its client holds anything here."""
-        return bool(self._node.replica.holders.of(self.client))
+    def is_busy(self) -> bool:
+        """Whether its client waits for something, or holds something."""
+        held = self._node.replica.holders.of(self.client)
+        return bool(self._asked or self._protected or held)
 
     # --- what comes in
 
@@ -454,8 +444,7 @@ class Sessions:
         self.admission = Admission(limits or Limits())
         self.said = LogOnce()
         self._open: dict[bytes, Session] = {}
-        self._heard_at: dict[bytes, float] = {}
-        self._looks_at: float | None = None
+        self._silence = Silence(node, self._open.values)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -484,42 +473,14 @@ class Sessions:
             ))  # fmt: skip
             return False
         self._open[session.client] = session
-        self._heard_at.pop(session.client, None)
-        self._look_soon()
+        self._silence.opened(session.client)
         return True
 
     def closed(self, session: Session) -> None:
-        """It has ended. Its client may come back, and finds what it holds, if that is soon."""
+        """It has ended."""
         if self._open.get(session.client) is session:
             del self._open[session.client]
-            if session.holds():
-                self._heard_at[session.client] = session.heard_at
-                self._look_soon()
-
-    def _look_soon(self) -> None:
-        if self._looks_at is None:
-            self._looks_at = self.node.monotonic() + LOOK_SECONDS
-            self.node.call_after(LOOK_SECONDS, self._look)
-
-    def _look(self) -> None:
-        """Who was silent for too long has gone: what it held, and waited for, goes as well.
-
-        If this is late the node itself did not run, or had more to do than it could: then silence
-        says nothing, and everybody gets another chance to say something.
-        """
-        now, planned, self._looks_at = self.node.monotonic(), self._looks_at, None
-        if planned is not None and now > planned + LOOK_SECONDS:
-            for session in self._open.values():
-                session.heard_at = now
-        for session in list(self._open.values()):
-            if session.give_up_at() <= now:
-                session.end(Unavailable(f"nothing was heard of the client for {SILENT_SECONDS} s"))
-        for client, heard_at in list(self._heard_at.items()):
-            if heard_at + SILENT_SECONDS <= now:
-                del self._heard_at[client]
-                self.node.replica.release_client(client)
-        if self._open or self._heard_at:
-            self._look_soon()
+            self._silence.closed(session)
 
     def tell_nodes(self) -> None:
         """The nodes are others now. All clients are told: of those that one knows from before, none

@@ -1,0 +1,104 @@
+"""Which clients have fallen silent: what they held, and waited for, goes.
+
+::
+
+    said something ── 5 s ─▶ stream ended ─▶ what its transactions hold is released
+          └────── stream broke ────── 5 s ───────────┘       (or it came back)
+
+A client that waits for something, or holds something, says something every second; one that does
+neither looks up every ten seconds. One timer serves all streams of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+
+from postroom.errors import Error, Unavailable
+from postroom.ranges.replica import Replica
+
+SILENT_SECONDS: Final = 5.0
+"""Who holds something, or waits for something, and says nothing for so long, has gone."""
+IDLE_SECONDS: Final = 30.0
+"""The same for others."""
+LOOK_SECONDS: Final = 0.5
+"""How often it is looked who was silent."""
+
+
+class Node(Protocol):
+    """What this asks of the node."""
+
+    monotonic: Callable[[], float]
+    replica: Replica
+
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        """``act`` is called after a time."""
+
+
+class Stream(Protocol):
+    """What this asks of a session."""
+
+    client: bytes
+    heard_at: float
+
+    def is_busy(self) -> bool:
+        """Whether its client waits for something, or holds something."""
+
+    def end(self, reason: Error) -> None:
+        """Say why, and close the stream."""
+
+
+class Silence:
+    """See the module.
+
+    Args:
+        node: whose streams.
+        streams: answers those that are open.
+    """
+
+    def __init__(self, node: Node, streams: Callable[[], Collection[Stream]]) -> None:
+        self._node = node
+        self._streams = streams
+        self._heard_at: dict[bytes, float] = {}
+        self._looks_at: float | None = None
+
+    def opened(self, client: bytes) -> None:
+        """A client has come, or come back."""
+        self._heard_at.pop(client, None)
+        self._look_soon()
+
+    def closed(self, stream: Stream) -> None:
+        """A stream has ended. Its client may come back, and finds what it held, if that is soon."""
+        if self._node.replica.holders.of(stream.client):
+            self._heard_at[stream.client] = stream.heard_at
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._looks_at is None:
+            self._looks_at = self._node.monotonic() + LOOK_SECONDS
+            self._node.call_after(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        now, planned = self._node.monotonic(), self._looks_at
+        self._looks_at = None
+        if planned is not None and now > planned + LOOK_SECONDS:
+            self._forgive(now, now - planned)
+        for stream in list(self._streams()):
+            limit = SILENT_SECONDS if stream.is_busy() else IDLE_SECONDS
+            if stream.heard_at + limit <= now:
+                stream.end(Unavailable(f"nothing was heard of the client for {limit:g} s"))
+        for client, heard_at in list(self._heard_at.items()):
+            if heard_at + SILENT_SECONDS <= now:
+                del self._heard_at[client]
+                self._node.replica.release_client(client)
+        if self._heard_at or self._streams():
+            self._look_soon()
+
+    def _forgive(self, now: float, seconds: float) -> None:
+        """For so long the node itself did not run, or had more to do than it could: it heard
+        nobody.
+        """
+        for stream in self._streams():
+            stream.heard_at = min(now, stream.heard_at + seconds)
+        for client, heard_at in self._heard_at.items():
+            self._heard_at[client] = min(now, heard_at + seconds)
