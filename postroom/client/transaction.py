@@ -78,6 +78,9 @@ def messages(key: bytes, found: Iterable[tuple[bytes, bytes]], codec: Packing) -
 class Transaction:
     """Reads, writes and messages that take effect together, or not at all.
 
+    Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
+    timestamp (:mod:`postroom.client.reading`). While it is being committed it takes no others.
+
     Use it as ``async with db.begin() as tx``: it commits at the end of the block and rolls back on
     an exception. Made by :meth:`Database.begin`.
 

@@ -179,7 +179,8 @@ class Status(NamedTuple):
         node_id: of the node that answered.
         term: of the consensus group.
         applied_index: entries of its log applied.
-        timestamp: when this was so.
+        timestamp: as of which this was so: above that of the newest commit. (Of a store that is
+            only read, that is when it was last closed.)
         disk_bytes: size of the store on its device.
         counters: what became of all messages; they add up (DESIGN section 1).
         leader: which node leads; ``None``: none does, as far as the node knows that answered.

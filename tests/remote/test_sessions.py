@@ -563,8 +563,8 @@ def test_a_reaper_without_a_limit_gets_one(store: Store) -> None:
     client = Client(Sessions(store.node))
     client.ask(ReapQueue(b"k", 1000, 1 << 62, bytes(16), 60.0))
     client.read()
-    taken, more = client.answers[1]
-    assert (len(taken), more) == (15, True)
+    taken, more, drained = client.answers[1]
+    assert (len(taken), more, drained) == (15, True, None)
 
 
 def test_messages_arrive_at_who_waits(store: Store) -> None:
