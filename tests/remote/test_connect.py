@@ -92,7 +92,7 @@ def test_one_address_that_can_be_reached_is_enough(server: Server) -> None:
 
 def test_without_grpc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(Invalid, match=r"pip install \"postroom\[server\]\""):
+    with pytest.raises(Invalid, match=r'pip install "\.\[server\]" in a clone'):
         postroom.connect("127.0.0.1:7400", insecure=True)
 
 
