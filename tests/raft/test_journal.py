@@ -60,7 +60,7 @@ def test_the_layout_is_as_documented() -> None:
     writes = book.turn(("set_term", 3, 2), ("add", b"\0x", 1, 3))
     assert writes == {
         b"\x02" + (7).to_bytes(8, "big") + b"l" + (1).to_bytes(8, "big"): b"\0" * 7 + b"\x03\0x",
-        PREFIX + b"h": msgspec.msgpack.encode([2, 3, 2, 0, 0, [1, 2], [], False]),
+        PREFIX + b"h": msgspec.msgpack.encode([2, 3, 2, 0, 0, [1, 2], [], [], False]),
     }
 
 
