@@ -55,6 +55,7 @@ class Stage:
         self._store = store
         self._transactions: dict[str, Transaction] = {}
         self._waiting: dict[str, Running[str]] = {}
+        self._marks: dict[str, int] = {}
 
     def play(self, line: str) -> str:
         """The line, with its answer."""
@@ -100,8 +101,26 @@ class Stage:
         await self._store.core.put(key.encode(), packed(value))
         return "ok"
 
-    async def _peek(self, key: str) -> str:
-        return told(await self._store.core.peek(key.encode()))
+    async def _peek(self, key: str, at: str = "", mark: str = "") -> str:
+        assert at in ("", "at")
+        moment = self._marks[mark] if mark else None
+        return told(await self._store.core.peek(key.encode(), at=moment))
+
+    async def _mark(self, mark: str) -> str:
+        self._marks[mark] = await self._store.core.now()
+        return "ok"
+
+    async def _dead(self) -> str:
+        letters = await self._store.core.dead_letters()
+        told = [
+            f"{letter.reason.partition(':')[0]} of {described(letter.request)}"
+            for letter in letters
+        ]
+        return ", ".join(told) or "nothing"
+
+    async def _replay(self) -> str:
+        letters = await self._store.core.dead_letters()
+        return str(await self._store.core.replay([letter.id for letter in letters]))
 
     async def _counters(self) -> str:
         counters = self._store.counters()
@@ -125,7 +144,10 @@ class Stage:
         "get": _get,
         "scan": _scan,
         "put": _put,
-        "peek": _peek,
+        "peek": _peek,  # key [at MARK]
+        "mark": _mark,  # name: remember the moment
+        "dead": _dead,  # the dead letters
+        "replay": _replay,  # all of them
         "counters": _counters,
         "advance": _advance,  # seconds: let time pass
         "kill": _kill,  # end the process, start another one; clients and their transactions live on
@@ -176,8 +198,12 @@ class Stage:
         tx.enqueue_update(Put(key.encode(), packed(value)))
         return "ok"
 
-    async def _tx_reap(self, tx: Transaction, key: str, most: str = "100") -> str:
-        return told(await tx.reap_queue(key.encode(), int(most)))
+    async def _tx_reap(
+        self, tx: Transaction, key: str, most: str = "100", wait: str = "", seconds: str = ""
+    ) -> str:
+        assert wait in ("", "wait")
+        patience = float(seconds) if seconds else None
+        return told(await tx.reap_queue(key.encode(), int(most), wait=patience))
 
     async def _tx_commit(self, tx: Transaction) -> str:
         await tx.commit()
@@ -198,7 +224,7 @@ class Stage:
         "send_many": _tx_send_many,  # key value NUMBER
         "defer_increment": _tx_defer_increment,  # key by [in SECONDS]
         "defer_put": _tx_defer_put,
-        "reap": _tx_reap,
+        "reap": _tx_reap,  # key [NUMBER [wait SECONDS]]
         "commit": _tx_commit,  # again after CommitUnknown: tells what came of it
         "rollback": _tx_rollback,
     }
@@ -215,6 +241,14 @@ def shown(value: bytes | None) -> str:
     if value is None:
         return "nothing"
     return str(int.from_bytes(value, "big", signed=True)) if len(value) == 8 else value.decode()
+
+
+def described(request: Any) -> str:
+    """A deferred update."""
+    match request:
+        case Increment(key=key, by=by):
+            return f"{key.decode()} + {by}"
+    return f"{type(request).__name__.lower()} {request.key.decode()}"
 
 
 async def listed(pairs: AsyncIterator[tuple[bytes, bytes]]) -> str:

@@ -1,0 +1,207 @@
+"""Everything at once, for as long as you like: ``python -m tests.soak --minutes 30``.
+
+Half of the time against an embedded store, half against three nodes in processes of their own.
+Consumers that wait, die and come back, locks, transfers, watches, snapshots, scheduled messages,
+counters, large values, slow readers. Every second somebody counts what was done, and what the store
+holds: memory, descriptors, files, threads, and inside the embedded node its timers, the calls that
+wait, and what is locked, claimed and protected.
+
+At the end there is a table, a tenth of the time in each column, and the verdict: throughput and
+what is held are as they were, every client has got on all the time, conservation holds to the unit,
+and nothing is left of what belonged to those who have gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random  # noqa: TID251 - instances are made, to be passed in
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import psutil
+
+from postroom import aio
+from postroom.server.node import Node
+from tests.cluster.harness import cluster
+from tests.soak.measure import Measure, Sample, speed
+from tests.soak.work import Soak
+
+KINDS: Final = ("embedded", "three nodes")
+SAMPLE_SECONDS: Final = 1.0
+WARM_UP_SECONDS: Final = 5.0
+STUCK_SECONDS: Final = 20.0
+"""A client that has got nothing done for so long does not get on."""
+FORGOTTEN_SECONDS: Final = 10.0
+"""By then nothing is left of what belonged to clients that are gone."""
+
+Connect = Callable[[], Awaitable[aio.Database]]
+Held = Callable[[], dict[str, float]]
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 if something was not as it must be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="in all (default: 30)")
+    parser.add_argument("--only", choices=KINDS, help="only this one, for the whole time")
+    parser.add_argument("--seed", type=int, default=0, help="what the clients choose")
+    wanted = parser.parse_args()
+    kinds = [wanted.only] if wanted.only else list(KINDS)
+    failed = 0
+    for kind in kinds:
+        seconds = wanted.minutes * 60 / len(kinds)
+        with TemporaryDirectory(prefix="postroom-soak-") as folder:
+            wrong = asyncio.run(soak(kind, seconds, wanted.seed, Path(folder)))
+        failed += len(wrong)
+        print(*(f"  WRONG: {each}" for each in wrong), sep="\n", flush=True)  # noqa: T201
+    print("passed" if not failed else f"{failed} failed")  # noqa: T201
+    return 1 if failed else 0
+
+
+async def soak(kind: str, seconds: float, seed: int, folder: Path) -> list[str]:
+    """One run, told; what was not as it must be."""
+    async with _store(kind, folder) as (connect, held, node):
+        soak = Soak(connect, random.Random(seed))
+        await soak.setup()
+        tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
+        measure, stuck = Measure(seconds), dict[str, float]()
+        await asyncio.wait(tasks, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        await _measure(soak, tasks, seconds, measure, stuck, held)
+        wrong = measure.verdicts() + [
+            f"{name} got nothing done for {silent:.0f} s" for name, silent in stuck.items()
+        ]
+        soak.goes_on = False
+        wrong += await _ended(soak, tasks)
+        wrong += await soak.reckon()
+        await soak.close()
+        if node is not None:
+            wrong += await _forgotten(node)
+        done = sum(worker.done for worker in soak.workers)
+        print(f"{kind}: {seconds:.0f} s, {done} operations, {soak.deaths} consumers have died")  # noqa: T201
+        print(measure, flush=True)  # noqa: T201
+        await soak.db.close()
+    return wrong
+
+
+async def _measure(
+    soak: Soak,
+    tasks: list[asyncio.Task[None]],
+    seconds: float,
+    measure: Measure,
+    stuck: dict[str, float],
+    held: Held,
+) -> None:
+    """A sample each second, until the time is up or a client has failed."""
+    until = time.monotonic() + seconds
+    speeds: list[float] = []
+    before, began = sum(worker.done for worker in soak.workers), time.monotonic()
+    while time.monotonic() < until and not any(task.done() for task in tasks):
+        await asyncio.wait(tasks, timeout=SAMPLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        now, done = time.monotonic(), sum(worker.done for worker in soak.workers)
+        speeds.append(speed())
+        rate = (done - before) / (now - began) * median(speeds) / speeds[-1]
+        measure.samples.append(Sample(rate, held()))
+        before, began = done, now
+        for worker in soak.workers:
+            silent = now - worker.last
+            if silent > STUCK_SECONDS:
+                stuck[worker.name] = max(stuck.get(worker.name, 0.0), silent)
+
+
+async def _ended(soak: Soak, tasks: list[asyncio.Task[None]]) -> list[str]:
+    """Every client comes to its end."""
+    await soak.db.put(b"soak/last", b"")  # watchers wait for something
+    done, pending = await asyncio.wait(tasks, timeout=STUCK_SECONDS)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    wrong = [f"{len(pending)} clients do not end"] if pending else []
+    errors = [task.exception() for task in done if not task.cancelled()]
+    return wrong + [f"a client has failed: {error!r}" for error in errors if error is not None]
+
+
+async def _forgotten(node: Node) -> list[str]:
+    """Nothing is left of what belonged to clients that are gone."""
+    until = time.monotonic() + FORGOTTEN_SECONDS
+    while time.monotonic() < until:
+        inside = _inside(node)
+        if not inside["waiting"] and not inside["held"]:
+            return []
+        await asyncio.sleep(0.1)
+    return [f"left when all clients have gone: {_inside(node)}"]
+
+
+# --- the stores -----------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _store(kind: str, folder: Path) -> AsyncIterator[tuple[Connect, Held, Node | None]]:
+    """How to become a client, how much is held, and the node if it is in this process."""
+    process = psutil.Process()
+    if kind == "embedded":
+        database = await aio.open(folder / "store")
+        node: Node = database._sender.node  # type: ignore[attr-defined]
+        yield (lambda: _same(database)), (lambda: _held([process], folder) | _inside(node)), node
+        return
+    with cluster(folder, 3) as processes:
+        nodes = [psutil.Process(each.pid) for each in processes.nodes]
+        addresses = processes.addresses.split(",")
+
+        async def connect() -> aio.Database:
+            return await aio.connect(addresses, insecure=True)
+
+        yield connect, (lambda: _held([process, *nodes], folder)), None
+
+
+async def _same(database: aio.Database) -> aio.Database:
+    """All clients of an embedded store share it."""
+    return database
+
+
+def _held(processes: list[psutil.Process], folder: Path) -> dict[str, float]:
+    return {
+        "memory MB": sum(each.memory_info().rss for each in processes) / 1e6,
+        "descriptors": sum(each.num_fds() for each in processes),
+        "threads": sum(each.num_threads() for each in processes),
+        "files": sum(path.is_file() for path in folder.rglob("*")),
+    }
+
+
+def _inside(node: Node) -> dict[str, float]:
+    """What the node keeps in memory for its clients, by its own tables."""
+    replica = node.replica
+    return {
+        "timers": len(node.tasks._timers),
+        "waiting": sum(len(calls) for calls in replica.waiting_for.values()),
+        "held": sum(_size(table) for table in _tables(replica)),
+    }
+
+
+def _tables(replica: Any) -> list[Any]:
+    """Locks, claims and protections: what the evaluators of reads have in hand."""
+    found: dict[int, Any] = {}
+    for evaluator in replica.registry.reads.values():
+        owner = getattr(evaluator, "__self__", None)
+        for name in ("_locks", "_claims", "_protections"):
+            table = getattr(owner, name, None)
+            if table is not None:
+                found[id(table)] = table
+    return list(found.values())
+
+
+def _size(table: Any) -> int:
+    for name in ("_locks", "_holders", "_counts"):
+        held = getattr(table, name, None)
+        if held is not None:
+            return len(held)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""What the clients of a soak do, all of it at once; and what must be there when they have ended.
+
+Each client loops until it is told to stop, and counts what it has got done. A consumer now and then
+dies with messages in its hands, another one takes its place. Whatever was promised is noted in the
+same transactions, so the end can be reckoned to the unit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Any, Final
+
+import postroom
+from postroom.aio import Database
+from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
+
+INBOXES: Final = 4
+LOCKS: Final = 3
+ACCOUNTS: Final = 8
+OPENING_BALANCE: Final = 1000
+WIDE: Final = 200
+"""Keys that snapshots read."""
+LARGE_BYTES: Final = (100_000, 400_000, 1_048_576)
+HELD_SECONDS: Final = 2.0
+"""How long a consumer may hold messages, also a dead one."""
+
+EXPECTED: Final = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired, TimeoutError)
+
+
+def _inbox(number: int) -> bytes:
+    return b"soak/inbox/%d" % number
+
+
+class Died(Exception):
+    """A client has ended in the middle of what it did."""
+
+
+class Worker:
+    """One client.
+
+    Attributes:
+        done: how often it has got something done.
+        last: when it did so last, in monotonic seconds.
+    """
+
+    def __init__(
+        self, name: str, loop: Callable[[Worker], Awaitable[None]], random: Random
+    ) -> None:
+        self.name = name
+        self.random = random
+        self.done = 0
+        self.last = time.monotonic()
+        self._loop = loop
+
+    def did(self) -> None:
+        """Something is done."""
+        self.done += 1
+        self.last = time.monotonic()
+
+    async def run(self, goes_on: Callable[[], bool]) -> None:
+        """Again and again."""
+        while goes_on():
+            try:
+                await self._loop(self)
+            except EXPECTED:
+                await asyncio.sleep(0.05 * self.random.random())
+            except Died:
+                pass
+
+
+class Soak:
+    """The clients of a store.
+
+    Args:
+        connect: makes a client; each process has its own.
+        randomness: what they do follows from it.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Database]], randomness: Random) -> None:
+        self._connect = connect
+        self._random = randomness
+        self.workers: list[Worker] = []
+        self.acknowledged: Counter[str] = Counter()
+        self._numbers = itertools.count()
+        self._databases: list[Database] = []
+        self._consumers: dict[str, Database] = {}
+        self.goes_on = True
+        self.deaths = 0
+
+    async def setup(self) -> None:
+        """Before it begins."""
+        self.db = await self._client()
+
+        def write(tx: Any) -> None:
+            for number in range(ACCOUNTS):
+                tx.put(b"soak/account/%d" % number, b"%d" % OPENING_BALANCE)
+            for number in range(WIDE):
+                tx.put(b"soak/wide/%03d" % number, b"0")
+
+        await self.db.run(write)
+        for kind, loop, count in (
+            ("producer", self._produce, 4),
+            ("consumer", self._consume, 8),
+            ("locker", self._lock, 4),
+            ("teller", self._transfer, 4),
+            ("watcher", self._watch, 2),
+            ("archivist", self._read_wide, 1),
+            ("writer", self._write_wide, 1),
+            ("porter", self._carry, 2),
+            ("idler", self._wait_in_vain, 2),
+        ):
+            for number in range(count):
+                name = f"{kind} {number}"
+                self.workers.append(Worker(name, loop, Random(f"{name} {self._random.random()}")))
+
+    async def _client(self) -> Database:
+        database = await self._connect()
+        self._databases.append(database)
+        return database
+
+    # --- messages
+
+    async def _produce(self, worker: Worker) -> None:
+        number = next(self._numbers)
+        delay = worker.random.choice([None, None, None, 0.1, 1.5])
+
+        def send(tx: Any) -> None:
+            key = _inbox(number % INBOXES)
+            tx.enqueue_message(key, b"%d" % number, headers={"n": number}, deliver_at=delay)
+            tx.enqueue_update(postroom.Increment(b"soak/sent", 1), execute_at=delay)
+            tx.enqueue_update(postroom.Accounting(b"soak/stats/sent", {"sum": number}))
+
+        await self.db.run(send)
+        self.acknowledged["sent"] += 1
+        worker.did()
+        await asyncio.sleep(0.01)
+
+    async def _consume(self, worker: Worker) -> None:
+        """Takes up to ten, writes down how many; or dies with them."""
+        db = self._consumers.get(worker.name)
+        if db is None:
+            self._consumers[worker.name] = db = await self._client()
+        tx = db.begin(timeout=HELD_SECONDS)
+        try:
+            taken = await tx.reap_queue(_inbox(worker.random.randrange(INBOXES)), 10, wait=1.5)
+            if worker.random.random() < 0.01:
+                await self._die(worker)
+            if taken:
+                await tx.increment(b"soak/taken/" + worker.name.encode(), len(taken))
+                total = sum(message.headers["n"] for message in taken)
+                tx.enqueue_update(postroom.Accounting(b"soak/stats/taken", {"sum": total}))
+            await self._end(tx)
+        except BaseException:
+            if not tx.closed and self._consumers.get(worker.name) is db:
+                await tx.rollback()
+            raise
+        self.acknowledged["taken"] += len(taken)
+        worker.did()
+
+    async def _end(self, tx: Any) -> None:
+        """Commits, until it is known what came of it."""
+        while not tx.closed:
+            try:
+                await tx.commit()
+            except CommitUnknown:
+                if not tx.may_be_told:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _die(self, worker: Worker) -> None:
+        """What it holds, it holds still; somebody else comes in its place."""
+        self.deaths += 1
+        database = self._consumers.pop(worker.name)
+        if database is not self.db:
+            sender: Any = database._sender
+            sender.abort()
+            await sender._streams.closed()
+            self._databases.remove(database)
+        raise Died
+
+    async def _wait_in_vain(self, worker: Worker) -> None:
+        async with self.db.begin() as tx:
+            assert not await tx.reap_queue(b"soak/nobody", 1, wait=0.5)
+        worker.did()
+
+    # --- values
+
+    async def _lock(self, worker: Worker) -> None:
+        keys = worker.random.sample([b"soak/lock/%d" % number for number in range(LOCKS)], 2)
+
+        async def count(tx: Any) -> None:
+            for key in keys:
+                number = int(await tx.get_for_update(key) or b"0")
+                tx.put(key, b"%d" % (number + 1))
+
+        await self.db.run(count)
+        self.acknowledged["locked"] += len(keys)
+        worker.did()
+        await asyncio.sleep(0.01)
+
+    async def _transfer(self, worker: Worker) -> None:
+        source, target = worker.random.sample(range(ACCOUNTS), 2)
+
+        async def transfer(tx: Any) -> None:
+            one, other = b"soak/account/%d" % source, b"soak/account/%d" % target
+            tx.put(one, b"%d" % (int(await tx.get(one)) - 1))
+            tx.put(other, b"%d" % (int(await tx.get(other)) + 1))
+
+        await self.db.run(transfer)
+        worker.did()
+
+    async def _watch(self, worker: Worker) -> None:
+        """For a while; the last one reads slowly."""
+        left, last = 200, 0
+        stream = self.db.watch(b"soak/", b"soak0")
+        try:
+            async for change in stream:
+                assert change.timestamp >= last, "changes are not in order"
+                last, left = change.timestamp, left - 1
+                worker.did()
+                if worker.name.endswith("1"):
+                    await asyncio.sleep(0.02)
+                if not left or not self.goes_on:
+                    return
+        finally:
+            await stream.aclose()
+
+    async def _write_wide(self, worker: Worker) -> None:
+        """All of them, in one transaction: a snapshot sees one number only."""
+        number = b"%d" % next(self._numbers)
+
+        def write(tx: Any) -> None:
+            for each in range(WIDE):
+                tx.put(b"soak/wide/%03d" % each, number)
+
+        await self.db.run(write)
+        worker.did()
+        await asyncio.sleep(0.2)
+
+    async def _read_wide(self, worker: Worker) -> None:
+        """Slowly, at one moment."""
+        async with self.db.snapshot() as snapshot:
+            found = {value async for _, value in snapshot.scan(b"soak/wide/", b"soak/wide0")}
+            await asyncio.sleep(worker.random.choice([0.1, 2.0]))
+            keys = [b"soak/wide/%03d" % number for number in range(0, WIDE, 7)]
+            found.update(await snapshot.get_many(keys))
+            total = 0
+            async for _, balance in snapshot.scan(b"soak/account/", b"soak/account0"):
+                total += int(balance)
+        assert len(found) == 1, f"a snapshot of several moments: {found}"
+        assert total == ACCOUNTS * OPENING_BALANCE, f"the accounts hold {total}"
+        worker.did()
+
+    async def _carry(self, worker: Worker) -> None:
+        """Large values, there and back."""
+        key = b"soak/large/%d" % worker.random.randrange(4)
+        size = worker.random.choice(LARGE_BYTES)
+        await self.db.put(key, b"%d" % size + b"x" * (size - len(b"%d" % size)))
+        value = await self.db.get(key)
+        assert len(value) == int(value.partition(b"x")[0]), "a large value is cut"
+        worker.did()
+        await asyncio.sleep(0.3)
+
+    # --- the end
+
+    async def close(self) -> None:
+        """All clients have ended."""
+        for database in self._databases:
+            if database is not self.db:
+                await database.close()
+
+    async def reckon(self) -> list[str]:
+        """Waits until nothing is under way; what is not as it must be."""
+        await asyncio.sleep(HELD_SECONDS)  # what is scheduled is due, what the dead held is free
+        await self.db.drain(60.0)
+        left = left_sum = 0
+        for number in range(INBOXES):
+            for message in await self.db.peek(_inbox(number), 1_000_000):
+                left, left_sum = left + 1, left_sum + message.headers["n"]
+        sent = postroom.integer(await self.db.get(b"soak/sent") or bytes(8))
+        taken = 0
+        async for _, count in self.db.scan(b"soak/taken/", b"soak/taken0"):
+            taken += postroom.integer(count)
+        sums = {
+            name: (await self.db.accounting(b"soak/stats/" + name)).get("sum", 0)
+            for name in (b"sent", b"taken")
+        }
+        locked = sum(
+            [int(await self.db.get(b"soak/lock/%d" % number) or b"0") for number in range(LOCKS)]
+        )
+        total = sum(
+            [int(await self.db.get(b"soak/account/%d" % number)) for number in range(ACCOUNTS)]
+        )
+        counters = (await self.db.status()).counters
+        found = {
+            "sent = taken + left": (sent, taken + left),
+            "sum of sent = sum of taken + left": (sums[b"sent"], sums[b"taken"] + left_sum),
+            "acknowledged sendings are there": (True, sent >= self.acknowledged["sent"]),
+            "acknowledged takings are there": (True, taken >= self.acknowledged["taken"]),
+            "acknowledged countings are there": (True, locked >= self.acknowledged["locked"]),
+            "money": (total, ACCOUNTS * OPENING_BALANCE),
+            "conserved": (True, counters.conserved()),
+            "pending": (counters.pending, 0),
+        }
+        return [f"{name}: {one}, {other}" for name, (one, other) in found.items() if one != other]
