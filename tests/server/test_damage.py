@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.errors import CommitUnknown, StoreCorrupted, Unavailable
+from postroom.errors import CommitUnknown, Invalid, StoreCorrupted, Unavailable, VersionMismatch
 from postroom.server import opening
 
 REPOSITORY = Path(__file__).parents[2]
@@ -112,7 +112,8 @@ KINDS = {
     "table": r"\d+\.ldb",
     "segment": r"log/segment-\d+",
     "mark": r"log/mark",
-    "others": r"LOCK|LOG|LOG\.old|owner",
+    "names": r"owner|engine",
+    "others": r"LOCK|LOG|LOG\.old",
 }
 
 
@@ -138,8 +139,12 @@ def test_damage(sound: Path, kind: str, tmp_path: Path) -> None:
             try:
                 check(copy)
                 intact += 1
-            except (StoreCorrupted, CommitUnknown, Unavailable):
-                refused += 1  # the last two: compaction has met a block that nobody asked for
+            except (StoreCorrupted, Invalid, VersionMismatch):
+                refused += (
+                    1  # the last two: it does not look like a store, or like another engine's
+                )
+            except (CommitUnknown, Unavailable):
+                refused += 1  # compaction has met a block that nobody asked for
             except AssertionError as error:
                 raise AssertionError(f"{name}, damage {number}: {error}") from error
             shutil.rmtree(copy)
@@ -164,7 +169,7 @@ def check(folder: Path) -> None:
 
 @pytest.mark.parametrize("part", ["log", "state"])
 def test_half_of_a_store_is_refused(sound: Path, part: str, tmp_path: Path) -> None:
-    """The whole log gone, or all files of the engine."""
+    """The whole log gone, or all files of the engine: then it looks like no store at all."""
     copy = tmp_path / "copy"
     shutil.copytree(sound, copy)
     if part == "log":
@@ -173,7 +178,7 @@ def test_half_of_a_store_is_refused(sound: Path, part: str, tmp_path: Path) -> N
         for path in copy.iterdir():
             if path.is_file():
                 path.unlink()
-    with pytest.raises(StoreCorrupted):
+    with pytest.raises(StoreCorrupted if part == "log" else Invalid):
         postroom.open(copy)
 
 
