@@ -8,9 +8,11 @@ nothing is under way any more, all of it has gone.
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any, Final
 
 from postroom.client.database import Database
+from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys
 from postroom.messaging.claims import Claims
 from postroom.messaging.requests import ReapQueue
@@ -27,15 +29,17 @@ ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 
 
 async def leave_everything(db: Database) -> None:
-    """Holds and awaits one of everything, for somebody to be killed in the middle of it."""
-    async with db.begin() as tx:
-        tx.enqueue_message(b"left/inbox", b"left")
-    async with db.snapshot():
-        holder = db.begin()
-        await holder.get_for_update(b"left/key")
-        await holder.reap_queue(b"left/inbox", 1)
-        while True:  # it gets the lock if the lead changes just then
-            await db.begin().get_for_update(b"left/key")
+    """Holds and awaits one of everything, until it is killed in the middle of that."""
+    while True:
+        with suppress(Retryable, CommitUnknown, TransactionExpired):
+            async with db.begin() as tx:
+                tx.enqueue_message(b"left/inbox", b"left")
+            async with db.snapshot():
+                holder = db.begin()
+                await holder.get_for_update(b"left/key")
+                await holder.reap_queue(b"left/inbox", 1)
+                await db.begin().get_for_update(b"left/key")  # with a new lease it is free
+        await db._sender.sleep(0.05)
 
 
 def check_step(node: Node) -> None:
