@@ -161,8 +161,13 @@ class Transaction:
         """
         self._check_alive()
         key = arguments.key(key)
-        stored, integer = await self._stored(key)
-        return None if stored is None else self._codec.decode(stored, key, integer=integer)
+        if key in self._writes:
+            return self._own_value(key)
+        reply: Value = await self._sender.send(Get(key, self._read_timestamp))
+        self._reads.append(key)
+        self._read_timestamp = reply.timestamp
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""
