@@ -25,6 +25,7 @@ from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, disks, waiting_rules
+from tests.sim.generators import closed_quietly
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
@@ -137,7 +138,7 @@ class Simulation:
         Raises:
             AssertionError: something is not as it must be.
         """
-        with drawn_page_sizes(Random(f"pages {self.seed}")):
+        with drawn_page_sizes(Random(f"pages {self.seed}")), closed_quietly():
             try:
                 self._run()
             finally:

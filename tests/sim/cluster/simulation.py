@@ -24,6 +24,7 @@ from tests.sim import checkers, waiting_rules
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
+from tests.sim.generators import closed_quietly
 from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
@@ -148,6 +149,7 @@ class ClusterSimulation:
         with (
             transfers.drawn_sizes(Random(f"transfers {self.seed}")),
             drawn_page_sizes(Random(f"pages {self.seed}")),
+            closed_quietly(),
         ):
             try:
                 self._run()
