@@ -234,12 +234,12 @@ class Storage:
         """Write a turn: with ``sync`` its part of the log is durable on return.
 
         What becomes of the state must follow from the entries of the log. To be called by who has
-        the turn, since it asks what the groups keep.
+        the turn, since it asks what the groups keep. ``writes`` is used up.
 
         Raises:
             EngineFailed: the device refused; nothing more is written.
         """
-        logged, state = _split(writes)
+        logged, state = _split(writes), writes
         with self._failing():
             oldest = self._say_what_may_go(logged)
             self._write_turn(logged, state, sync=sync or oldest > 0)
@@ -274,7 +274,8 @@ class Storage:
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""
-        logged, state = _split(writes)
+        state = dict(writes)
+        logged = _split(state)
         with self._failing():
             if state:
                 self.state.write({**state, MARKER_KEY: self._marker()}, sync=sync)
@@ -522,16 +523,10 @@ def _is_logged(key: bytes) -> bool:
     return key < keys.RANGE and not _is_of_state(key)
 
 
-def _split(writes: WriteSet) -> tuple[WriteSet, WriteSet]:
-    """What goes into the log, and what into the state."""
-    logged: WriteSet = {}
-    state: WriteSet = {}
-    for key, value in writes.items():
-        if key < keys.RANGE and not _is_of_state(key):
-            logged[key] = value
-        else:
-            state[key] = value
-    return logged, state
+def _split(writes: WriteSet) -> WriteSet:
+    """Take out of ``writes`` what goes into the log; what is left goes into the state."""
+    early = [key for key in writes if key < keys.RANGE]
+    return {key: writes.pop(key) for key in early if not _is_of_state(key)}
 
 
 def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:
