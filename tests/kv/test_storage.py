@@ -16,8 +16,9 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log import format as log_format
 from postroom.kv.log.device import Device, FolderDevice
 from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT
+from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.kv.storage import MARKER_KEY, Held, Storage
+from postroom.kv.storage import Held, Storage
 
 SEGMENT_BYTES = 64 * 1024
 NOTE = keys.store_key("note")
@@ -349,6 +350,26 @@ def test_unsynced_records_are_lost_from_some_place_on(seed: int) -> None:
         book.reopen(power=Random(seed))
         book.check()
         assert max(book.found) == entry(1, index)
+
+
+def test_a_sync_without_anything_to_write_makes_durable_what_was_written() -> None:
+    """``durability="interval"``: records are written, and synced later."""
+    for seed in range(10):
+        book = Book()
+        for index in range(1, 40):
+            book.add(1, index, sync=False)
+        book.storage.write_turn({}, sync=True)
+        book.reopen(power=Random(seed))
+        book.check()
+
+
+def test_a_synced_record_makes_those_before_it_durable() -> None:
+    for seed in range(10):
+        book = Book()
+        for index in range(1, 40):
+            book.add(1, index, sync=index == 39)
+        book.reopen(power=Random(seed))
+        book.check()
 
 
 def test_what_followed_a_torn_record_is_not_read_behind_its_successor() -> None:
