@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from a seed
@@ -16,6 +17,7 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log import format as log_format
 from postroom.kv.log.device import Device, FolderDevice
 from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT
+from postroom.kv.log.writer import Log
 from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.kv.storage import Held, Storage
@@ -607,6 +609,41 @@ def test_a_large_turn_is_written_by_two_threads() -> None:
         assert book.storage.get(keys.head_key(b"7")) == keys.u64(index)
     book.storage.close()
     book.open()
+
+
+class SlowDevice(FolderDevice):
+    """Making a segment in the background takes until another one is wanted at once."""
+
+    def __init__(self, folder: Path, wanted: threading.Event) -> None:
+        super().__init__(folder)
+        self._wanted = wanted
+        self.created: list[str] = []
+
+    def create(self, name: str, size: int) -> None:
+        self.created.append(name)
+        if threading.current_thread() is not threading.main_thread():
+            assert self._wanted.wait(30)
+        super().create(name, size)
+
+
+def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = threading.Event()
+    device = SlowDevice(tmp_path / "log", wanted)
+    book = Book(lambda _: device)
+    begin = Log._begin_segment
+
+    def begin_segment(log: Log, room: int) -> None:
+        wanted.set()
+        begin(log, room)
+
+    monkeypatch.setattr(Log, "_begin_segment", begin_segment)
+    book.storage._beside = StateThread()
+    for index in range(1, 20):
+        book.add(1, index)
+    assert device.created == ["segment-1.new", "segment-2.new"]
+    book.storage.close()
 
 
 @pytest.mark.parametrize("number", [1, 2])
