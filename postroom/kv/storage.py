@@ -178,9 +178,10 @@ class Storage:
                 "the whole folder from a backup; a node of a cluster is replaced as if its disk "
                 "were lost."
             )
+        # What a process that was killed has written may lie in the system's cache only; so may the
+        # record with which it closed the log, if that failed.
+        self._log.sync_end()
         if not self._was_closed:
-            # What a process that was killed has written may lie in the system's cache only.
-            self._log.sync_end()
             self.state.write({MARKER_KEY: self._marker()}, sync=True)
 
     def serve(self, held: Callable[[], Iterable[Held]]) -> None:

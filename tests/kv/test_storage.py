@@ -289,6 +289,20 @@ def test_what_a_killed_process_has_written_is_durable_once_it_counts() -> None:
         assert len(book.found) == 3
 
 
+def test_what_a_failed_closing_has_written_is_durable_once_it_counts() -> None:
+    """Found by a simulated cluster: a record that closes a log need not be durable."""
+    for seed in range(10):
+        book = Book()
+        book.add(1, 1)
+        book.disk.write_faults = {book.disk.writes + 2: WriteFault.THERE_WHOLE}
+        with pytest.raises(EngineFailed):
+            book.storage.close()
+        book.open()
+        book.add(1, 2)
+        book.reopen(power=Random(seed))
+        book.check()
+
+
 def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
     book = Book()
     book.disk.log.room_bytes = SEGMENT_BYTES
