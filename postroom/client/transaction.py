@@ -163,9 +163,11 @@ class Transaction:
         key = arguments.key(key)
         if key in self._writes:
             return self._own_value(key)
-        reply: Value = await self._sender.send(Get(key, self._read_timestamp))
-        self._reads.append(key)
-        self._read_timestamp = reply.timestamp
+        reply = await self._reads.get(key)
+        if self._closed or self._writes:  # it may have been written meanwhile
+            self._check_open()
+            if key in self._writes:
+                return self._own_value(key)
         stored = reply.value
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 

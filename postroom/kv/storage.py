@@ -38,28 +38,27 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.beside import Beside, InOrder
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
 from postroom.kv.log.device import Device
-from postroom.kv.log.format import CLOSED, LOG_ID_BYTES
+from postroom.kv.log.format import CLOSED
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, damaged, read_log
-from postroom.kv.log.writer import FIRST, FIRST_NEW, Log, create_log, is_entry
+from postroom.kv.log.writer import FIRST, FIRST_NEW, Log, is_entry
+from postroom.kv.marker import (
+    MARKER_KEY,
+    create,
+    decode_marker,
+    encode_marker,
+    is_logged,
+    is_of_state,
+    is_spool_record,
+    version_of,
+)
 from postroom.limits import LOG_SEGMENT_BYTES
 
-FORMAT_VERSION: Final = 2
-"""Version 1 had the raft log and the records of the store in the engine, and no other log."""
-
-MARKER_KEY: Final = keys.store_key("store")
 STATE_NOTE: Final = b"\x00state"
-_MARKER: Final = b"\x93\x02\xc4\x10%b\xcf%b"
-"""MessagePack: a list of the version (which every version of Postroom reads first), 16 bytes, and a
-number of 8 bytes."""
-_MARKER_BYTES: Final = 4 + LOG_ID_BYTES + 9
-
-_WITH_STATE: Final = (b"s", b"a", b"m")
-
 CARRIED_SHARE: Final = 8
 """At most this part of a segment is written again to let older ones go."""
 CLOSED_SHARE: Final = 2
@@ -151,10 +150,10 @@ class Storage:
             EngineFailed, OSError: the device refuses.
         """
         stored = state.get(MARKER_KEY)
-        if stored is None or _version(stored) == 1:
-            log_id, marker = _create(state, device, new_id, segment_bytes)
+        if stored is None or version_of(stored) == 1:
+            log_id, marker = create(state, device, new_id, segment_bytes)
         else:
-            log_id, marker = _decode_marker(stored)
+            log_id, marker = decode_marker(stored)
         names = device.names()
         if FIRST_NEW in names and all(name.endswith(NEW_SUFFIX) for name in names):
             device.rename(FIRST_NEW, FIRST)
@@ -179,9 +178,10 @@ class Storage:
                 "the whole folder from a backup; a node of a cluster is replaced as if its disk "
                 "were lost."
             )
+        # What a process that was killed has written may lie in the system's cache only; so may the
+        # record with which it closed the log, if that failed.
+        self._log.sync_end()
         if not self._was_closed:
-            # What a process that was killed has written may lie in the system's cache only.
-            self._log.sync_end()
             self.state.write({MARKER_KEY: self._marker()}, sync=True)
 
     def serve(self, held: Callable[[], Iterable[Held]]) -> None:
@@ -193,7 +193,7 @@ class Storage:
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of ``key``, wherever it is."""
-        if not _is_logged(key):
+        if not is_logged(key):
             return self.state.get(key)
         value = self._notes.get(key)
         return self._recovered.get(key) if value is None else value
@@ -238,12 +238,12 @@ class Storage:
         """Write a turn: with ``sync`` its part of the log is durable on return.
 
         What becomes of the state must follow from the entries of the log. To be called by who has
-        the turn, since it asks what the groups keep.
+        the turn, since it asks what the groups keep. ``writes`` is used up.
 
         Raises:
             EngineFailed: the device refused; nothing more is written.
         """
-        logged, state = _split(writes)
+        logged, state = _split(writes), writes
         with self._failing():
             oldest = self._say_what_may_go(logged)
             self._write_turn(logged, state, sync=sync or oldest > 0)
@@ -266,7 +266,7 @@ class Storage:
             self.state.write(state, sync=False)
             if sync:
                 self._log.sync()
-        elif any(_is_spool_record(key) for key in state):
+        elif any(is_spool_record(key) for key in state):
             self.state.write(state, sync=True)
             self._log.append(logged, sync=sync)
         else:
@@ -278,7 +278,8 @@ class Storage:
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""
-        logged, state = _split(writes)
+        state = dict(writes)
+        logged = _split(state)
         with self._failing():
             if state:
                 self.state.write({**state, MARKER_KEY: self._marker()}, sync=sync)
@@ -427,7 +428,7 @@ class Storage:
 
     def _marker(self) -> bytes:
         self._last_marker = self._log.durable
-        return _encode_marker(self._log_id, self._last_marker)
+        return encode_marker(self._log_id, self._last_marker)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -447,95 +448,13 @@ class Storage:
             raise EngineFailed(self._failure) from error
 
 
-# --- a log for a store that has none --------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
-def _create(
-    state: Engine, device: Device, new_id: Callable[[], bytes], segment_bytes: int
-) -> tuple[bytes, int]:
-    """Give an empty state, or one of format 1, its log; the id of that, and its last record.
-
-    The log is made under another name; the state then lets go of what the log has, and gets its
-    marker, in one synced write; then the log gets its name. If that is cut short before the
-    write it is done again, after it only the renaming is left.
-    """
-    if any(not name.endswith(NEW_SUFFIX) for name in device.names()):
-        raise StoreCorrupted(
-            "The state of the store is missing: there is a log, and nothing that it belongs to. "
-            "Nothing was changed. Restore the whole folder from a backup; a node of a cluster is "
-            "replaced as if its disk were lost."
-        )
-    notes: WriteSet = {
-        key: value for key, value in state.iterate(b"", keys.RANGE) if _is_logged(key)
-    }
-    if not any(key.startswith(keys.STORE) for key in notes):
-        for key, _ in state.iterate(b"", b"\xff" * 8):
-            raise StoreCorrupted(
-                f"the folder holds a database (its first key is {key!r}) that is not a Postroom "
-                "store; nothing was changed: give another folder"
-            )
-    log_id = new_id()
-    create_log(device, log_id, segment_bytes, notes)
-    removed: WriteSet = dict.fromkeys(notes)
-    state.write({**removed, MARKER_KEY: _encode_marker(log_id, 1)}, sync=True)
-    return log_id, 1
-
-
-def _encode_marker(log_id: bytes, durable: int) -> bytes:
-    return _MARKER % (log_id, keys.u64(durable))
-
-
-def _version(stored: bytes) -> int | None:
-    """Of a marker, or of the record that was in its place in format 1."""
-    if len(stored) > 1 and 0x90 < stored[0] <= 0x9F and stored[1] < 0x80:
-        return stored[1]
-    return None
-
-
-def _decode_marker(stored: bytes) -> tuple[bytes, int]:
-    version = _version(stored)
-    if version is not None and version != FORMAT_VERSION:
-        raise VersionMismatch(
-            f"the store is written in format {version}, this version of Postroom knows "
-            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
-        )
-    log_id, durable = stored[4 : 4 + LOG_ID_BYTES], stored[-8:]
-    if len(stored) != _MARKER_BYTES or stored != _MARKER % (log_id, durable):
-        raise StoreCorrupted(
-            "the record that says what this store is cannot be read; nothing was changed: restore "
-            "a backup"
-        )
-    return log_id, int.from_bytes(durable, "big")
-
-
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def _is_of_state(key: bytes) -> bool:
-    """Whether a key of consensus lies with the state: what that includes, and a snapshot that has
-    yet to be put in place.
-    """
-    return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
-
-
-def _is_spool_record(key: bytes) -> bool:
-    return key[:1] == keys.RAFT_LOG and key[9:] == b"s"
-
-
-def _is_logged(key: bytes) -> bool:
-    return key < keys.RANGE and not _is_of_state(key)
-
-
-def _split(writes: WriteSet) -> tuple[WriteSet, WriteSet]:
-    """What goes into the log, and what into the state."""
-    logged: WriteSet = {}
-    state: WriteSet = {}
-    for key, value in writes.items():
-        if key < keys.RANGE and not _is_of_state(key):
-            logged[key] = value
-        else:
-            state[key] = value
-    return logged, state
+def _split(writes: WriteSet) -> WriteSet:
+    """Take out of ``writes`` what goes into the log; what is left goes into the state."""
+    early = [key for key in writes if key < keys.RANGE]
+    return {key: writes.pop(key) for key in early if not is_of_state(key)}
 
 
 def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:

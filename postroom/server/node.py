@@ -60,6 +60,7 @@ from postroom.server.damage import Damage
 from postroom.server.describe import describe
 from postroom.server.keeper import Keeper
 from postroom.server.peer_clocks import PeerClocks
+from postroom.server.replay import bring_up_to_date
 from postroom.server.resting import Rest
 from postroom.server.room import Room
 from postroom.server.services import Services
@@ -181,7 +182,7 @@ class Node:
         self._nodes_changed = Signal(self.tasks)
         self.replica = self._create_replica()
         if self._storage is not None:
-            self._replay(self._storage)
+            bring_up_to_date(self._storage, self.consensus)
 
     # --- putting together
 
@@ -241,17 +242,6 @@ class Node:
             Keeper(self, replica.group, self._nodes_changed).run,
         ]
         return Services(self.tasks, begin)
-
-    def _replay(self, storage: Storage) -> None:
-        """The state may have lost what is in the log."""
-        try:
-            if settled := self.consensus.settle():
-                storage.write(settled, sync=True)
-            for writes in self.consensus.replay():
-                storage.write_turn(writes, sync=False)
-        except EngineFailed as failure:
-            raise stopped_by(failure) from failure
-        storage.serve(self.consensus.held)
 
     # --- what drivers call
 

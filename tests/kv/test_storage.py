@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from a seed
@@ -16,8 +17,10 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log import format as log_format
 from postroom.kv.log.device import Device, FolderDevice
 from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT
+from postroom.kv.log.writer import Log
+from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.kv.storage import MARKER_KEY, Held, Storage
+from postroom.kv.storage import Held, Storage
 
 SEGMENT_BYTES = 64 * 1024
 NOTE = keys.store_key("note")
@@ -286,6 +289,20 @@ def test_what_a_killed_process_has_written_is_durable_once_it_counts() -> None:
         assert len(book.found) == 3
 
 
+def test_what_a_failed_closing_has_written_is_durable_once_it_counts() -> None:
+    """Found by a simulated cluster: a record that closes a log need not be durable."""
+    for seed in range(10):
+        book = Book()
+        book.add(1, 1)
+        book.disk.write_faults = {book.disk.writes + 2: WriteFault.THERE_WHOLE}
+        with pytest.raises(EngineFailed):
+            book.storage.close()
+        book.open()
+        book.add(1, 2)
+        book.reopen(power=Random(seed))
+        book.check()
+
+
 def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
     book = Book()
     book.disk.log.room_bytes = SEGMENT_BYTES
@@ -349,6 +366,26 @@ def test_unsynced_records_are_lost_from_some_place_on(seed: int) -> None:
         book.reopen(power=Random(seed))
         book.check()
         assert max(book.found) == entry(1, index)
+
+
+def test_a_sync_without_anything_to_write_makes_durable_what_was_written() -> None:
+    """``durability="interval"``: records are written, and synced later."""
+    for seed in range(10):
+        book = Book()
+        for index in range(1, 40):
+            book.add(1, index, sync=False)
+        book.storage.write_turn({}, sync=True)
+        book.reopen(power=Random(seed))
+        book.check()
+
+
+def test_a_synced_record_makes_those_before_it_durable() -> None:
+    for seed in range(10):
+        book = Book()
+        for index in range(1, 40):
+            book.add(1, index, sync=index == 39)
+        book.reopen(power=Random(seed))
+        book.check()
 
 
 def test_what_followed_a_torn_record_is_not_read_behind_its_successor() -> None:
@@ -586,6 +623,41 @@ def test_a_large_turn_is_written_by_two_threads() -> None:
         assert book.storage.get(keys.head_key(b"7")) == keys.u64(index)
     book.storage.close()
     book.open()
+
+
+class SlowDevice(FolderDevice):
+    """Making a segment in the background takes until another one is wanted at once."""
+
+    def __init__(self, folder: Path, wanted: threading.Event) -> None:
+        super().__init__(folder)
+        self._wanted = wanted
+        self.created: list[str] = []
+
+    def create(self, name: str, size: int) -> None:
+        self.created.append(name)
+        if threading.current_thread() is not threading.main_thread():
+            assert self._wanted.wait(30)
+        super().create(name, size)
+
+
+def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = threading.Event()
+    device = SlowDevice(tmp_path / "log", wanted)
+    book = Book(lambda _: device)
+    begin = Log._begin_segment
+
+    def begin_segment(log: Log, room: int) -> None:
+        wanted.set()
+        begin(log, room)
+
+    monkeypatch.setattr(Log, "_begin_segment", begin_segment)
+    book.storage._beside = StateThread()
+    for index in range(1, 20):
+        book.add(1, index)
+    assert device.created == ["segment-1.new", "segment-2.new"]
+    book.storage.close()
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -18,9 +18,10 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.log.memory import MemoryDevice, MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, read_log
+from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import SortedMap
-from postroom.kv.storage import MARKER_KEY, Storage
+from postroom.kv.storage import Storage
 from postroom.server.store import stopped_by
 
 SEGMENT_BYTES: Final = 64 * 1024

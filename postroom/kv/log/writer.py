@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -77,6 +78,7 @@ class Log:
         self._epoch = found.epoch + 1
         self._number = found.number
         self._segments, self._spares = found.segments, found.spares
+        self._making = threading.Lock()
         self._places: dict[int, Places] = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             for record in records:
@@ -176,7 +178,9 @@ class Log:
         Raises:
             OSError: the device refuses; nothing is left of it.
         """
-        self._spares.append(self._make(self.segment_bytes))
+        with self._making:
+            if not self._spares:
+                self._spares.append(self._make(self.segment_bytes))
 
     def release(self, oldest: int) -> None:
         """No segment before ``oldest`` is wanted, and a durable record says so."""
@@ -207,11 +211,12 @@ class Log:
         """Go on in another segment, with ``room`` for what is to be written at once."""
         self.sync()
         needed = FIRST_RECORD_AT + room
-        spare = next((each for each in self._spares if each.file.size >= needed), None)
-        if spare is None:
-            spare = self._make(max(self.segment_bytes, needed))
-        else:
-            self._spares.remove(spare)
+        with self._making:  # one may be on its way
+            spare = next((each for each in self._spares if each.file.size >= needed), None)
+            if spare is None:
+                spare = self._make(max(self.segment_bytes, needed))
+            else:
+                self._spares.remove(spare)
         self._number += 1
         header = Header(self._log_id, self._number, spare.file.size, self.last + 1)
         spare.file.write(0, encode_header(header), sync=True)

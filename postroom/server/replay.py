@@ -1,0 +1,24 @@
+"""Bringing a state up to date when a node is opened: the log has what it lacks."""
+
+from __future__ import annotations
+
+from postroom.kv.engine import EngineFailed
+from postroom.kv.storage import Storage
+from postroom.raft.consensus import Consensus
+from postroom.server.store import stopped_by
+
+
+def bring_up_to_date(storage: Storage, consensus: Consensus) -> None:
+    """Apply what is known to be committed, once all groups are open, a piece at a time.
+
+    Raises:
+        Unavailable: a write failed.
+    """
+    try:
+        if settled := consensus.settle():
+            storage.write(settled, sync=True)
+        for writes in consensus.replay():
+            storage.write_turn(writes, sync=False)
+    except EngineFailed as failure:
+        raise stopped_by(failure) from failure
+    storage.serve(consensus.held)
