@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.client.remote import tls_files
+from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.doors import Doors
 from postroom.client.remote.native import (
     Stream,
@@ -150,6 +151,7 @@ class Streams:
             self._timer.cancel()
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSED_SECONDS)
+        await asyncio.sleep(0)  # a socket is closed a turn later
         if self._grpc is not None:
             from postroom.client.remote.grpc_connection import LINGER_SECONDS  # noqa: PLC0415
 
@@ -242,10 +244,12 @@ class _Link:
 
     def ended(self, error: Exception) -> None:
         """It is over."""
+        if self._stream is not None:
+            self._streams.await_end(self._stream.gone)
         if isinstance(error, OtherProtocol):
             self._task = self._streams.loop.create_task(self._run_grpc())
         else:
-            self._streams.ended(self._number, _reason(error))
+            self._streams.ended(self._number, _reason(error, self._address))
 
     # --- opening
 
@@ -256,7 +260,7 @@ class _Link:
         try:
             await dial(self._address, self._streams.context, self._create)
         except OSError as error:  # TimeoutError is one
-            self._streams.ended(self._number, _reason(error))
+            self._streams.ended(self._number, _reason(error, self._address))
 
     def _create(self) -> Stream:
         opening = Opening(TALK, b"", self._streams.token)
@@ -283,24 +287,28 @@ class _Link:
         streams.ended(number, reason)
 
 
-def _reason(error: Exception) -> Exception:
+def _reason(error: Exception, address: str) -> Exception:
     """What the router is told."""
     match error:
-        case Turned(code=code):
-            said = shown(error)
-            if code == DENIED:
-                return AccessDenied(
-                    f"{said}: give what it accepts, connect(token=...) or TLS(certificate=...)"
-                )
-            return Unavailable(said)
-        case ssl.SSLError():
+        case Turned(code=code) if code == DENIED:
             return AccessDenied(
-                f"no TLS connection ({why_not_connected(error)}): check that TLS(ca=...) has "
-                "signed the node's certificate, that it names this address, and that "
-                "TLS(certificate=...) is one that the node accepts"
+                f"{address} refuses: {shown(error)}: give what it accepts, connect(tls=...), "
+                "connect(token=...) or TLS(certificate=...)"
             )
-        case WireError():
-            return Unavailable(shown(error))
+        case ssl.SSLError():
+            return AccessDenied(_no_tls(address, why_not_connected(error)))
+        case HungUp():  # over TLS; a node that goes away just then does the same
+            return HungUp(_no_tls(address, str(error)))
         case OSError():
             return Unavailable(why_not_connected(error))
+        case Turned() | WireError():
+            return Unavailable(shown(error))
     return error
+
+
+def _no_tls(address: str, said: str) -> str:
+    return (
+        f"no TLS connection with {address} ({said}): check that TLS(ca=...) has signed the node's "
+        "certificate, that it names this address, and that TLS(certificate=...) is one that the "
+        "node accepts"
+    )

@@ -21,6 +21,7 @@ import logging
 import shutil
 import socket
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ from postroom.server.cluster.sessions import Sessions
 IDLE_MILLISECONDS_MAX: Final = 300_000
 """A connection on which no call is under way for so long is ended."""
 STOP_SECONDS: Final = 0.2
+FOLDER_PREFIX: Final = "postroom-grpc-"
+SOCKET: Final = "grpc"
+FRESH_SECONDS: Final = 60.0
+"""A folder that is not older may be that of a node which is just starting."""
 RELAY_BUFFER_BYTES: Final = 64 * 1024
 
 SERVER_OPTIONS: Final = [
@@ -84,7 +89,8 @@ class GrpcServer(Doorkeeper):
 
     async def start(self) -> None:
         """Listen at the unix socket."""
-        self._folder = Path(tempfile.mkdtemp(prefix="postroom-"))  # for this user alone
+        _remove_left_behind()
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # for this user alone
         self._server.add_generic_rpc_handlers((self._nodes.handler(), self._store))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         credentials = server_credentials(self._security)
@@ -98,7 +104,7 @@ class GrpcServer(Doorkeeper):
     @property
     def _socket(self) -> Path:
         assert self._folder is not None
-        return self._folder / "grpc"
+        return self._folder / SOCKET
 
     def serve_clients(self, sessions: Sessions) -> None:
         """There is a node."""
@@ -176,6 +182,21 @@ class GrpcServer(Doorkeeper):
         connection = self._callers.get(peer)
         if connection is not None:
             connection.said_hello()
+
+
+def _remove_left_behind() -> None:
+    """The folders of nodes that were killed: nobody listens there any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        try:
+            is_fresh = time.time() - folder.stat().st_mtime < FRESH_SECONDS  # noqa: TID251 - a file's
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(0)
+                if not is_fresh:
+                    asking.connect(str(folder / SOCKET))
+        except (ConnectionRefusedError, FileNotFoundError):
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # somebody else's
 
 
 class _End(asyncio.Protocol):

@@ -207,7 +207,7 @@ class Listener:
 
     def _turn_away(self, door: str, connected: socket.socket, connection: Connection) -> None:
         if door == NATIVE_DOOR:
-            asks = "this node asks for TLS, connect(tls=...); nothing was done"
+            asks = "this node asks for TLS; nothing was done"
             if self._context is None:
                 asks = "this node speaks no TLS"
             try:  # in the clear, by which OpenSSL knows that there is no TLS

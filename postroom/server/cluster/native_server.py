@@ -48,7 +48,6 @@ from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Session, Sessions
 
-FRAMES_PER_TURN_MAX: Final = 4
 LINGER_SECONDS: Final = 1.0
 """How long what a refused one still sends is read, and what is to be sent yet may take."""
 
@@ -305,38 +304,24 @@ class _Client:
         self._is_told = False
         self._has_said_hello = False
         self._is_reading = True
-        self._taken = 0
         self._waiting: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         self._session: Session = sessions.open(stream.connection.where, self._on_output)
         stream.accept()
 
     def received(self, frame: bytes) -> None:
-        """Take a few frames in a turn of the loop, so that the node can answer meanwhile.
-
-        What is large is what is asked for: only the answers tell whether to read on.
-        """
-        if self._waiting or self._taken >= FRAMES_PER_TURN_MAX or not self._session.reading:
+        """Take it, if those before it are answered as far as the client reads."""
+        if self._waiting or not self._session.reading:
             self._waiting.append(frame)
             self._look()
         else:
             self._take(frame)
 
     def _take(self, frame: bytes) -> None:
-        if not self._taken:
-            self._loop.call_soon(self._next_turn)
-        self._taken += 1
         self._session.received(frame)
         if not self._has_said_hello:
             self._has_said_hello = True
             self._stream.allow(FRAME_BYTES_MAX)
-
-    def _next_turn(self) -> None:
-        self._taken = 0
-        waiting, session = self._waiting, self._session
-        while waiting and self._taken < FRAMES_PER_TURN_MAX and session.reading:
-            self._take(waiting.popleft())
-        self._look()
 
     def room(self) -> None:
         self._write()
@@ -361,8 +346,8 @@ class _Client:
                     return
                 break
             stream.write(frame)
-        if self._waiting and not self._taken and session.reading:
-            self._next_turn()
+        while self._waiting and session.reading:
+            self._take(self._waiting.popleft())
         self._look()
 
     def _look(self) -> None:

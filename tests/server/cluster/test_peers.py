@@ -314,6 +314,23 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
     assert reason in caplog.text
 
 
+def test_the_reason_arrives_though_more_is_on_its_way() -> None:
+    """What is not read when a connection is closed makes TCP reset it."""
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            stranger = Stranger(one.address)
+            await stranger.open(introduction(one, two, version=2))
+            transport = stranger.writer.transport
+            transport.set_write_buffer_limits(high=2**30)
+            stranger.writer.write(bytes(8_000_000))
+            await until(lambda: transport.get_write_buffer_size() == 0)
+            said = [streams.read_reply(frame) for frame in await stranger.frames()]
+            assert [each.code for each in said if isinstance(each, Refusal)] == [streams.REFUSED]
+
+    run(main())
+
+
 def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
