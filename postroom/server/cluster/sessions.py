@@ -48,6 +48,7 @@ from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.nodes import Nodes, NodeStatus
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.server.cluster.access import ALLOWED, Role, denied
 from postroom.server.cluster.admission import Admission, Limits
 
 ANSWERS_PER_FRAME_MAX: Final = 256
@@ -136,8 +137,16 @@ class Session:
         ended: the shell is to close the stream once everything was taken.
     """
 
-    def __init__(self, sessions: Sessions, peer: str, on_output: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        peer: str,
+        on_output: Callable[[], None],
+        role: Role = Role.WRITE,
+    ) -> None:
         self.client = b""
+        self._role = role
+        self._allowed = ALLOWED[role]
         self.stream = 0
         self.ended = False
         self._peer = peer
@@ -256,6 +265,8 @@ class Session:
                 raise WireError(f"request {number} is under way already")
             kind = type(request)
             no = refusal or self._overload()
+            if kind not in self._allowed:
+                no = failure_from(denied(self._role, kind))
             if no is None and kind is CommitTransaction and request.began > last:
                 no = _CLOCK_AHEAD
             if no is not None:
@@ -395,14 +406,15 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, peer: str, on_output: Callable[[], None]) -> Session:
+    def open(self, peer: str, on_output: Callable[[], None], role: Role = Role.WRITE) -> Session:
         """A stream has been opened.
 
         Args:
             peer: by whom, for the log.
             on_output: called when there is something to ``take``; not again before all was taken.
+            role: what the client may do.
         """
-        return Session(self, peer, on_output)
+        return Session(self, peer, on_output, role)
 
     def admit(self, session: Session) -> bool:
         """The session has said whose it is: the client's older ones end. Whether it may go on."""
