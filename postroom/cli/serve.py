@@ -10,7 +10,7 @@ import signal
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -68,7 +68,17 @@ TlsKey = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        "--token-file", metavar="FILE", help="Clients must show a token in it, one a line."
+        "--token-file",
+        metavar="FILE",
+        help='Clients must show a token in it: one a line, or "ROLE TOKEN" (read, write, admin).',
+    ),
+]
+RoleFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--role-file",
+        metavar="FILE",
+        help='Without tokens: "ROLE NAME" a line, by the common names of certificates; * is all.',
     ),
 ]
 Engine = Annotated[
@@ -99,6 +109,7 @@ def serve(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
+    role_file: RoleFile = None,
     engine: Engine = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
@@ -117,7 +128,9 @@ def serve(
     if stop_at_end_of_input and not _input_is_a_pipe():
         raise typer.BadParameter("--stop-at-end-of-input needs a pipe as standard input")
     check_no_local_cluster(data)
-    security = _security(insecure, tls_ca, tls_certificate, tls_key, token_file)
+    security = _security(
+        insecure, _TlsFiles(tls_ca, tls_certificate, tls_key), token_file, role_file
+    )
     address = _address(advertise or listen, "--advertise" if advertise else "--listen")
     settings = Settings(
         folder=data,
@@ -183,29 +196,40 @@ def _on_input(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
         _stop(loop, node)
 
 
+class _TlsFiles(NamedTuple):
+    ca: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
 def _security(
-    insecure: bool,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    token_file: Path | None,
+    insecure: bool, files: _TlsFiles, token_file: Path | None, role_file: Path | None
 ) -> Security:
+    from postroom.server.cluster.access_files import (  # noqa: PLC0415 - slow to load
+        Tokens,
+        roles_of_certificates,
+    )
     from postroom.server.cluster.security import (  # noqa: PLC0415 - slow to load
         Certificates,
         Security,
-        Tokens,
     )
 
     if insecure:
-        if ca or certificate or key or token_file:
+        if any(files) or token_file or role_file:
             raise typer.BadParameter("--insecure switches TLS and tokens off: give it alone")
         return Security(None)
+    if token_file and role_file:
+        raise typer.BadParameter(
+            "--token-file and --role-file: give one of them, a token's role stands beside it"
+        )
+    ca, certificate, key = files
     if ca is None or certificate is None or key is None:
         raise typer.BadParameter(
             "give --tls-ca, --tls-certificate and --tls-key; or --insecure, to let anybody in"
         )
     tokens = None if token_file is None else Tokens(token_file)
-    return Security(Certificates(ca, certificate, key), tokens)
+    roles = None if role_file is None else roles_of_certificates(role_file)
+    return Security(Certificates(ca, certificate, key), tokens, roles)
 
 
 def _first_addresses(join: str) -> tuple[str, ...]:

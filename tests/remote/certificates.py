@@ -7,7 +7,8 @@ from pathlib import Path
 import trustme
 
 import postroom
-from postroom.server.cluster.security import Certificates, Security, Tokens
+from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.security import Certificates, Security
 
 
 class Authority:

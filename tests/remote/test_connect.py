@@ -17,8 +17,8 @@ import postroom.aio
 from postroom.client.remote.connect import parsed
 from postroom.errors import AccessDenied, Invalid, TransactionConflict, Unavailable
 from postroom.kv.clock import Timestamp
+from postroom.server.cluster.access_files import Tokens
 from postroom.server.cluster.admission import Limits
-from postroom.server.cluster.security import Tokens
 from tests.client.test_asyncio import on_a_loop, reap, send, until_it_waits
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server

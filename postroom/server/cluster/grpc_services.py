@@ -25,7 +25,7 @@ import msgspec
 from grpc import aio
 from grpc_health.v1 import health
 
-from postroom.errors import Unavailable
+from postroom.errors import AccessDenied, Unavailable
 from postroom.limits import HELLO_SECONDS
 from postroom.protocol.frames import ACCEPTED
 from postroom.protocol.streams import DENIED, MALFORMED, REFUSED, UNAVAILABLE
@@ -74,8 +74,11 @@ def caller_of(context: Any, doorkeeper: Doorkeeper) -> Caller:
     """Who calls, as TLS has proved it."""
     shown = context.auth_context()
     names = [*shown.get("peer_dns", []), *shown.get("peer_ip", [])]
+    common = [*shown.get("x509_common_name", []), b""][0]
     return Caller(
-        doorkeeper.where(context.peer()), tuple(name.decode(errors="replace") for name in names)
+        doorkeeper.where(context.peer()),
+        tuple(name.decode(errors="replace") for name in names),
+        common.decode(errors="replace"),
     )
 
 
@@ -240,13 +243,16 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
         if self.sessions is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is in no cluster yet")
             return
-        fault = self._security.fault_of_client(token_of(context))
-        if fault is not None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, fault)
+        caller = caller_of(context, self._doorkeeper)
+        try:
+            role = self._security.role_of_client(token_of(context), caller.common_name)
+        except AccessDenied as denied:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(denied))
+            return
         await context.send_initial_metadata(((ACCEPTED, "1"),))
         peer = context.peer()
         wanted, taken = asyncio.Event(), asyncio.Event()
-        session = self.sessions.open(self._doorkeeper.where(peer), wanted.set)
+        session = self.sessions.open(self._doorkeeper.where(peer), wanted.set, role)
         loop = asyncio.get_running_loop()
         reader = loop.create_task(
             _read(session, context, taken, lambda: self._doorkeeper.said_hello(peer))

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
+from postroom.errors import AccessDenied
 from postroom.protocol.failures import WireError
 from postroom.protocol.frames import FRAME_BYTES_MAX
 from postroom.protocol.streams import (
@@ -41,6 +42,7 @@ from postroom.protocol.streams import (
     read_opening,
     reply_bytes,
 )
+from postroom.server.cluster.access import Role
 from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.nodes_service import Caller, NodesService
@@ -251,7 +253,8 @@ class ServedStream(asyncio.Protocol):
             for kind, name in certificate.get("subjectAltName", ())
             if kind in {"DNS", "IP Address"}
         ]
-        return Caller(self.connection.where, tuple(names))
+        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
+        return Caller(self.connection.where, tuple(names), subject.get("commonName", ""))
 
     # ---
 
@@ -279,10 +282,11 @@ class ServedStream(asyncio.Protocol):
         sessions = self._door.sessions
         if sessions is None:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
-        fault = self._door.security.fault_of_client(opening.token)
-        if fault is not None:
-            raise Refused(fault, DENIED)
-        return _Client(self, sessions)
+        try:
+            role = self._door.security.role_of_client(opening.token, self.caller().common_name)
+        except AccessDenied as denied:
+            raise Refused(str(denied), DENIED) from denied
+        return _Client(self, sessions, role)
 
     async def _admit(self, argument: bytes) -> None:
         try:
@@ -299,14 +303,14 @@ class ServedStream(asyncio.Protocol):
 class _Client:
     """A client's requests and answers."""
 
-    def __init__(self, stream: ServedStream, sessions: Sessions) -> None:
+    def __init__(self, stream: ServedStream, sessions: Sessions, role: Role) -> None:
         self._stream = stream
         self._is_told = False
         self._has_said_hello = False
         self._is_reading = True
         self._waiting: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
-        self._session: Session = sessions.open(stream.connection.where, self._on_output)
+        self._session: Session = sessions.open(stream.connection.where, self._on_output, role)
         stream.accept()
 
     def received(self, frame: bytes) -> None:

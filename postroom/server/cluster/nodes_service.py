@@ -38,10 +38,12 @@ class Caller(NamedTuple):
     Attributes:
         where: its address, for the log.
         names: the hosts that its certificate is for, which TLS has checked.
+        common_name: what a client's certificate is for.
     """
 
     where: str
     names: tuple[str, ...] = ()
+    common_name: str = ""
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True):

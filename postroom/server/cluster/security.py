@@ -4,6 +4,7 @@
   address among the subject alternative names; it shows it when it calls another node, and when it
   is called.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
+  What it may do says its role (:mod:`.access`): that of its token, or of its certificate.
 
 The connection itself is mutual TLS: without a certificate of the authority nothing is read from it.
 What makes a certificate one of a node is that it names hosts. So a client's should name
@@ -16,7 +17,6 @@ was shown, and asks here whether that is enough: there are no two answers.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import ssl
@@ -29,6 +29,8 @@ from postroom.client.remote import tls_files
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
 from postroom.log_once import LogOnce
+from postroom.server.cluster.access import Role, Roles
+from postroom.server.cluster.access_files import Tokens, WatchedFile
 
 _log = logging.getLogger(__name__)
 
@@ -56,62 +58,25 @@ class Certificates:
         return self.ca.read_bytes(), self.certificate.read_bytes(), self.key.read_bytes()
 
 
-class Tokens:
-    """The tokens that clients may show: one a line; the file is read again when it changes.
-
-    Args:
-        path: the file.
-
-    Raises:
-        AccessDenied: it cannot be read, or holds no token.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_at: tuple[int, ...] | None = None
-        self._tokens: list[bytes] = []
-        self._refresh()
-        if not self._tokens:
-            raise AccessDenied(f"{path} holds no token: write one a line")
-
-    def allow(self, token: str) -> bool:
-        """Whether ``token`` is one of them. Takes as long for a wrong one as for a right one."""
-        self._refresh()
-        shown = token.encode()
-        # Not any(): that would stop at the right one, and so tell how far down it stands.
-        return sum(hmac.compare_digest(each, shown) for each in self._tokens) > 0
-
-    def _refresh(self) -> None:
-        try:
-            stat = self._path.stat()
-            changed = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
-            if changed == self._read_at:
-                return
-            lines = self._path.read_bytes().splitlines()
-        except OSError as error:
-            if self._read_at is not None:
-                return  # what was read last goes on counting while the file is being replaced
-            raise AccessDenied(
-                f"cannot read the tokens in {self._path}: {error.strerror}"
-            ) from error
-        self._tokens = [line.strip() for line in lines if line.strip()]
-        if self._read_at is not None:
-            _log.info("read %s again: %d tokens count", self._path, len(self._tokens))
-        self._read_at = changed
-
-
 class Security:
     """What a node asks of who calls it, and what it shows to whom it calls.
 
     Args:
         certificates: this node's; ``None``: insecure.
         tokens: of clients; ``None``: their certificates are enough.
+        roles: of clients' certificates, where there are no tokens; ``None``: all may write.
 
     Attributes:
         pem: the authority's certificate, this node's own, and its key; ``None``: insecure.
     """
 
-    def __init__(self, certificates: Certificates | None, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        certificates: Certificates | None,
+        tokens: Tokens | None = None,
+        roles: WatchedFile[Roles] | None = None,
+    ) -> None:
+        self._roles = roles
         self._certificates = certificates
         self._tokens = tokens
         self._refusals = LogOnce()
@@ -159,19 +124,38 @@ class Security:
             "subject alternative name"
         )
 
-    def fault_of_client(self, token: str | None) -> str | None:
-        """Why who calls may not use the store; ``None``: it may.
+    def role_of_client(self, token: str | None, name: str) -> Role:
+        """What who calls may do with the store.
 
         Args:
             token: that it has shown; ``None``: none.
+            name: the common name of its certificate, which TLS has checked.
+
+        Raises:
+            AccessDenied: nothing at all.
         """
-        if self.pem is None or self._tokens is None:
-            return None
+        if self.pem is None:
+            return Role.ADMIN
+        if self._tokens is not None:
+            return self._role_of_token(token)
+        if self._roles is None:
+            return Role.WRITE
+        role = self._roles.current().of(name)
+        if role is None:
+            raise AccessDenied(
+                f"the certificate of {name[:60]!r} has no role at this node; nothing was done: add "
+                "it to the file of roles"
+            )
+        return role
+
+    def _role_of_token(self, token: str | None) -> Role:
+        assert self._tokens is not None
         if token is None:
-            return "this node asks for a token; nothing was done"
-        return (
-            None if self._tokens.allow(token) else "the token is not known here; nothing was done"
-        )
+            raise AccessDenied("this node asks for a token; nothing was done")
+        role = self._tokens.role_of(token)
+        if role is None:
+            raise AccessDenied("the token is not known here; nothing was done")
+        return role
 
 
 def _matches(host: str, name: str) -> bool:

@@ -62,6 +62,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     Unprotect,
 )
+from postroom.server.cluster.access import ALLOWED, Role, denied
 from postroom.server.cluster.admission import Admission, Limits
 from postroom.server.cluster.silence import Silence
 
@@ -160,8 +161,16 @@ class Session:
         ended: the shell is to close the stream once everything was taken.
     """
 
-    def __init__(self, sessions: Sessions, peer: str, on_output: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        peer: str,
+        on_output: Callable[[], None],
+        role: Role = Role.WRITE,
+    ) -> None:
         self.client = b""
+        self._role = role
+        self._allowed = ALLOWED[role]
         self.stream = 0
         self.ended = False
         self._peer = peer
@@ -294,6 +303,8 @@ class Session:
                 raise WireError(f"request {number} is under way already")
             kind = type(request)
             no = refusal or self._overload()
+            if kind not in self._allowed:
+                no = failure_from(denied(self._role, kind))
             if no is None and kind in _OF_TRANSACTIONS:
                 if request.transaction_id[:CLIENT_ID_BYTES] != self.client:
                     no = _NOT_YOURS
@@ -449,14 +460,15 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, peer: str, on_output: Callable[[], None]) -> Session:
+    def open(self, peer: str, on_output: Callable[[], None], role: Role = Role.WRITE) -> Session:
         """A stream has been opened.
 
         Args:
             peer: by whom, for the log.
             on_output: called when there is something to ``take``; not again before all was taken.
+            role: what the client may do.
         """
-        return Session(self, peer, on_output)
+        return Session(self, peer, on_output, role)
 
     def admit(self, session: Session) -> bool:
         """The session has said whose it is: the client's older ones end. Whether it may go on."""

@@ -17,10 +17,12 @@ from grpc import aio
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
 from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
+from postroom.server.cluster.access import Role
+from postroom.server.cluster.access_files import Tokens, roles_of_certificates
 from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.nodes_service import Application, encode
-from postroom.server.cluster.security import Certificates, Security, Tokens
+from postroom.server.cluster.security import Certificates, Security
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
@@ -268,17 +270,38 @@ def test_nodes_talk_to_nodes_only(
 
 def test_a_token_is_asked_for(tmp_path: Path, node: Certificates) -> None:
     path = tmp_path / "tokens"
-    path.write_text("first\n\n  second  \n")
+    path.write_text("first\n\n  second  \nadmin third\nread  fourth\n")
     security = Security(node, Tokens(path))
-    assert "asks for a token" in str(security.fault_of_client(None))
-    for wrong in ("", "firs", "first ", "wrong"):
-        assert "not known here" in str(security.fault_of_client(wrong))
-    assert security.fault_of_client("first") is None
-    assert security.fault_of_client("second") is None
-    path.write_text("third\n")
-    assert security.fault_of_client("first") is not None
-    assert security.fault_of_client("third") is None
-    assert Security(node).fault_of_client(None) is None
+    with pytest.raises(AccessDenied, match="asks for a token"):
+        security.role_of_client(None, "shop")
+    for wrong in ("", "firs", "first ", "wrong", "admin third"):
+        with pytest.raises(AccessDenied, match="not known here"):
+            security.role_of_client(wrong, "shop")
+    roles = [security.role_of_client(each, "") for each in ("first", "second", "third", "fourth")]
+    assert roles == [Role.WRITE, Role.WRITE, Role.ADMIN, Role.READ]
+    path.write_text("other\n")
+    with pytest.raises(AccessDenied):
+        security.role_of_client("first", "")
+    assert security.role_of_client("other", "") is Role.WRITE
+
+
+def test_without_tokens_certificates_have_roles(tmp_path: Path, node: Certificates) -> None:
+    path = tmp_path / "roles"
+    path.write_text("admin operator\nread reports\n")
+    security = Security(node, roles=roles_of_certificates(path))
+    assert security.role_of_client(None, "operator") is Role.ADMIN
+    assert security.role_of_client("no matter", "reports") is Role.READ
+    with pytest.raises(AccessDenied, match="'shop' has no role"):
+        security.role_of_client(None, "shop")
+    path.write_text("write *\n")
+    assert security.role_of_client(None, "operator") is Role.WRITE
+    path.write_text("king operator\n")
+    assert security.role_of_client(None, "operator") is Role.WRITE, "a faulty file changes nothing"
+
+
+def test_who_has_no_stated_role_is_no_administrator(node: Certificates) -> None:
+    assert Security(node).role_of_client(None, "shop") is Role.WRITE
+    assert Security(None).role_of_client(None, "") is Role.ADMIN, "where anything goes"
 
 
 def test_a_file_of_tokens_that_changes(tmp_path: Path) -> None:
@@ -290,15 +313,15 @@ def test_a_file_of_tokens_that_changes(tmp_path: Path) -> None:
     before = path.stat()
     os.utime(replacement, ns=(before.st_atime_ns, before.st_mtime_ns))
     replacement.rename(path)  # as large as the old one, and as old
-    assert tokens.allow("other")
-    assert not tokens.allow("first")
+    assert tokens.role_of("other")
+    assert tokens.role_of("first") is None
     path.unlink()
-    assert tokens.allow("other")  # while it is being replaced
+    assert tokens.role_of("other")  # while it is being replaced
     path.write_text("")
-    assert not tokens.allow("other")
-    assert not tokens.allow("")
+    assert tokens.role_of("other") is None
+    assert tokens.role_of("") is None
     path.write_text("back\n")
-    assert tokens.allow("back")
+    assert tokens.role_of("back")
 
 
 def test_files_that_cannot_be_used(tmp_path: Path, node: Certificates) -> None:
