@@ -235,7 +235,7 @@ async def dial(
             create, host, port,
             ssl=context, server_hostname=None if context is None else host,
         )  # fmt: skip
-    notice_silence(transport.get_extra_info("socket"), IDLE_SECONDS)
+    notice_silence(transport.get_extra_info("socket"), IDLE_SECONDS, 2 * IDLE_SECONDS)
     return stream
 
 
@@ -254,18 +254,21 @@ def why_not_connected(error: OSError | TimeoutError) -> str:
     return os.strerror(error.errno).lower()  # asyncio has words of its own for it
 
 
-def notice_silence(connection: socket.socket | None, seconds: int) -> None:
+def notice_silence(
+    connection: socket.socket | None, silent_seconds: int, untaken_seconds: int
+) -> None:
     """Have TCP end a connection whose other side is not there any more.
 
     Args:
         connection: of TCP; anything else is left alone.
-        seconds: of silence until it is probed, and from then on.
+        silent_seconds: until it is probed, and as long again until it is given up.
+        untaken_seconds: how long what was sent may wait to be taken.
     """
     if connection is None or connection.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     options = {
-        "TCP_KEEPIDLE": seconds, "TCP_KEEPINTVL": max(1, seconds // 2), "TCP_KEEPCNT": 2,
-        "TCP_USER_TIMEOUT": 2000 * seconds, "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": silent_seconds, "TCP_KEEPINTVL": max(1, silent_seconds // 2),
+        "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 1000 * untaken_seconds, "TCP_NODELAY": 1,
     }  # fmt: skip
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in options.items():

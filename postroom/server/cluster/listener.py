@@ -42,6 +42,8 @@ FULL_PAUSE_SECONDS: Final = 0.05
 LOOK_SECONDS_MIN: Final = 0.005
 """When the first bytes are looked at again, if they do not tell yet; then after twice as long."""
 SILENCE_SECONDS: Final = 5
+UNTAKEN_SECONDS: Final = 30
+"""A client that does not read for so long, though there is much to read, has to connect again."""
 
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -191,7 +193,7 @@ class Listener:
     def go(self, first: bytes, door: str, connected: socket.socket, connection: Connection) -> None:
         """``connected`` begins with ``first``, and asks for ``door``."""
         if door == NATIVE_DOOR and is_tls(first) == (self._context is not None):
-            notice_silence(connected, SILENCE_SECONDS)
+            notice_silence(connected, SILENCE_SECONDS, UNTAKEN_SECONDS)
             task = self._loop.create_task(self._begin(connected, connection))
 
             def drop() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
@@ -21,6 +22,7 @@ from postroom.server.cluster.access import Role
 from postroom.server.cluster.access_files import Tokens, roles_of_certificates
 from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.dialing import Dialer, NoAnswer
+from postroom.server.cluster.grpc_dialing import open_channel
 from postroom.server.cluster.nodes_service import Application, encode
 from postroom.server.cluster.security import Certificates, Security
 from tests.server.cluster.certificates import Authority
@@ -164,6 +166,30 @@ def _without_certificate(authority: Authority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(authority.pem)
     return offering_native(context)
+
+
+def test_health_is_told_over_tls_to_who_has_a_certificate(
+    authority: Authority, node: Certificates
+) -> None:
+    """By gRPC, which ends TLS behind the relay."""
+
+    async def main() -> None:
+        talker = Talker(1, Security(node))
+        await talker.listen()
+        try:
+            await talker.doors.set_health(serving=True)
+            channel = open_channel(Security(authority.client()), talker.address, ())
+            async with channel:
+                request = health_pb2.HealthCheckRequest(service="postroom.v1.Store")
+                said = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
+            assert said.status == health_pb2.HealthCheckResponse.SERVING
+            async with aio.insecure_channel(talker.address) as stranger:
+                with pytest.raises(aio.AioRpcError):
+                    await health_pb2_grpc.HealthStub(stranger).Check(request, timeout=10)
+        finally:
+            await talker.close()
+
+    run(main())
 
 
 def test_tls_and_none_do_not_meet(
