@@ -481,6 +481,16 @@ def test_after_a_loss_of_power_later_records_tell_of_damage() -> None:
         book.open()
 
 
+def test_the_only_segment_without_a_header_is_refused() -> None:
+    """Found by the simulator: a ``ValueError`` came out of it."""
+    book = Book()
+    book.add(1, 1)
+    book.disk.crash()
+    book.disk.log.files["segment-1"].durable[20] ^= 1
+    with pytest.raises(StoreCorrupted, match="no segment can be read, but record 2 was durable"):
+        book.open()
+
+
 def test_a_state_that_was_rolled_back_is_refused() -> None:
     book = Book()
     before = None

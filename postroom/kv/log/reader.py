@@ -134,7 +134,7 @@ class _Reading:
         self.found.number = written[-1].number if written else 0
         # One that was begun and given up has no record: the next one begins with the same.
         written = [
-            each for each, after in zip(written, [*written[1:], None], strict=True)
+            each for each, after in zip(written, [*written[1:], None], strict=False)
             if after is None or _first(each) != _first(after)
         ]  # fmt: skip
         self._read(written)
