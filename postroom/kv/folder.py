@@ -35,7 +35,7 @@ _DATA_FILE: Final = re.compile(r"[0-9]+\.(ldb|sst|log)")
 """As LevelDB names them; any other ``*.log`` is somebody else's."""
 
 _BEGUN: Final = re.compile(
-    r"owner|engine(\.new)?|LOCK|LOG(\.old.*)?|MANIFEST-[0-9]+|[0-9]+\.dbtmp|IDENTITY"
+    r"owner|engine(\.new)?|LOCK|LOG(\.old.*)?|MANIFEST-[0-9]+|[0-9]+\.dbtmp|IDENTITY|OPTIONS-[0-9]+(\.dbtmp)?|rocksdict-config\.json"
 )
 """What a first start leaves that is cut short before there is a ``CURRENT``; ``owner`` is first."""
 
