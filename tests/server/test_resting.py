@@ -21,7 +21,7 @@ import postroom.aio
 from postroom.cli.application import app
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
-from postroom.raft.journal import HardState
+from postroom.raft.stored_log import HardState
 from postroom.raft.transport import NoPeers
 from postroom.ranges import lease as leases
 from postroom.server.node import Node, NodeOptions
