@@ -16,7 +16,7 @@ Work = Callable[[], None]
 KEYS_MIN: Final = 48
 """With fewer keys the state is written by the thread that has the turn.
 
-Measured: a hand-over and back takes 30 to 60 us on two busy cores, a batch of 48 keys about 50.
+A hand-over to another thread and back is estimated to cost as much as a batch of so many keys.
 """
 
 

@@ -132,7 +132,7 @@ print(count)
 
 
 def test_a_storm_of_connections_leaves_clients_served(node: str) -> None:
-    """As many as one process can open in two seconds; here 10,000 to 30,000 a second."""
+    """As many as one process can open in two seconds."""
     with postroom.connect(node, insecure=True) as db:
         storm = subprocess.Popen(
             [sys.executable, "-c", HAMMER, node, "2"], stdout=subprocess.PIPE, text=True
