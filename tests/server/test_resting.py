@@ -20,11 +20,11 @@ import postroom
 import postroom.aio
 from postroom.cli.application import app
 from postroom.kv import keys
-from postroom.kv.leveldb import LevelDBEngine
 from postroom.raft.stored_log import HardState
 from postroom.raft.transport import NoPeers
 from postroom.ranges import lease as leases
 from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
 from tests.client.stores import Store, dump
 
 READING_COMMANDS = (
@@ -68,11 +68,12 @@ def read_everything(db: postroom.Database) -> None:
 
 
 def stored(path: Path) -> dict[bytes, bytes]:
-    engine = LevelDBEngine.open(path)
+    storage = open_storage(path, Random(1))
     try:
-        return dump(engine)
+        hard = keys.raft_log_prefix(1) + b"h"
+        return dump(storage) | {hard: storage.get(hard) or b""}
     finally:
-        engine.close()
+        storage.close()
 
 
 def told(content: dict[bytes, bytes]) -> tuple[int, int]:
