@@ -56,11 +56,14 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
         client: drawn at random by each client process.
         stream: the client's streams are numbered upwards. A node ends an older stream of a client
             before it welcomes a newer one, so that what was sent on it cannot come too late.
+        names_its_own: the ids of its transactions begin with ``client``. (Those of clients of the
+            first release do not.)
     """
 
     version: int
     client: Annotated[bytes, msgspec.Meta(min_length=CLIENT_ID_BYTES, max_length=CLIENT_ID_BYTES)]
     stream: Number
+    names_its_own: bool = False
 
 
 class Ask(_Frame, frozen=True, array_like=True, tag=1):

@@ -584,3 +584,23 @@ def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
     assert frame.lease == store.node.replica.lease.sequence
     assert frame.clock >= client.answers[1]
     assert isinstance(Value(None, 1), Value)
+
+
+def test_a_client_of_the_first_release_may_have_any_id_but_that_of_another_one(
+    store: Store,
+) -> None:
+    sessions = Sessions(store.node)
+    other = Client(sessions, client=b"other---")
+    old = Client(sessions)
+    began = store.node.clock.reading()
+
+    def commit_as(client: bytes) -> CommitTransaction[Any]:
+        id_ = client + bytes(8)
+        return CommitTransaction(id_, began, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
+
+    old.ask(commit_as(b"drawn---"), commit_as(b"other---"))
+    store.node.turn()
+    old.read()
+    assert 1 in old.answers
+    assert old.failures[2][0] == "Invalid"
+    other.session.close()

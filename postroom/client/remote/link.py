@@ -97,7 +97,7 @@ class Link:
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
-        self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number))
+        self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number, True))
         self._told = True
         self._thins = False
         self._commits_out = 0

@@ -187,6 +187,7 @@ class Session:
         self._told = False
         self._protected: Counter[int] = Counter()
         self._protected_under = 0
+        self._names_its_own = False
 
     # --- what the shell calls
 
@@ -253,6 +254,16 @@ class Session:
         held = self._node.replica.holders.of(self.client)
         return bool(self._asked or self._protected or held)
 
+    def _is_own(self, client: bytes) -> bool:
+        """Whether a transaction whose id begins with ``client`` may be this session's.
+
+        A client of the first release draws these bytes by itself. It may have any but those of
+        another client that is here.
+        """
+        if client == self.client:
+            return True
+        return not (self._names_its_own or self._sessions.knows(client))
+
     # --- what comes in
 
     def _on_hello(self, hello: frames.Hello) -> None:
@@ -264,6 +275,7 @@ class Session:
                 f"version {hello.version}; nothing was done: use the same version of Postroom"
             )
         self.client, self.stream = hello.client, hello.stream
+        self._names_its_own = hello.names_its_own
         if self._sessions.admit(self):
             self.welcome()
 
@@ -306,7 +318,7 @@ class Session:
             if kind not in self._allowed:
                 no = failure_from(denied(self._role, kind))
             if no is None and kind in _OF_TRANSACTIONS:
-                if request.transaction_id[:CLIENT_ID_BYTES] != self.client:
+                if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
                     no = _NOT_YOURS
                 elif kind is CommitTransaction and request.began > last:
                     no = _CLOCK_AHEAD
@@ -487,6 +499,10 @@ class Sessions:
         self._open[session.client] = session
         self._silence.opened(session.client)
         return True
+
+    def knows(self, client: bytes) -> bool:
+        """Whether a client of this id is here."""
+        return client in self._open
 
     def closed(self, session: Session) -> None:
         """It has ended."""
