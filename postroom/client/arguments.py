@@ -10,7 +10,8 @@ from typing import Any
 from postroom.client.codec import Codec
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
 from postroom.kv.clock import from_datetime, from_seconds
-from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.limits import DEPTH_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
     Accounting,
     Delete,
@@ -54,7 +55,7 @@ def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
 
 def value(given: Any, codec: Codec, of: bytes) -> bytes:
     """A value, packed."""
-    packed = codec.encode(given)
+    packed = _packed(given, codec, of)
     if len(packed) > VALUE_BYTES_MAX:
         raise ValueTooLarge(
             f"the value of {shorten(of)} has {len(packed)} bytes, the limit is {VALUE_BYTES_MAX}; "
@@ -63,9 +64,27 @@ def value(given: Any, codec: Codec, of: bytes) -> bytes:
     return packed
 
 
+def _packed(given: Any, codec: Codec, key: bytes) -> bytes:
+    """As the codec packs it. What it could not unpack again must not come into the store."""
+    try:
+        packed = codec.encode(given)
+    except RecursionError as error:
+        raise _too_deep(key) from error
+    if is_nested(given, DEPTH_MAX):
+        raise _too_deep(key)
+    return packed
+
+
+def _too_deep(key: bytes) -> ValueTooLarge:
+    return ValueTooLarge(
+        f"what is to be stored at, or sent to, {shorten(key)} is nested more than {DEPTH_MAX} "
+        "deep; nothing was changed: keep parts of it under keys of their own"
+    )
+
+
 def message(given: Any, codec: Codec, to: bytes, headers_bytes: int = 0) -> bytes:
     """A message's payload, packed."""
-    packed = codec.encode(given)
+    packed = _packed(given, codec, to)
     size = len(packed) + headers_bytes
     if size > MESSAGE_BYTES_MAX:
         raise ValueTooLarge(
@@ -75,7 +94,7 @@ def message(given: Any, codec: Codec, to: bytes, headers_bytes: int = 0) -> byte
     return packed
 
 
-def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
+def headers(given: Any, to: bytes) -> tuple[dict[str, Any] | None, int]:
     """A message's headers, text to text, bytes or a number; and about how many bytes they take."""
     if given is None:
         return None, 0
@@ -91,6 +110,7 @@ def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
             )
         plain[text(name)], content_bytes = _header(name, content)
         size += len(name) + content_bytes
+    check_headers(plain, to)
     return plain, size
 
 
@@ -182,7 +202,9 @@ def update(request: Any, codec: Codec) -> UpdateRequest:
         case DeleteRange():
             return DeleteRange(*span(request.start, request.end))
         case Accounting():
-            return Accounting(key(request.key), _deltas(request.deltas))
+            checked, deltas = key(request.key), _deltas(request.deltas)
+            check_accounting(checked, deltas)
+            return Accounting(checked, deltas)
     raise TypeError(
         "an update is one of Put, Increment, Delete, DeleteRange and Accounting, not "
         f"{type(request).__name__}"

@@ -46,6 +46,7 @@ from postroom.messaging.requests import Reaped as ReapedMessages
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import (
+    Accounting,
     Committed,
     CommitTransaction,
     Delete,
@@ -332,13 +333,13 @@ class Transaction:
         Args:
             key: the recipient; it need not exist.
             value: the payload, 1 MiB at most, headers included.
-            headers: text to text, bytes, numbers, bools or ``None``.
+            headers: text to text, bytes, numbers, bools or ``None``; 64 KiB at most.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now.
         """
         self._check_open()
-        extra, extra_bytes = arguments.headers(headers)
         key = arguments.key(key)
+        extra, extra_bytes = arguments.headers(headers, key)
         payload = arguments.message(value, self._codec, key, extra_bytes)
         due = (
             0
@@ -550,6 +551,8 @@ def _size(request: Any) -> int:
     match request:
         case Put(key=key, value=value):
             return len(key) + len(value)
+        case Accounting(key=key, deltas=deltas):
+            return 2 * len(key) + sum(map(len, deltas))
         case _ if hasattr(request, "key"):
             return 2 * len(request.key)
     return len(request.start) + len(request.end or b"")

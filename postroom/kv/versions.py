@@ -29,6 +29,8 @@ TOMBSTONE_KIND: Final = b"\x02"
 PAYLOAD: Final = 9
 """Where the payload of a version begins."""
 
+UNBOUNDED: Final = 1 << 62
+
 FOREVER: Final = b"\xff" * 8
 """A timestamp after all others, as stored: reading at it reads the newest."""
 
@@ -39,10 +41,13 @@ _Heads: TypeAlias = Generator[tuple[bytes, bytes], None, bytes | None]
 
 
 class Page(NamedTuple):
-    """A part of a scan: its pairs, and where the next part goes on (``None``: nothing is left)."""
+    """A part of a scan: its pairs, where the next part goes on (``None``: nothing is left), and how
+    many keys were visited for it.
+    """
 
     pairs: list[tuple[bytes, bytes]]
     resume: bytes | None
+    steps: int = 0
 
 
 def payload(version: bytes | None) -> bytes | None:
@@ -83,12 +88,21 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     pairs_max: int,
     bytes_max: int,
     reverse: bool = False,
+    steps_max: int = UNBOUNDED,
 ) -> Page:
-    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size."""
+    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size.
+
+    Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
+    is, however little it holds.
+    """
     pairs: list[tuple[bytes, bytes]] = []
-    size = 0
+    size = steps = 0
     key_from, end_of_key = 1, keys.END_OF_KEY
-    for head, newest in _heads(reader, start, end, reverse=reverse):
+    for head, newest in heads(reader, start, end, reverse=reverse):
+        steps += 1
+        if steps > steps_max:
+            before = keys.user_key(head)
+            return Page(pairs, before + b"\x00" if reverse else before, steps)
         version = newest if newest[1:PAYLOAD] <= at else visible(reader, head, newest, at)
         if version is None or version[0] != VALUE:
             continue
@@ -96,14 +110,14 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
         if b"\x00" in key:
             key = keys.unescape(key)
         if len(pairs) >= pairs_max or size >= bytes_max:
-            return Page(pairs, pairs[-1][0] if reverse else key)
+            return Page(pairs, pairs[-1][0] if reverse else key, steps)
         value = version[PAYLOAD:]
         size += len(key) + len(value)
         pairs.append((key, value))
-    return Page(pairs, None)
+    return Page(pairs, None, steps)
 
 
-def _heads(
+def heads(
     reader: Reader, start: bytes, end: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """The heads in a span, seeking past what else the keys hold."""
@@ -145,27 +159,29 @@ def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
     return None
 
 
-def changed_since(reader: Reader, start: bytes, end: bytes | None, since: bytes) -> bytes | None:
-    """A user key in ``[start, end)`` with a version after ``since`` (8 bytes), if there is one."""
-    for head, newest in _heads(reader, start, end, reverse=False):
-        if newest[1:PAYLOAD] > since:
-            return keys.user_key(head)
-    return None
+def changed_since(
+    reader: Reader, start: bytes, end: bytes | None, since: bytes
+) -> Iterator[bytes | None]:
+    """Goes through the user keys in ``[start, end)``: yields ``None`` for each, or the key itself
+    if it has a version after ``since`` (8 bytes).
+    """
+    for head, newest in heads(reader, start, end, reverse=False):
+        yield keys.user_key(head) if newest[1:PAYLOAD] > since else None
 
 
 def changes(
     reader: Reader, start: bytes, end: bytes | None, after: bytes
-) -> list[tuple[bytes, bytes, bytes | None]]:
-    """All versions after ``after`` in ``[start, end)``: (timestamp, key, value), oldest first."""
-    found = []
-    for head, newest in _heads(reader, start, end, reverse=False):
+) -> Iterator[tuple[bytes, bytes, bytes | None] | None]:
+    """The versions after ``after`` in ``[start, end)``, as (timestamp, key, value): key by key, the
+    newest of each key first. Yields ``None`` for each key or version that is none of them.
+    """
+    for head, newest in heads(reader, start, end, reverse=False):
         if newest[1:PAYLOAD] <= after:
+            yield None
             continue
         key = keys.user_key(head)
-        found.append((newest[1:PAYLOAD], key, payload(newest)))
+        yield newest[1:PAYLOAD], key, payload(newest)
         for _, version in reader.iterate(head[:-1] + keys.HISTORY, head[:-1] + keys.INBOX):
             if version[1:PAYLOAD] <= after:
                 break
-            found.append((version[1:PAYLOAD], key, payload(version)))
-    found.sort(key=lambda change: change[:2])
-    return found
+            yield version[1:PAYLOAD], key, payload(version)

@@ -6,6 +6,9 @@
        ▲                                                                           │
        └──────────── half of them at a time, if the command is too large ──────────┘
 
+What takes more steps than a turn has (:mod:`.evaluation`) goes on with the next turn, in the same
+proposal: until it is made, those that come later wait, and reads see the store as of before it.
+
 Evaluation has no effect but in memory; what it comes to takes place when the group has replicated
 and applied it.
 """
@@ -14,17 +17,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Final
+from collections.abc import Generator
+from types import GeneratorType
+from typing import Any, Final
 
 from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
 from postroom.ranges.calls import Call, Command, Proposal, Result
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.registry import Registry
 from postroom.ranges.tenure import Tenure
 
@@ -47,6 +52,8 @@ class Batcher:
         queue: the calls that somebody waits for.
         upkeep: the others, which are evaluated after them.
         refusal: what urgent calls are told instead of being evaluated, if anything.
+        before: while an evaluation goes over several turns: a timestamp before it, and not before
+            anything that was read until it began; else 0.
     """
 
     def __init__(
@@ -67,6 +74,9 @@ class Batcher:
         self._tenure = tenure
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         self._requests_max = _REQUESTS_MAX
+        self._making: tuple[Evaluation, list[Result]] | None = None
+        self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
+        self.before = 0
 
     def evaluate(self, last_commit: int) -> Proposal | None:
         """One proposal of what waits.
@@ -76,13 +86,17 @@ class Batcher:
 
         Returns:
             A proposal. If its command writes nothing there is nothing to replicate, only results.
-            ``None``: it was too large, the calls wait again, and the next one will be smaller.
+            ``None``: it goes on with the next turn; or it was too large, the calls wait again, and
+            the next one will be smaller.
         """
-        ctx = Evaluation(self._cache, self._range_id, last_commit)
-        results: list[Result] = []
-        self._evaluate_calls(ctx, self.queue, results)
-        if self.upkeep:
-            self._evaluate_calls(ctx, self.upkeep, results)
+        ctx, results = self._making or (Evaluation(self._cache, self._range_id, last_commit), [])
+        ctx.steps_before += ctx.steps
+        ctx.steps = 0
+        if not self._evaluate_some(ctx, results):
+            self._making = ctx, results
+            self.before = self.before or ctx.began - 1
+            return None
+        self._making, self.before = None, 0
         try:
             self._complete(ctx)
         except Exception as error:
@@ -97,11 +111,57 @@ class Batcher:
         until = self._tenure.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until)
 
+    def abandon(self) -> list[Call]:
+        """What goes over several turns is given up; answers whose requests it was."""
+        if self._making is None:
+            return []
+        calls = [call for call, _, _ in self._making[1]]
+        if self._unfinished is not None:
+            calls.append(self._unfinished[0])
+            self._unfinished[1].close()
+        self._making, self._unfinished, self.before = None, None, 0
+        return calls
+
+    def _evaluate_some(self, ctx: Evaluation, results: list[Result]) -> bool:
+        """As much as a turn has room for; whether no request is left half-way."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            self._go_on(ctx, *unfinished, results)
+        for queue in (self.queue, self.upkeep):
+            if queue and not self._is_half_way():
+                self._evaluate_calls(ctx, queue, results)
+        return not self._is_half_way()
+
+    def _is_half_way(self) -> bool:
+        return self._unfinished is not None
+
+    def _go_on(
+        self,
+        ctx: Evaluation,
+        call: Call,
+        going_on: Generator[None, None, Any],
+        results: list[Result],
+    ) -> None:
+        """Evaluate a long request to its end, or to that of the turn."""
+        try:
+            next(going_on)
+            if ctx.steps_before + ctx.steps > TRANSACTION_STEPS_MAX:
+                going_on.close()
+                raise _too_many_steps()
+        except StopIteration as stop:
+            ctx.accept()
+            results.append((call, stop.value, None))
+        except Exception as error:
+            ctx.reject()
+            results.append((call, None, error))
+        else:
+            self._unfinished = call, going_on
+
     def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
         commands, now, room = self._registry.commands, self._clock.now, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
-        while queue and ctx.bytes < PROPOSAL_BYTES_MAX and room:
+        while queue and room and not (ctx.is_used_up() or ctx.is_full()):
             call = queue.popleft()
             room -= 1
             if call.cancelled:
@@ -110,11 +170,17 @@ class Batcher:
                 results.append((call, None, self.refusal))
                 continue
             ctx.begin(now())
+            ctx.steps += 1
             try:
                 answer = commands[type(call.request)](ctx, call.request)
             except Exception as error:
                 ctx.reject()
                 results.append((call, None, error))
+                continue
+            if type(answer) is GeneratorType:
+                self._go_on(ctx, call, answer, results)
+                if self._unfinished is not None:
+                    return
             else:
                 ctx.accept()
                 results.append((call, answer, None))
@@ -142,11 +208,7 @@ class Batcher:
         """
         if len(results) == 1:
             self._requests_max = _REQUESTS_MAX
-            return self._nothing([(results[0][0], None, TransactionTooLarge(
-                "with what it overwrites or moves, the transaction comes to more than the "
-                f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
-                "smaller transactions"
-            ))], last_commit)  # fmt: skip
+            return self._nothing([(results[0][0], None, too_much_moved())], last_commit)
         self._requests_max = len(results) // 2
         for call, _, _ in reversed(results):
             (self.queue if call.urgent else self.upkeep).appendleft(call)
@@ -154,3 +216,11 @@ class Batcher:
 
     def _nothing(self, results: list[Result], last_commit: int) -> Proposal:
         return Proposal(Command(self._tenure.lease.sequence, {}), results, [], last_commit)
+
+
+def _too_many_steps() -> TransactionTooLarge:
+    return TransactionTooLarge(
+        f"checking what the transaction read, and doing what it writes, takes more than "
+        f"{TRANSACTION_STEPS_MAX} steps; nothing was changed: do the work in smaller transactions, "
+        "or read at a timestamp outside of it (db.snapshot())"
+    )

@@ -7,6 +7,9 @@
                             all that wait, in order,      replicated   raw writes, applied
                             into one proposal                          index, in one write set
 
+A turn reads and evaluates a bounded number of steps (:mod:`.evaluation`): what has more to do goes
+on with the next one.
+
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
 whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
 is under way; what arrives meanwhile goes together into the next one (:mod:`.batch`). That is the
@@ -27,7 +30,8 @@ Left out here: several ranges (intents, splits), reads on followers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from types import GeneratorType
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Error, Unavailable
@@ -117,7 +121,8 @@ class Replica:
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
         self.state = RangeState(range_id, stored, self._cache, registry, self._tenure, self)
         self._blocked: list[Call] = []
-        self._without_lease: list[Call] = []
+        self._without_lease: deque[Call] = deque()
+        self._long_reads: deque[tuple[Call, Generator[None, None, Any]]] = deque()
         self._parked: dict[object, list[Call]] = {}
         self._proposal: Proposal | None = None
         self._generation = 0
@@ -153,6 +158,10 @@ class Replica:
             if waiting and call in waiting:
                 waiting.remove(call)
                 return True
+        for each in self._long_reads:
+            if each[0] is call:
+                self._long_reads.remove(each)
+                return True
         return False
 
     def wake(self, tokens: list[object]) -> None:
@@ -181,23 +190,64 @@ class Replica:
     def _read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         view = self._view
         view.now = now = self._clock.now()
-        if not self._tenure.serves(now):
+        if view.is_used_up() or not self._tenure.serves(now):
             self._without_lease.append(call)
             self._host.wake(urgent=True)
             return
+        view.steps += 1
+        view.before = before = self._batcher.before
+        if before:
+            view.now = before
         try:
+            if before and getattr(call.request, "timestamp", 0) > before:
+                raise Blocked  # what is under evaluation may be seen from there
             answer = evaluator(view, call.request)
+            if type(answer) is GeneratorType:
+                self._go_on(call, answer)
+                return
         except Blocked:
             self._blocked.append(call)
         except MustWait as wait:
-            call.token = wait.token
-            self._parked.setdefault(wait.token, []).append(call)
-            if wait.until:
-                self._host.wake_at(wait.until, wait.token)
+            self._park(call, wait)
         except Exception as error:
             call.complete(None, error)
         else:
             call.complete(answer, None)
+
+    def _park(self, call: Call, wait: MustWait) -> None:
+        call.token = wait.token
+        self._parked.setdefault(wait.token, []).append(call)
+        if wait.until:
+            self._host.wake_at(wait.until, wait.token)
+
+    def _go_on(self, call: Call, reading: Generator[None, None, Any]) -> None:
+        """Read to the end, or to that of the turn."""
+        try:
+            next(reading)
+        except StopIteration as stop:
+            call.complete(stop.value, None)
+        except Blocked:
+            self._blocked.append(call)
+        except MustWait as wait:
+            self._park(call, wait)
+        except Exception as error:
+            call.complete(None, error)
+        else:
+            self._long_reads.append((call, reading))
+            self._host.wake(urgent=True)
+
+    def _read_on(self) -> None:
+        """A turn's share of reads: first those that have waited for one, then the long ones."""
+        for _ in range(len(self._without_lease)):
+            if self._view.is_used_up():
+                return
+            self._submit_again([self._without_lease.popleft()])
+        for _ in range(len(self._long_reads)):
+            if self._view.is_used_up():
+                return
+            call, reading = self._long_reads.popleft()
+            if not call.cancelled:
+                self._go_on(call, reading)
 
     def try_get(self, request: Get) -> Value | None:
         """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
@@ -256,7 +306,10 @@ class Replica:
         return self._has_work() and not self._must_wait_for_lease()
 
     def _has_work(self) -> bool:
-        return bool(self._queue or self._upkeep or self._without_lease or self._wants_lease)
+        return bool(
+            self._queue or self._upkeep or self._without_lease or self._wants_lease
+            or self._long_reads or self._batcher.before
+        )  # fmt: skip
 
     def next_deadline(self) -> float | None:
         """When ``evaluate`` has something to do without being woken; ``None``: never."""
@@ -268,6 +321,7 @@ class Replica:
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
+        self._view.steps = 0
         if not self.wants_turn():
             return
         if not self.group.is_leader:
@@ -278,7 +332,7 @@ class Replica:
             self._ask_for_lease()
         else:
             self._take_offers()
-            self._submit_again(_taken(self._without_lease))
+            self._read_on()
             self._propose_queued()
 
     def _must_wait_for_lease(self) -> bool:
@@ -293,10 +347,14 @@ class Replica:
         proposal = self._batcher.evaluate(self.last_commit)
         if proposal is None:
             self._host.wake(urgent=True)
-        elif proposal.command.writes:
+            return
+        if proposal.command.writes:
             self._start(proposal)
-        else:
-            self._finish(proposal.results, proposal.after)
+            return
+        self._finish(proposal.results, proposal.after)
+        self._submit_again(_taken(self._blocked))
+        if self.wants_turn():
+            self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
     def _ask_for_lease(self) -> None:
         """For the same lease again, if it has lapsed; or for the next one."""
@@ -361,7 +419,13 @@ class Replica:
             self._host.on_serving(False)
         parked = [call for waiting in self._parked.values() for call in waiting]
         self._parked = {}
-        self._turn_away_calls([*parked, *_taken(self._blocked)])
+        self._turn_away_calls([*parked, *_taken(self._blocked), *self._given_up()])
+
+    def _given_up(self) -> list[Call]:
+        """What goes over several turns: under another lease it would be something else."""
+        reading = [call for call, _ in self._long_reads]
+        self._long_reads.clear()
+        return [*reading, *self._batcher.abandon()]
 
     def on_leadership(self, leads: bool, term: int) -> None:
         """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
@@ -408,7 +472,7 @@ class Replica:
             self._fail(proposal, outcome)
         self._submit_again(_taken(self._blocked))
         if self.wants_turn():
-            self._host.wake(urgent=bool(self._queue or self._without_lease))
+            self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
     def _finish(self, results: list[Result], after: list[Callable[[], None]]) -> None:
         for act in after:
@@ -451,6 +515,7 @@ class Replica:
         self._parked = {}
         for calls in (self._queue, self._upkeep, self._without_lease, self._blocked):
             parked += _taken(calls)
+        parked += self._given_up()
         for call in parked:
             call.complete(None, error)
 

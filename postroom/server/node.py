@@ -179,7 +179,7 @@ class Node:
         evaluators.register(registry)
         reads = Reads(locks, protections)
         reads.register(registry)
-        Committer(registry.writes, self.clock.now).register(registry)
+        Committer(registry, self.clock.now).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
         ChangeFeed(lambda: replica.last_commit, protections).register(registry)
