@@ -16,6 +16,7 @@ from postroom.client.values import (
     Message,
     NodeInfo,
     Reaped,
+    ServiceInfo,
     Status,
     integer,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "Put",
     "Reaped",
     "Retryable",
+    "ServiceInfo",
     "Snapshot",
     "SnapshotTooOld",
     "Status",

@@ -229,6 +229,22 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
     installing: bool
 
 
+class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
+    """What a service of the leaseholder is doing.
+
+    Attributes:
+        name: dispatcher, executor, collector or keeper.
+        running: false while it pauses after a failure; and on a node that does not serve.
+        failures: how often it has failed under this lease, until it was sound for a minute.
+        trouble: why it failed last.
+    """
+
+    name: str
+    running: bool
+    failures: int = 0
+    trouble: str = ""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     """What a node says of itself, without asking anybody.
 
@@ -238,6 +254,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         serves: whether it holds the lease.
         peers: what it knows of the others, if it leads.
         clock_offset_seconds: how far its wall clock is ahead of those of most others.
+        services: those of the leaseholder, if it is that.
     """
 
     node_id: int
@@ -252,6 +269,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     disk_bytes: int
     free_bytes: int
     clock_offset_seconds: float
+    services: tuple[ServiceStatus, ...] = ()
 
 
 __all__: list[Any] = [
@@ -265,6 +283,7 @@ __all__: list[Any] = [
     "PeerStatus",
     "ReadNodes",
     "RetireNode",
+    "ServiceStatus",
     "decode",
     "founding_writes",
     "nodes_key",

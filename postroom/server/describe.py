@@ -33,6 +33,7 @@ def describe(node: Node) -> NodeStatus:
         node.engine.approximate_bytes(b"", keys.DATA_END),
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
+        node.services.status() if node.replica.serves else (),
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.values import Status
+from postroom.client.values import Status, service_infos
 from postroom.kv import keys
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
@@ -88,6 +88,7 @@ class _StatusReader:
             Timestamp(self._driver.now()),
             node.engine.approximate_bytes(b"", keys.DATA_END),
             counters,
+            services=service_infos(node.services.status()),
         )
 
 

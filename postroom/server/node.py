@@ -205,12 +205,12 @@ class Node:
             self.upkeep, self.tasks.sleep, now, last_commit,
             options.gc_ttl_seconds, options.gc_interval_seconds,
         )  # fmt: skip
-        begin = [
-            dispatcher(self.upkeep, deliveries, *moving).run,
-            executor(self.upkeep, executions, *moving).run,
-            collector.run,
-            Keeper(self, replica.group, self._nodes_changed).run,
-        ]
+        begin = {
+            "dispatcher": dispatcher(self.upkeep, deliveries, *moving).run,
+            "executor": executor(self.upkeep, executions, *moving).run,
+            "collector": collector.run,
+            "keeper": Keeper(self, replica.group, self._nodes_changed).run,
+        }
         return Services(self.tasks, begin)
 
     # --- what drivers call

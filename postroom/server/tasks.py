@@ -83,7 +83,7 @@ class Tasks:
     """
 
     def __init__(self, monotonic: Callable[[], float], wake: Callable[[], None]) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._wake = wake
         self._ready: deque[Coroutine[Any, Any, None]] = deque()
         self._timers: list[tuple[float, int, Pending]] = []
@@ -106,7 +106,7 @@ class Tasks:
 
     def at(self, seconds: float, pending: Pending) -> None:
         """Complete ``pending`` after a time, unless it is by then."""
-        due = self._monotonic() + seconds
+        due = self.monotonic() + seconds
         heapq.heappush(self._timers, (due, next(self._numbers), pending))
 
     async def sleep(self, seconds: float) -> None:
@@ -119,7 +119,7 @@ class Tasks:
         """Complete timers that are due, and step every task that is ready."""
         timers = self._timers
         if timers:
-            now = self._monotonic()
+            now = self.monotonic()
             while timers and (timers[0][2].done or timers[0][0] <= now):
                 heapq.heappop(timers)[2].complete(None)
         while self._ready and not self._stopped:
@@ -147,8 +147,9 @@ class Tasks:
             self._alive.pop(coroutine, None)
             return
         except Exception:
-            # A service that fails for a reason it does not know stays stopped, for all to see.
-            _log.critical("a service of the node has stopped", exc_info=True)
+            # Services begin again by themselves; whatever else runs here should not have failed.
+            self._alive.pop(coroutine, None)
+            _log.critical("a task of the node has stopped", exc_info=True)
             return
         pending.callback = lambda: self._resume(coroutine)
 
