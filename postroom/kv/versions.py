@@ -174,6 +174,8 @@ def changes(
 ) -> Iterator[tuple[bytes, bytes, bytes | None] | None]:
     """The versions after ``after`` in ``[start, end)``, as (timestamp, key, value): key by key, the
     newest of each key first. Yields ``None`` for each key or version that is none of them.
+
+    May be gone through slowly: what is written meanwhile is seen or not, and nothing twice.
     """
     for head, newest in heads(reader, start, end, reverse=False):
         if newest[1:PAYLOAD] <= after:
@@ -184,4 +186,5 @@ def changes(
         for _, version in reader.iterate(head[:-1] + keys.HISTORY, head[:-1] + keys.INBOX):
             if version[1:PAYLOAD] <= after:
                 break
-            yield version[1:PAYLOAD], key, payload(version)
+            if version[1:PAYLOAD] < newest[1:PAYLOAD]:  # else it was the head a moment ago
+                yield version[1:PAYLOAD], key, payload(version)

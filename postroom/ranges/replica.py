@@ -344,6 +344,8 @@ class Replica:
         return self._tenure.may_ask_at(self.group.entries_received_at) > self._monotonic()
 
     def _propose_queued(self) -> None:
+        if not (self._queue or self._upkeep or self._batcher.before):
+            return
         proposal = self._batcher.evaluate(self.last_commit)
         if proposal is None:
             self._host.wake(urgent=True)
@@ -351,7 +353,7 @@ class Replica:
         if proposal.command.writes:
             self._start(proposal)
             return
-        self._finish(proposal.results, proposal.after)
+        self._tell(proposal.results, proposal.after)
         self._submit_again(_taken(self._blocked))
         if self.wants_turn():
             self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
@@ -463,7 +465,7 @@ class Replica:
         if applied:
             self.last_commit = proposal.last_commit
             self._tenure.granted(proposal.lease_until)
-            self._finish(proposal.results, proposal.after)
+            self._tell(proposal.results, [*proposal.after, lambda: self.wake([TOKEN])])
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
             # below what a read would be served at: not under this lease.
@@ -474,10 +476,9 @@ class Replica:
         if self.wants_turn():
             self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
-    def _finish(self, results: list[Result], after: list[Callable[[], None]]) -> None:
+    def _tell(self, results: list[Result], after: list[Callable[[], None]]) -> None:
         for act in after:
             act()
-        self.wake([TOKEN])
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)

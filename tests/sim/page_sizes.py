@@ -22,7 +22,7 @@ def drawn_page_sizes(randomness: Random) -> Iterator[None]:
     pairs = randomness.choice([1, 2, 5, pages.PAIRS_PER_PAGE])
     list_bytes = randomness.choice([1, 100, 400, pages.LIST_BYTES_PER_PAGE])
     with (
-        patch.multiple(limits, **_turns(randomness)),
+        patch.multiple(limits, **_turns(randomness), REQUEST_SECONDS=limits.REQUEST_SECONDS),
         patch.object(pages, "PAIRS_PER_PAGE", pairs),
         patch.object(pages, "LIST_BYTES_PER_PAGE", list_bytes),
     ):
