@@ -9,9 +9,36 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+from postroom.errors import Unavailable
 
 T = TypeVar("T")
+
+REFUSED_SECONDS_FIRST: Final = 0.05
+REFUSED_SECONDS_MAX: Final = 2.0
+"""How long who was refused waits before trying again; doubled each time."""
+
+
+async def send_patiently(sender: Sender, request: Any) -> Any:
+    """The answer to ``request``, which is sent again while the store has no room for it.
+
+    Raises:
+        Unavailable: it had none for ``patience_seconds``; or it has stopped, which it says by
+            asking for a longer pause than ``REFUSED_SECONDS_MAX``.
+    """
+    give_up = sender.monotonic() + sender.patience_seconds
+    pause = REFUSED_SECONDS_FIRST
+    while True:
+        try:
+            return await sender.send(request)
+        except Unavailable as refusal:
+            wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
+            is_over = sender.monotonic() + wait > give_up
+            if is_over or refusal.retry_after > REFUSED_SECONDS_MAX:
+                raise
+        await sender.sleep(wait)
+        pause = min(2 * pause, REFUSED_SECONDS_MAX)
 
 
 class Sender(Protocol):
@@ -19,9 +46,12 @@ class Sender(Protocol):
 
     Attributes:
         random: for back-off and ids.
+        patience_seconds: for how long the client itself tries again what was refused for now; 0 if
+            the sender sees to that.
     """
 
     random: random.Random
+    patience_seconds: float
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``, to be awaited once.

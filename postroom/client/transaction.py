@@ -20,7 +20,7 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.codec import Codec
 from postroom.client.pages import pages, stored_values
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, send_patiently
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -434,7 +434,8 @@ class Transaction:
             self._commit_timestamp = self._read_timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
         try:
-            reply: Committed = await self._sender.send(self._commit_request(writes))
+            request = self._commit_request(writes)
+            reply: Committed = await send_patiently(self._sender, request)
         except CommitUnknown:
             self._unknown = True
             raise

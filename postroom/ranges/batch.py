@@ -30,6 +30,7 @@ from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
 from postroom.ranges.calls import Call, Command, Proposal, Result
 from postroom.ranges.evaluation import Evaluation, too_much_moved
+from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.registry import Registry
 from postroom.ranges.tenure import Tenure
 
@@ -49,7 +50,7 @@ class Batcher:
         tenure: the lease under which commands are good; it is extended along with them.
 
     Attributes:
-        queue: the calls that somebody waits for.
+        queue: the calls that somebody waits for; all clients have their turns.
         upkeep: the others, which are evaluated after them.
         refusal: what urgent calls are told instead of being evaluated, if anything.
         before: while an evaluation goes over several turns: a timestamp before it, and not before
@@ -64,7 +65,7 @@ class Batcher:
         clock: HybridLogicalClock,
         tenure: Tenure,
     ) -> None:
-        self.queue: deque[Call] = deque()
+        self.queue = FairQueue()
         self.upkeep: deque[Call] = deque()
         self.refusal: Unavailable | None = None
         self._range_id = range_id
@@ -127,9 +128,10 @@ class Batcher:
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             self._go_on(ctx, *unfinished, results)
-        for queue in (self.queue, self.upkeep):
-            if queue and not self._is_half_way():
-                self._evaluate_calls(ctx, queue, results)
+        if self.queue and not self._is_half_way():
+            self._evaluate_calls(ctx, self.queue, results)
+        if self.upkeep and not self._is_half_way():
+            self._evaluate_calls(ctx, self.upkeep, results)
         return not self._is_half_way()
 
     def _is_half_way(self) -> bool:
@@ -157,7 +159,9 @@ class Batcher:
         else:
             self._unfinished = call, going_on
 
-    def _evaluate_calls(self, ctx: Evaluation, queue: deque[Call], results: list[Result]) -> None:
+    def _evaluate_calls(
+        self, ctx: Evaluation, queue: deque[Call] | FairQueue, results: list[Result]
+    ) -> None:
         commands, now, room = self._registry.commands, self._clock.now, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less

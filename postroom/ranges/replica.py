@@ -45,6 +45,7 @@ from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher
 from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
 from postroom.ranges.evaluation import Blocked, MustWait, View
+from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Get, ReleaseLocks, Value
@@ -91,6 +92,7 @@ class Replica:
         state: the state machine of the replica's group.
         failed: what everybody is told, once the node has stopped.
         last_commit: the timestamp of the last commit that is applied.
+        on_room: called with each turn: there is room for reads again.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Replica:
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
         self._wants_lease = False
+        self.on_room: Callable[[], None] = lambda: None
         self._hands_over: Callable[[], None] | None = None
         self._is_handing_over = False
         registry.observers[self._lease_key] = self._observe_lease
@@ -175,6 +178,11 @@ class Replica:
             tokens = release(transaction_id)
             if tokens:
                 self.wake(tokens)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether reads have had their share of this turn; those that come wait for the next."""
+        return self._view.is_used_up()
 
     def refuse(self, refusal: Unavailable | None) -> None:
         """What those who want to write are told from now on; ``None``: they are served."""
@@ -322,6 +330,7 @@ class Replica:
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
         self._view.steps = 0
+        self.on_room()
         if not self.wants_turn():
             return
         if not self.group.is_leader:
@@ -539,7 +548,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: list[Call] | deque[Call]) -> list[Call]:
+def _taken(calls: list[Call] | deque[Call] | FairQueue) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()

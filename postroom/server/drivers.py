@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from postroom.errors import Error, Invalid
+from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Get
@@ -102,6 +103,7 @@ class AsyncioDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
+        self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
@@ -235,6 +237,7 @@ class ThreadDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
+        self.patience_seconds = REQUEST_SECONDS
         self._lock = threading.Lock()
         self._driving = False
         self._waiting: dict[_ThreadAnswer, None] = {}

@@ -166,6 +166,7 @@ class HandDriver:
     def __init__(self, clock: HandClock, random: Random) -> None:
         self.random = random
         self.closed = False
+        self.patience_seconds = 0.0
         self._clock = clock
         self._woken = False
         self._timed: list[_Waiting] = []

@@ -81,6 +81,7 @@ class SimulatedSender:
     def __init__(self, world: World, randomness: Random) -> None:
         self.world = world
         self.random = randomness
+        self.patience_seconds = 0.0
         self.is_dead = False
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from postroom.errors import Unavailable
+
 if TYPE_CHECKING:
     from postroom.client.remote.link import Link
 
@@ -24,6 +26,8 @@ class RemoteCall:
         was_sent: an attempt may have reached a node.
         maybe: an attempt may have taken effect, or may yet.
         adrift: attempts that were lost on their way, as (node, link): they may be evaluated yet.
+        refused: what it was told by a node that has too much to do; it is sent again.
+        refusals: how often it was.
         withdrawn: it was told to the node that it is not wanted any more; its word is awaited.
     """
 
@@ -35,6 +39,8 @@ class RemoteCall:
         "link",
         "maybe",
         "number",
+        "refusals",
+        "refused",
         "request",
         "timeout_seconds",
         "waits",
@@ -55,6 +61,8 @@ class RemoteCall:
         self.maybe = False
         self.adrift: list[tuple[int, int]] = []
         self.withdrawn = False
+        self.refusals = 0
+        self.refused: Unavailable | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """The answer, or why there is none. Called once."""
