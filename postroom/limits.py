@@ -57,6 +57,8 @@ TRANSACTION_STEPS_MAX: Final = 1_000_000
 write wait for it."""
 DELETED_AT_ONCE_MAX: Final = 2000
 """A deferred ``DeleteRange`` removes so many keys in one step."""
+INBOXES_LISTED_MAX: Final = 10_000
+"""Of one span, by one request."""
 EXPANSION_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more updates join a step of the executor whose sums take so much already."""
 EXPANSION_METRICS_MAX: Final = 16_384

@@ -106,33 +106,42 @@ class DeadLetters:
     def replay(self, ctx: Evaluation, request: ReplayDeadLetters) -> Generator[None, None, int]:
         """``ReplayDeadLetters``."""
         replayed, size_before = 0, ctx.bytes
-        for id_, record in self._take(ctx, request.ids):
-            if record.update is not None:
-                self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
-            elif record.message is not None:
-                self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
-            ctx.count("dead", -1)
-            replayed += 1
-            check_size(ctx.bytes - size_before, "replay fewer dead letters at a time")
+        for taken in self._take(ctx, request.ids):
+            if taken is not None:
+                self._put_back(ctx, *taken)
+                replayed += 1
+                check_size(ctx.bytes - size_before, "replay fewer dead letters at a time")
             if ctx.is_used_up():
                 yield
         return replayed
 
+    def _put_back(self, ctx: Evaluation, id_: bytes, record: DeadLetterRecord) -> None:
+        if record.update is not None:
+            self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
+        elif record.message is not None:
+            self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
+        ctx.count("dead", -1)
+
     def discard(self, ctx: Evaluation, request: DiscardDeadLetters) -> Generator[None, None, int]:
         """``DiscardDeadLetters``."""
         discarded = 0
-        for _ in self._take(ctx, request.ids):
-            discarded += 1
+        for taken in self._take(ctx, request.ids):
+            discarded += taken is not None
             if ctx.is_used_up():
                 yield
         ctx.count("discarded", discarded)
         return discarded
 
-    def _take(self, ctx: Evaluation, ids: list[bytes]) -> Iterator[tuple[bytes, DeadLetterRecord]]:
+    def _take(
+        self, ctx: Evaluation, ids: list[bytes]
+    ) -> Iterator[tuple[bytes, DeadLetterRecord] | None]:
+        """Takes out what is there of ``ids``; ``None`` for each that is not."""
         for id_ in ids:
             ctx.steps += 1
             stored = ctx.get(self._prefix + id_)
-            if stored is not None:
-                ctx.writes[self._prefix + id_] = None
-                ctx.grow(len(self._prefix) + len(id_))
-                yield id_, _records.decode(stored)
+            if stored is None:
+                yield None
+                continue
+            ctx.writes[self._prefix + id_] = None
+            ctx.grow(len(self._prefix) + len(id_))
+            yield id_, _records.decode(stored)

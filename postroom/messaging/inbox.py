@@ -19,11 +19,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroom.errors import TransactionConflict, shorten
+from postroom.errors import Invalid, TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
-from postroom.limits import READ_BYTES_MAX, TRANSACTION_SECONDS_MAX
+from postroom.limits import INBOXES_LISTED_MAX, READ_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.messaging.claims import Claims
 from postroom.messaging.pages import LIST_MAX, fill
 from postroom.messaging.requests import (
@@ -231,8 +231,12 @@ class Inboxes:
         return Peeked(found, False, at)
 
     def list_inboxes(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
-        """``ListInboxes``: goes through the index of the span, over as many turns as it takes."""
-        inboxes_max = min(request.inboxes_max, LIST_MAX)
+        """``ListInboxes``: goes through the index of the span, over as many turns as it takes.
+
+        Raises:
+            Invalid: there are more than were asked for, and that was more than one answer holds.
+        """
+        inboxes_max = min(request.inboxes_max, INBOXES_LISTED_MAX)
         first: list[_Waiting] = []
         start = request.start
         while inboxes_max:
@@ -244,6 +248,11 @@ class Inboxes:
                 waiting = _Waiting((mail.oldest, raw, mail.messages))
                 if len(first) < inboxes_max:
                     heapq.heappush(first, waiting)
+                elif request.inboxes_max > inboxes_max:
+                    raise Invalid(
+                        f"the span has more than {inboxes_max} inboxes with mail, which is as many "
+                        "as one request lists: list parts of it, or give a lower limit"
+                    )
                 elif first[0] < waiting:
                     heapq.heapreplace(first, waiting)
                 if view.is_used_up():

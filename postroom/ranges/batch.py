@@ -127,9 +127,10 @@ class Batcher:
         """As much as a turn has room for; whether no request is left half-way."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
+            # Those that come later make the next proposal: else this one might never be made.
             self._go_on(ctx, *unfinished, results)
-        if self.queue and not self._is_half_way():
-            self._evaluate_calls(ctx, self.queue, results)
+            return not self._is_half_way()
+        self._evaluate_calls(ctx, self.queue, results)
         if self.upkeep and not self._is_half_way():
             self._evaluate_calls(ctx, self.upkeep, results)
         return not self._is_half_way()

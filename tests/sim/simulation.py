@@ -28,6 +28,7 @@ from tests.sim import checkers
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
+from tests.sim.service_rules import check_services
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.ledger import Ledger
@@ -35,6 +36,7 @@ from tests.sim.workloads.lists import Lists
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.spans import Spans
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import Task, World
@@ -47,6 +49,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Reapers,
     Ring,
     Seats,
+    Spans,
     Watchers,
 )
 STEPS: Final = 2500
@@ -288,6 +291,8 @@ class Simulation:
         world = self.world
         for workload in self.workloads:
             world.run(workload.check(self._database))
+        assert world.host.node is not None
+        check_services(world.host.node.describe())
         content = checkers.check(world.host.disk.content)
         self.history.check(content)
         self._check_status(world.run(_counters(self._database)), content)
