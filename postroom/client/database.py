@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from postroom.client import arguments
 from postroom.client.codec import Codec
 from postroom.client.pages import pages, stored_letters, stored_messages, stored_values
-from postroom.client.sender import Sender, send_patiently
+from postroom.client.sender import Sender, send_again
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Status
 from postroom.errors import CommitUnknown, ConditionFailed, NotInTransaction, Retryable, Unavailable
@@ -275,7 +275,10 @@ class Database:
         request = CommitTransaction(
             self._next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
         )
-        reply: Committed = await send_patiently(sender, request)
+        try:
+            reply: Committed = await sender.send(request)
+        except Unavailable as refusal:
+            reply = await send_again(sender, request, refusal)
         return reply.answers[0] if reply.answers else None
 
     def _next_id(self) -> bytes:

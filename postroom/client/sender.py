@@ -20,8 +20,13 @@ REFUSED_SECONDS_MAX: Final = 2.0
 """How long who was refused waits before trying again; doubled each time."""
 
 
-async def send_patiently(sender: Sender, request: Any) -> Any:
+async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
     """The answer to ``request``, which is sent again while the store has no room for it.
+
+    Args:
+        sender: of the client.
+        request: what to send.
+        refusal: what it was told the first time.
 
     Raises:
         Unavailable: it had none for ``patience_seconds``; or it has stopped, which it says by
@@ -30,15 +35,15 @@ async def send_patiently(sender: Sender, request: Any) -> Any:
     give_up = sender.monotonic() + sender.patience_seconds
     pause = REFUSED_SECONDS_FIRST
     while True:
-        try:
-            return await sender.send(request)
-        except Unavailable as refusal:
-            wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
-            is_over = sender.monotonic() + wait > give_up
-            if is_over or refusal.retry_after > REFUSED_SECONDS_MAX:
-                raise
+        wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
+        if sender.monotonic() + wait > give_up or refusal.retry_after > REFUSED_SECONDS_MAX:
+            raise refusal
         await sender.sleep(wait)
         pause = min(2 * pause, REFUSED_SECONDS_MAX)
+        try:
+            return await sender.send(request)
+        except Unavailable as error:
+            refusal = error
 
 
 class Sender(Protocol):

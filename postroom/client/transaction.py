@@ -20,7 +20,7 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.codec import Codec
 from postroom.client.pages import pages, stored_values
-from postroom.client.sender import Sender, send_patiently
+from postroom.client.sender import Sender, send_again
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -434,8 +434,7 @@ class Transaction:
             self._commit_timestamp = self._read_timestamp or await self._now()
             return Timestamp(self._commit_timestamp)
         try:
-            request = self._commit_request(writes)
-            reply: Committed = await send_patiently(self._sender, request)
+            reply = await self._send_commit(self._commit_request(writes))
         except CommitUnknown:
             self._unknown = True
             raise
@@ -454,6 +453,15 @@ class Transaction:
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
         return Timestamp(reply.timestamp)
+
+    async def _send_commit(self, request: CommitTransaction[Any]) -> Committed:
+        try:
+            reply: Committed = await self._sender.send(request)
+        except Unavailable as refusal:
+            if self._unknown:
+                raise
+            reply = await send_again(self._sender, request, refusal)
+        return reply
 
     async def _now(self) -> int:
         moment = self._sender.now()

@@ -26,7 +26,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import Error
 from postroom.kv import keys
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
@@ -47,12 +47,15 @@ class Part(NamedTuple):
     stored_at: bytes
     id: bytes
     due: int
-    entry: Executable
+    request: UpdateRequest
+    transaction_id: bytes
+    source: bytes
+    position: bytes = b""
+    began: bytes = b""
 
-    @property
-    def request(self) -> UpdateRequest:
-        """What is to be done."""
-        return self.entry.request
+    def entry(self) -> Executable:
+        """As it is stored."""
+        return Executable(*self[3:])
 
 
 class Step(NamedTuple):
@@ -103,7 +106,9 @@ class AddingUp:
             else:
                 self._sums[key] = request.by
                 self._parts[key] = [part]
-        elif type(request) is Accounting and _is_within_limits(request):
+        elif type(request) is Accounting and (
+            not part.stored_at or _is_within_limits(request)  # what is new was checked just now
+        ):
             self._account(request, part)
         else:
             self._other(request, part)
@@ -119,7 +124,8 @@ class AddingUp:
             sums = self.totals.metrics.get(prefix)
             if sums is None:
                 sums = self.totals.metrics[prefix] = {}
-                self._bytes += len(prefix) + self._stored_bytes(prefix)
+                if len(self.totals.metrics) > PREFIXES_MAX:  # as many as one may have anyway
+                    self._bytes += len(prefix) + self._stored_bytes(prefix)
             self._metrics += len(request.deltas)
             for metric, delta in request.deltas.items():
                 sums[metric] = sums.get(metric, 0) + delta
@@ -164,17 +170,20 @@ class Execution:
         later: list[Part] = []
         at_once, now = self._outbox.is_empty(ctx), ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            part = Part(b"", id_, due, Executable(request, transaction_id, source))
+            part = Part(b"", id_, due, request, transaction_id, source)
             is_due = at_once and due <= now and len(parts) < limits.EXECUTED_AT_ONCE_MAX
             (parts if is_due else later).append(part)
         for part in (*self._carry_out(ctx, parts), *later):
-            self._outbox.store(ctx, part.due, part.id, part.entry)
+            self._outbox.store(ctx, part.due, part.id, part.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
         """``ExecuteDue``."""
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
-        parts = [Part(key, outbox.id_of(key), 0, _entries.decode(stored)) for key, stored in due]
+        parts = [
+            Part(key, outbox.id_of(key), 0, *msgspec.structs.astuple(_entries.decode(stored)))
+            for key, stored in due
+        ]
         left = self._carry_out(ctx, parts)
         if due:
             outbox.advance(ctx, min(part.stored_at for part in left) if left else due[-1][0])
@@ -219,12 +228,12 @@ class Execution:
 
     def _delete_some(self, ctx: Evaluation, part: Part) -> Part | None:
         """A step of a ``DeleteRange``; what is left of it, if anything is."""
-        request, entry = part.request, part.entry
+        request = part.request
         assert type(request) is DeleteRange
-        began = entry.began or ctx.stamp
+        began = part.began or ctx.stamp
         ctx.begin_step()
         try:
-            _, position = delete_some(ctx, request, entry.position, began)
+            _, position = delete_some(ctx, request, part.position, began)
         except Error as error:
             ctx.undo_step()
             self._failed(ctx, [part], error)
@@ -232,11 +241,11 @@ class Execution:
         if position is None:
             self._done(ctx, [part])
             return None
-        entry = msgspec.structs.replace(entry, position=position, began=began)
+        going_on = part._replace(position=position, began=began)
         if part.stored_at:
-            ctx.writes[part.stored_at] = stored = _encode(entry)
+            ctx.writes[part.stored_at] = stored = _encode(going_on.entry())
             ctx.grow(len(part.stored_at) + len(stored))
-        return part._replace(entry=entry)
+        return going_on
 
     def _try_step(self, ctx: Evaluation, step: Step) -> None:
         ctx.begin_step()
@@ -266,7 +275,7 @@ class Execution:
                 self._try_step(ctx, Step(part.request, [part]))
             return
         (part,) = parts
-        self._dead_letters.bury(ctx, part.id, part.entry, f"{type(error).__name__}: {error}")
+        self._dead_letters.bury(ctx, part.id, part.entry(), f"{type(error).__name__}: {error}")
         self._forget(ctx, part)
 
     def _done(self, ctx: Evaluation, parts: list[Part]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,8 @@ from postroom.ranges.registry import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """By recipient: the ids and the stored form of messages that reach it."""
+
+_FEW: Final = 256
 
 _encode = msgspec.msgpack.encode
 _mail = msgspec.msgpack.Decoder(Mail)
@@ -76,7 +78,7 @@ class Inboxes:
             ListInboxes: self.list_inboxes,
         }
         registry.writes[ReapMessages] = self.reap_messages
-        registry.may_be_long.add(ReapMessages)
+        registry.may_be_long[ReapMessages] = lambda write: len(write.ids) > _FEW
         registry.on_lease.append(self._forget)
         registry.on_release.append(self._claims.release)
 

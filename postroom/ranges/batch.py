@@ -21,6 +21,7 @@ from collections.abc import Generator
 from types import GeneratorType
 from typing import Any, Final
 
+from postroom import limits
 from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
@@ -164,9 +165,10 @@ class Batcher:
         self, ctx: Evaluation, queue: deque[Call] | FairQueue, results: list[Result]
     ) -> None:
         commands, now, room = self._registry.commands, self._clock.now, self._requests_max
+        steps_max, bytes_max = limits.TURN_STEPS_MAX, limits.PROPOSAL_BYTES_MAX
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
-        while queue and room and not (ctx.is_used_up() or ctx.is_full()):
+        while room and queue and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
             call = queue.popleft()
             room -= 1
             if call.cancelled:

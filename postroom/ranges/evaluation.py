@@ -237,10 +237,6 @@ class Evaluation:
         del self.garbage[garbage:]
         del self.after[after:]
 
-    def is_full(self) -> bool:
-        """Whether the proposal is large enough."""
-        return self.bytes + self.moved >= limits.PROPOSAL_BYTES_MAX
-
     def is_used_up(self) -> bool:
         """Whether the turn is: whoever has more to do yields."""
         return self.steps >= limits.TURN_STEPS_MAX

@@ -53,11 +53,10 @@ class FairQueue:
         owner, calls = next(iter(self._by_owner.items()))
         call = calls.popleft()
         self._length -= 1
-        if not calls:
+        if len(self._by_owner) > 1 or not calls:
             del self._by_owner[owner]
-        elif len(self._by_owner) > 1:
-            del self._by_owner[owner]
-            self._by_owner[owner] = calls
+            if calls:
+                self._by_owner[owner] = calls
         return call
 
     def clear(self) -> None:

@@ -474,7 +474,7 @@ class Replica:
         if applied:
             self.last_commit = proposal.last_commit
             self._tenure.granted(proposal.lease_until)
-            self._tell(proposal.results, [*proposal.after, lambda: self.wake([TOKEN])])
+            self._tell(proposal.results, proposal.after, wrote=True)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
             # below what a read would be served at: not under this lease.
@@ -485,9 +485,13 @@ class Replica:
         if self.wants_turn():
             self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
-    def _tell(self, results: list[Result], after: list[Callable[[], None]]) -> None:
+    def _tell(
+        self, results: list[Result], after: list[Callable[[], None]], *, wrote: bool = False
+    ) -> None:
         for act in after:
             act()
+        if wrote:
+            self.wake([TOKEN])
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)

@@ -24,7 +24,7 @@ from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpir
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import TRANSACTION_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Committed, CommitTransaction
@@ -109,15 +109,23 @@ class Committer:
         evaluators = self._writes
         answers = []
         for write in request.writes:
-            answers.append(evaluators[type(write)](ctx, write))
-            check_size(ctx.bytes - size_before)
+            answer = evaluators[type(write)](ctx, write)
+            if type(answer) is GeneratorType:
+                answer = _to_the_end(answer)
+            answers.append(answer)
+            if ctx.bytes - size_before > TRANSACTION_BYTES_MAX:
+                check_size(ctx.bytes - size_before)
         return _committed(ctx, request, answers)
 
     def _is_long(self, request: CommitTransaction[Any]) -> bool:
         if request.spans or len(request.reads) + len(request.writes) > _FEW:
             return True
         may_be_long = self._may_be_long
-        return any(type(write) in may_be_long for write in request.writes)
+        for write in request.writes:
+            is_long = may_be_long.get(type(write))
+            if is_long is not None and is_long(write):
+                return True
+        return False
 
     def _evaluate_in_parts(
         self, ctx: Evaluation, request: CommitTransaction[Any]
@@ -136,6 +144,15 @@ class Committer:
             if ctx.is_used_up():
                 yield
         return _committed(ctx, request, answers)
+
+
+def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
+    """What comes of an evaluation that is short, though it need not be."""
+    while True:
+        try:
+            next(evaluating)
+        except StopIteration as stop:
+            return stop.value
 
 
 def _committed(ctx: Evaluation, request: CommitTransaction[Any], answers: list[Any]) -> Committed:
