@@ -65,7 +65,10 @@ class Cache:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
         for key, value in writes.items():
-            if key in young:
+            if value is not None and len(value) > ENTRY_BYTES_MAX:
+                young.pop(key, None)
+                old.pop(key, None)
+            elif key in young:
                 young[key] = value
             elif key in old:
                 old[key] = value

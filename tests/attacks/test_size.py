@@ -5,6 +5,7 @@ memory it takes, is bounded, and nobody else is locked out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import postroom
 from postroom import errors, limits
 from postroom.kv import keys
+from postroom.kv.leveldb import LevelDBEngine
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
 from postroom.messaging.requests import (
     Deliverable,
@@ -39,6 +41,7 @@ from postroom.ranges.requests import (
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.node import RANGE_ID
 from tests.attacks.hostile import Attacker, Target, memory_below
+from tests.client.stores import Store
 from tests.sim import checkers
 
 MIB = 1024 * 1024
@@ -253,11 +256,23 @@ def test_deletions_of_large_values_keep_no_more_history_than_a_command_holds(
         target.store.db.put(b"big/%02d" % number, bytes(MIB))
     deletions = [postroom.Delete(b"big/%02d" % number) for number in range(64)]
     with memory_below(80 * MIB):
+        gets = target.store.engine.gets
         assert attacker.failure(attacker.commit(*deletions))[0] == "TransactionTooLarge"
+        assert target.store.engine.gets - gets < 80, "it stops where the limit is"
         attacker.result(attacker.commit(*(EnqueueUpdate(each) for each in deletions)))
         target.store.db.drain()
     assert target.store.db.get_many([b"big/%02d" % number for number in range(64)]) == [None] * 64
     target.check_alive()
+
+
+def test_large_values_do_not_stay_in_memory_once_they_are_written(tmp_path: Path) -> None:
+    """A key that is not there is remembered as such, until it is written: not with its value."""
+    folder = tmp_path / "store"
+    store = Store(lambda: LevelDBEngine.open(folder))
+    with memory_below(24 * MIB):
+        for number in range(64):
+            store.db.put(b"%d" % number, bytes(MIB))
+    store.db.close()
 
 
 def test_replaying_and_reaping_by_name_count_what_they_move(
