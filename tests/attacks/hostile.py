@@ -92,10 +92,14 @@ class Attacker:
     def has(self, number: int) -> bool:
         return number in self.answers or number in self.failures or self.goodbye is not None
 
+    def transaction_id(self, number: int) -> bytes:
+        """One of its own: those of others it may not touch."""
+        return self.session.client + number.to_bytes(8, "big")
+
     def commit(self, *writes: Any, **fields: Any) -> CommitTransaction[Any]:
         self._numbers += 1
         began = self.target.store.node.clock.reading()
-        id_ = self.session.client + self._numbers.to_bytes(8, "big")
+        id_ = self.transaction_id(self._numbers)
         reads, spans = fields.get("reads", []), fields.get("spans", [])
         at = fields.get("at", 0)
         return CommitTransaction(id_, began, 60.0, at, b"k", reads, spans, list(writes))

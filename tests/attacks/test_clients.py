@@ -13,11 +13,14 @@ import pytest
 from postroom import limits
 from postroom.messaging.requests import (
     AwaitQuiet,
+    CancelScheduled,
+    CheckInbox,
     DiscardDeadLetters,
     EnqueueMessage,
     EnqueueUpdate,
     ListDeadLetters,
     ListInboxes,
+    ListScheduled,
     Peek,
     ReapMessages,
     ReapQueue,
@@ -133,7 +136,7 @@ def test_waiting_reaps_of_two_clients_lock_nobody_out(target: Target) -> None:
     for attacker in attackers:
         for first in range(0, 12_000, 4000):
             attacker.ask(*(
-                ReapQueue(b"%d" % n, 1, 1, b"%016d" % n, 60.0, wait=True)
+                ReapQueue(b"%d" % n, 1, 1, attacker.transaction_id(n), 60.0, wait=True)
                 for n in range(first, first + 4000)
             ))  # fmt: skip
             target.settle()
@@ -281,6 +284,8 @@ class Hostile:
             lambda: ReapMessages(self.key(), self.ids(20)),
             lambda: ReplayDeadLetters(self.ids(12)),
             lambda: DiscardDeadLetters(self.ids(12)),
+            lambda: CancelScheduled([id_ + b"\x01" for id_ in self.ids(20)]),
+            lambda: CheckInbox(self.key(), self.random.choice([None, 0, 1]), tuple(self.ids(20))),
         ])()  # fmt: skip
 
     def commit(self) -> Any:
@@ -290,7 +295,9 @@ class Hostile:
         return self.attacker.commit(*writes, spans=spans, reads=reads, at=self.moment())
 
     def request(self) -> Any:
-        transaction = b"%016d" % self.random.randrange(5)
+        number = self.random.randrange(5)
+        foreign = self.random.random() < 0.1
+        transaction = b"%016d" % number if foreign else self.attacker.transaction_id(number)
         return self.random.choice([
             self.commit, self.commit, self.commit,
             lambda: Get(self.key(), self.moment()),
@@ -309,6 +316,7 @@ class Hostile:
             lambda: Peek(self.key(), self.number(), self.moment(), self.number(),
                          self.random.choice([None, b"\xff" * 20])),
             lambda: ListInboxes(*self.span(), self.number()),
+            lambda: ListScheduled(*self.span(), self.number(), self.number()),
             lambda: ListDeadLetters(self.number(), self.number(), self.random.randbytes(3)),
         ])()  # fmt: skip
 
@@ -351,5 +359,6 @@ def test_a_status_tells_of_services_that_fail(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
     *_, told = attacker.result(DescribeNode())
     services = msgspec.convert(told, tuple[ServiceStatus, ...])
-    assert [each.name for each in services] == ["dispatcher", "executor", "collector", "keeper"]
+    names = ["dispatcher", "executor", "collector", "feed", "keeper"]
+    assert [each.name for each in services] == names
     assert all(each.running and not each.failures for each in services)

@@ -413,7 +413,7 @@ def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
     other = Attacker(target, b"other")
     target.turn()
     assert not attacker.has(number)
-    _, timestamp = other.result(Get(b"long/000000"))
+    _, timestamp, _ = other.result(Get(b"long/000000"))
     pairs, *_ = other.result(Scan(b"long/", None, timestamp, 10, MIB))
     assert pairs == []
     now = target.store.node.clock.now()
@@ -422,7 +422,7 @@ def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
     other.read()
     committed, _ = attacker.answers[number]
     assert timestamp < committed < now
-    assert other.answers[late] == [b"new", now], "it has waited for what it must see"
+    assert other.answers[late] == [b"new", now, False], "it has waited for what it must see"
     assert other.result(Get(b"long/000000", timestamp))[0] is None, "and the past is as it was"
     target.check_turns()
     target.check_alive()
@@ -446,7 +446,7 @@ def test_a_transaction_that_takes_more_steps_than_any_may_is_refused(
 def test_get_many_of_a_million_keys_answers_as_many_as_a_turn_has_room_for(
     target: Target, attacker: Attacker
 ) -> None:
-    values, _ = attacker.result(GetMany([b"k"] * 1_000_000))
+    values, *_ = attacker.result(GetMany([b"k"] * 1_000_000))
     assert 0 < len(values) <= limits.TURN_STEPS_MAX + 1
     target.check_turns()
     assert target.store.db.get_many([b"k"] * 30_000) == [None] * 30_000
@@ -459,7 +459,7 @@ def test_get_many_of_large_values_answers_some_of_them(target: Target, attacker:
         target.store.db.put(b"%02d" % number, bytes(MIB))
     wanted = [b"%02d" % (number % 20) for number in range(2000)]
     with memory_below(40 * MIB):
-        values, _ = attacker.result(GetMany(wanted))
+        values, *_ = attacker.result(GetMany(wanted))
     assert 0 < len(values) <= 9
     target.check_alive()
 
@@ -476,7 +476,7 @@ def test_scans_over_what_was_deleted_are_answered_page_by_page(
     start, end, found, pages = b"b" if kind is Scan else b"", b"y", [], 0
     end = b"y" if kind is ReverseScan else b"zz"
     while True:
-        pairs, resume, _ = attacker.result(kind(start, end, 0, 1 << 40, 1 << 62))
+        pairs, resume, *_ = attacker.result(kind(start, end, 0, 1 << 40, 1 << 62))
         found += pairs
         pages += 1
         if resume is None:
@@ -546,7 +546,8 @@ def test_a_transaction_that_reaps_much_is_evaluated_over_turns(
     target.longest = 0
     taken: list[bytes] = []
     while True:
-        messages, more = attacker.result(ReapQueue(b"inbox", 1 << 40, 1 << 62, b"t" * 16, 60.0))
+        id_ = attacker.transaction_id(1)
+        messages, more, _ = attacker.result(ReapQueue(b"inbox", 1 << 40, 1 << 62, id_, 60.0))
         taken += [id_ for id_, _ in messages]
         if not more:
             break
