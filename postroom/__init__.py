@@ -17,6 +17,7 @@ from postroom.client.values import (
     NodeInfo,
     Reaped,
     Scheduled,
+    ServiceInfo,
     Status,
     integer,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Reaped",
     "Retryable",
     "Scheduled",
+    "ServiceInfo",
     "Snapshot",
     "SnapshotTooOld",
     "Status",

@@ -52,3 +52,47 @@ LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Of a segment of the log. Two are in use as a rule, more while followers lag."""
 
 LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024
+
+HEADERS_BYTES_MAX: Final = 64 * 1024
+"""Of the headers of one message, packed."""
+HEADERS_DEPTH_MAX: Final = 16
+"""How deep headers may be nested: the dictionary itself is one."""
+DEPTH_MAX: Final = 128
+"""How deep a value or a payload may be nested that a codec packs: what was sent can be read."""
+
+PREFIXES_MAX: Final = 32
+"""Into how many prefixes the key of an ``Accounting`` may fall."""
+METRICS_MAX: Final = 64
+"""How many metrics one ``Accounting`` may add to."""
+METRIC_BYTES_MAX: Final = 256
+"""Of the name of a metric, in UTF-8."""
+METRICS_PER_PREFIX_MAX: Final = 1024
+"""How many metrics a prefix may have: their sums are one record, which is written as a whole."""
+
+TURN_STEPS_MAX: Final = 8192
+"""How much is evaluated in one turn of the node, in steps: about so many keys are visited. What
+takes more goes on with the next turn."""
+READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""No more joins one answer that has grown past this, whatever its request asks for."""
+DELIVERED_AT_ONCE_MAX: Final = 10_000
+"""So many messages are delivered in the proposal that sends them; the others go to the outbox."""
+EXECUTED_AT_ONCE_MAX: Final = 4096
+"""The same of deferred updates."""
+TRANSACTION_STEPS_MAX: Final = 1_000_000
+"""What checking and carrying out one transaction may take, over all its turns: others that want to
+write wait for it."""
+DELETED_AT_ONCE_MAX: Final = 2000
+"""A deferred ``DeleteRange`` removes so many keys in one step."""
+INBOXES_LISTED_MAX: Final = 10_000
+"""Of one span, by one request."""
+EXPANSION_BYTES_MAX: Final = 4 * 1024 * 1024
+"""No more updates join a step of the executor whose sums take so much already."""
+EXPANSION_METRICS_MAX: Final = 16_384
+"""The same of metrics of prefixes."""
+GARBAGE_LIST_KEYS_MAX: Final = 2000
+GARBAGE_LIST_BYTES_MAX: Final = 1024 * 1024
+"""Of one list of garbage; a proposal may leave several."""
+
+REQUEST_SECONDS: Final = 15.0
+"""How long a request is tried again before its caller is told: long enough for an election, a lease
+to run out and a rolling restart."""

@@ -100,6 +100,8 @@ def _print_survey(now: Survey, as_json: bool) -> None:
                     f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
                     f"disk:[/bold red] {escape(report.status.damage)}"
                 )
+        for line in service_troubles(now):
+            console.print(line, markup=False, style="bold red")
         if now.counters is not None:
             console.print(_table("messages", _counted(now.counters)))
         return
@@ -132,7 +134,27 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "free_bytes": status and status.free_bytes,
         "clock_offset_seconds": status and status.clock_offset_seconds,
         "damage": status and (status.damage or None),
+        "services": status and [msgspec.structs.asdict(each) for each in status.services],
     }
+
+
+def service_troubles(now: Survey) -> list[str]:
+    """What the leader's services suffer from, if anything: one line each."""
+    status = now.leader and now.leader.status
+    return [
+        _service_state(each.running, each.failures, each.trouble, each.name)
+        for each in (status.services if status else ())
+        if each.failures
+    ]
+
+
+def _service_state(running: bool, failures: int, trouble: str, name: str = "") -> str:
+    """Of one service, on one line; what a trouble says may have come from anybody."""
+    state = "running" if running else "pausing"
+    if failures:
+        told = trouble.encode("unicode_escape").decode("ascii")
+        state += f"; failed {failures} times, the last time: {told}"
+    return f"{name}: {state}" if name else state
 
 
 def nodes_table(now: Survey) -> Table:
@@ -189,6 +211,7 @@ def _facts(now: postroom.Status) -> dict[str, object]:
         **now._asdict(),
         "timestamp": now.timestamp.datetime.isoformat(),
         "counters": _counted(now.counters),
+        "services": [each._asdict() for each in now.services],
     }
 
 
@@ -209,5 +232,9 @@ def _flat(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, str]]:
     for name, value in facts.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{name} · ", value)
+        elif name == "services" and isinstance(value, list):
+            for each in value:
+                state = _service_state(each["running"], each["failures"], each["trouble"])
+                yield f"{prefix}service · {each['name']}", state
         else:
             yield prefix + name, f"{value:,}" if type(value) is int else str(value)

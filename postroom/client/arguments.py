@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from postroom.client.codec import Packing
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
 from postroom.kv.clock import from_datetime, from_seconds
-from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.limits import DEPTH_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
     Accounting,
     Delete,
@@ -58,7 +59,7 @@ def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
 
 def value(given: Any, codec: Packing, of: bytes) -> bytes:
     """A value, packed."""
-    packed = codec.encode(given)
+    packed = _packed(given, codec, of)
     if len(packed) > VALUE_BYTES_MAX:
         raise ValueTooLarge(
             f"the value of {shorten(of)} has {len(packed)} bytes, the limit is {VALUE_BYTES_MAX}; "
@@ -75,9 +76,27 @@ def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
     return codec.encode(given), given if is_integer else None
 
 
+def _packed(given: Any, codec: Packing, key: bytes) -> bytes:
+    """As the codec packs it. What it could not unpack again must not come into the store."""
+    try:
+        packed = codec.encode(given)
+    except RecursionError as error:
+        raise _too_deep(key) from error
+    if is_nested(given, DEPTH_MAX):
+        raise _too_deep(key)
+    return packed
+
+
+def _too_deep(key: bytes) -> ValueTooLarge:
+    return ValueTooLarge(
+        f"what is to be stored at, or sent to, {shorten(key)} is nested more than {DEPTH_MAX} "
+        "deep; nothing was changed: keep parts of it under keys of their own"
+    )
+
+
 def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> bytes:
     """A message's payload, packed."""
-    packed = codec.encode(given)
+    packed = _packed(given, codec, to)
     size = len(packed) + headers_bytes
     if size > MESSAGE_BYTES_MAX:
         raise ValueTooLarge(
@@ -87,7 +106,7 @@ def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> by
     return packed
 
 
-def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
+def headers(given: Any, to: bytes) -> tuple[dict[str, Any] | None, int]:
     """A message's headers, text to text, bytes or a number; and about how many bytes they take."""
     if given is None:
         return None, 0
@@ -103,6 +122,7 @@ def headers(given: Any) -> tuple[dict[str, Any] | None, int]:
             )
         plain[text(name)], content_bytes = _header(name, content)
         size += len(name) + content_bytes
+    check_headers(plain, to)
     return plain, size
 
 
@@ -208,7 +228,9 @@ def update(request: Any, codec: Packing) -> UpdateRequest:
         case DeleteRange():
             return DeleteRange(*span(request.start, request.end))
         case Accounting():
-            return Accounting(key(request.key), _deltas(request.deltas))
+            checked, deltas = key(request.key), _deltas(request.deltas)
+            check_accounting(checked, deltas)
+            return Accounting(checked, deltas)
     raise TypeError(
         "an update is one of Put, Increment, Delete, DeleteRange and Accounting, not "
         f"{type(request).__name__}"

@@ -24,10 +24,10 @@ from postroom.client.pages import (
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, post
+from postroom.client.sender import Sender, post, send_again
 from postroom.client.transaction import Transaction, messages
 from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Scheduled, Status
-from postroom.errors import ConditionFailed, NotInTransaction
+from postroom.errors import ConditionFailed, NotInTransaction, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import (
@@ -284,7 +284,10 @@ class Database:
         request = CommitTransaction(
             sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
         )
-        reply: Committed = await sender.send(request)
+        try:
+            reply: Committed = await sender.send(request)
+        except Unavailable as refusal:
+            reply = await send_again(sender, request, refusal)
         return reply.answers[0] if reply.answers else None
 
     # --- transactions

@@ -33,6 +33,8 @@ from postroom.ranges.requests import (
 
 PAIRS_PER_PAGE: Final = 1000
 BYTES_PER_PAGE: Final = 1024 * 1024
+KEYS_PER_PAGE: Final = 4096
+"""So many keys are asked for at a time: more would have to be sent again and again."""
 LIST_BYTES_PER_PAGE: Final = 4 * 1024 * 1024
 """Larger, as the whole list will be in memory anyway: few need a second page."""
 
@@ -94,14 +96,16 @@ async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Va
     Pages after the first are read at its timestamp, which is protected from garbage collection
     meanwhile.
     """
-    page: Values = await sender.send(GetMany(keys, timestamp, LIST_BYTES_PER_PAGE))
+    first = GetMany(keys[:KEYS_PER_PAGE], timestamp, LIST_BYTES_PER_PAGE)
+    page: Values = await sender.send(first)
     if len(page.values) == len(keys):
         return page
     found, integers = list(page.values), list(page.integers)
     moment = await sender.send(Protect(page.timestamp))
     try:
         while len(found) < len(keys):
-            page = await sender.send(GetMany(keys[len(found) :], moment, LIST_BYTES_PER_PAGE))
+            following = keys[len(found) : len(found) + KEYS_PER_PAGE]
+            page = await sender.send(GetMany(following, moment, LIST_BYTES_PER_PAGE))
             integers += [len(found) + index for index in page.integers]
             found += page.values
     finally:

@@ -11,12 +11,42 @@ import itertools
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from postroom.errors import Error
+from postroom.errors import Error, Unavailable
 from postroom.ranges.requests import Protect, Unprotect
 
 T = TypeVar("T")
+
+REFUSED_SECONDS_FIRST: Final = 0.05
+REFUSED_SECONDS_MAX: Final = 2.0
+"""How long who was refused waits before trying again; doubled each time."""
+
+
+async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
+    """The answer to ``request``, which is sent again while the store has no room for it.
+
+    Args:
+        sender: of the client.
+        request: what to send.
+        refusal: what it was told the first time.
+
+    Raises:
+        Unavailable: it had none for ``patience_seconds``; or it has stopped, which it says by
+            asking for a longer pause than ``REFUSED_SECONDS_MAX``.
+    """
+    give_up = sender.monotonic() + sender.patience_seconds
+    pause = REFUSED_SECONDS_FIRST
+    while True:
+        wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
+        if sender.monotonic() + wait > give_up or refusal.retry_after > REFUSED_SECONDS_MAX:
+            raise refusal
+        await sender.sleep(wait)
+        pause = min(2 * pause, REFUSED_SECONDS_MAX)
+        try:
+            return await sender.send(request)
+        except Unavailable as error:
+            refusal = error
 
 
 class TransactionIds:
@@ -50,10 +80,13 @@ class Sender(Protocol):
     Attributes:
         random: for back-off.
         next_id: draws an id for a transaction.
+        patience_seconds: for how long the client itself tries again what was refused for now; 0 if
+            the sender sees to that.
     """
 
     random: random.Random
     next_id: TransactionIds
+    patience_seconds: float
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``, to be awaited once.

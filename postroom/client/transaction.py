@@ -21,7 +21,7 @@ from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.pages import Page, unpacked_values
 from postroom.client.reading import Reads
-from postroom.client.sender import Sender, post
+from postroom.client.sender import Sender, post, send_again
 from postroom.client.values import Message, Reaped
 from postroom.errors import (
     CommitUnknown,
@@ -47,6 +47,7 @@ from postroom.messaging.requests import Reaped as ReapedMessages
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import (
+    Accounting,
     Committed,
     CommitTransaction,
     Delete,
@@ -363,13 +364,13 @@ class Transaction:
         Args:
             key: the recipient; it need not exist.
             value: the payload, 1 MiB at most, headers included.
-            headers: text to text, bytes, numbers, bools or ``None``.
+            headers: text to text, bytes, numbers, bools or ``None``; 64 KiB at most.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now.
         """
         self._check_open()
-        extra, extra_bytes = arguments.headers(headers)
         key = arguments.key(key)
+        extra, extra_bytes = arguments.headers(headers, key)
         payload = arguments.message(value, self._codec, key, extra_bytes)
         due = (
             0
@@ -552,7 +553,7 @@ class Transaction:
             return Timestamp(self._commit_timestamp)
         self._closed = _COMMITTING
         try:
-            reply: Committed = await self._sender.send(self._commit_request(writes))
+            reply = await self._send_commit(self._commit_request(writes))
         except CommitUnknown:
             self._closed, self._unknown = "", True
             raise
@@ -572,6 +573,15 @@ class Transaction:
         self._closed = "committed"
         self._commit_timestamp = reply.timestamp
         return Timestamp(reply.timestamp)
+
+    async def _send_commit(self, request: CommitTransaction[Any]) -> Committed:
+        try:
+            reply: Committed = await self._sender.send(request)
+        except Unavailable as refusal:
+            if self._unknown:
+                raise
+            reply = await send_again(self._sender, request, refusal)
+        return reply
 
     async def _now(self) -> int:
         moment = self._sender.now()
@@ -690,6 +700,8 @@ def _size(request: Any) -> int:
     match request:
         case Put(key=key, value=value):
             return len(key) + len(value)
+        case Accounting(key=key, deltas=deltas):
+            return 2 * len(key) + sum(map(len, deltas))
         case _ if hasattr(request, "key"):
             return 2 * len(request.key)
     return len(request.start) + len(request.end or b"")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -11,6 +11,7 @@ from postroom.errors import WrongType, shorten
 from postroom.kv.clock import Timestamp
 from postroom.messaging.counters import Counters
 from postroom.ranges.evaluators import INTEGER
+from postroom.ranges.nodes import ServiceStatus
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
@@ -171,6 +172,30 @@ class NodeInfo(NamedTuple):
     retired: bool
 
 
+class ServiceInfo(NamedTuple):
+    """A service of the store: what it does by itself.
+
+    Attributes:
+        name: ``dispatcher`` (delivers), ``executor`` (carries out), ``collector`` (of garbage),
+            ``feed`` (forgets changes that nobody watches) or ``keeper`` (of the cluster's members).
+        running: false while it pauses after a failure; it begins again by itself.
+        failures: how often it has failed, until it ran for a minute without.
+        trouble: why it failed last; empty if it did not.
+    """
+
+    name: str
+    running: bool
+    failures: int
+    trouble: str
+
+
+def service_infos(services: Iterable[ServiceStatus]) -> tuple[ServiceInfo, ...]:
+    """What a node says of its services, as applications see it."""
+    return tuple(
+        ServiceInfo(each.name, each.running, each.failures, each.trouble) for each in services
+    )
+
+
 class Status(NamedTuple):
     """How the store is.
 
@@ -185,6 +210,7 @@ class Status(NamedTuple):
         counters: what became of all messages; they add up (DESIGN section 1).
         leader: which node leads; ``None``: none does, as far as the node knows that answered.
         nodes: of the cluster; none if the store is not part of one.
+        services: what the store does by itself, and whether it can.
         enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` never becomes
             less by discarding or cancelling; ``dead_letters`` does, so that is what to watch.
     """
@@ -198,6 +224,7 @@ class Status(NamedTuple):
     counters: Counters
     leader: int | None = None
     nodes: tuple[NodeInfo, ...] = ()
+    services: tuple[ServiceInfo, ...] = ()
 
     @property
     def enqueued(self) -> int:

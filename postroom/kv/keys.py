@@ -15,6 +15,7 @@ keys.
                    03 range 02 due sent ordinal             outbox, executable   ┘ in order of due
                    03 range 03 died ordinal                 dead letter
                    03 range 04 timestamp                    garbage: what may go once that is old
+                   03 range 04 timestamp ordinal            ... more of the same proposal
                    03 range 05 name                         applied index, lease, counters, ...
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something

@@ -33,6 +33,8 @@ INTEGER_KIND: Final = b"\x04"
 PAYLOAD: Final = 9
 """Where the payload of a version begins."""
 
+UNBOUNDED: Final = 1 << 62
+
 FOREVER: Final = b"\xff" * 8
 """A timestamp after all others, as stored: reading at it reads the newest."""
 
@@ -45,13 +47,14 @@ _Heads: TypeAlias = Generator[tuple[bytes, bytes], None, bytes | None]
 
 
 class Page(NamedTuple):
-    """A part of a scan: its pairs, where the next part goes on (``None``: nothing is left), and
-    which of the pairs (counted from 0) hold integers.
+    """A part of a scan: its pairs, where the next part goes on (``None``: nothing is left), which
+    of the pairs (counted from 0) hold integers, and how many keys were visited for it.
     """
 
     pairs: list[tuple[bytes, bytes]]
     resume: bytes | None
     integers: tuple[int, ...] = ()
+    steps: int = 0
 
 
 class StoredChange(NamedTuple):
@@ -106,13 +109,22 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     pairs_max: int,
     bytes_max: int,
     reverse: bool = False,
+    steps_max: int = UNBOUNDED,
 ) -> Page:
-    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size."""
+    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size.
+
+    Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
+    is, however little it holds.
+    """
     pairs: list[tuple[bytes, bytes]] = []
     integers: list[int] = []
-    size = 0
+    size = steps = 0
     key_from, end_of_key = 1, keys.END_OF_KEY
-    for head, latest in _heads(reader, start, end, reverse=reverse):
+    for head, latest in heads(reader, start, end, reverse=reverse):
+        steps += 1
+        if steps > steps_max:
+            before = keys.user_key(head)
+            return Page(pairs, before + b"\x00" if reverse else before, tuple(integers), steps)
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HOLDS_SOMETHING:
             continue
@@ -120,16 +132,16 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
         if b"\x00" in key:
             key = keys.unescape(key)
         if len(pairs) >= pairs_max or size >= bytes_max:
-            return Page(pairs, pairs[-1][0] if reverse else key, tuple(integers))
+            return Page(pairs, pairs[-1][0] if reverse else key, tuple(integers), steps)
         value = version[PAYLOAD:]
         size += len(key) + len(value)
         if version[0] == INTEGER:
             integers.append(len(pairs))
         pairs.append((key, value))
-    return Page(pairs, None, tuple(integers))
+    return Page(pairs, None, tuple(integers), steps)
 
 
-def _heads(
+def heads(
     reader: Reader, start: bytes, end: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """The heads in a span, seeking past what else the keys hold."""
@@ -171,28 +183,35 @@ def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
     return None
 
 
-def changed_since(reader: Reader, start: bytes, end: bytes | None, since: bytes) -> bytes | None:
-    """A user key in ``[start, end)`` with a version after ``since`` (8 bytes), if there is one."""
-    for head, latest in _heads(reader, start, end, reverse=False):
-        if latest[1:PAYLOAD] > since:
-            return keys.user_key(head)
-    return None
+def changed_since(
+    reader: Reader, start: bytes, end: bytes | None, since: bytes
+) -> Iterator[bytes | None]:
+    """Goes through the user keys in ``[start, end)``: yields ``None`` for each, or the key itself
+    if it has a version after ``since`` (8 bytes).
+    """
+    for head, latest in heads(reader, start, end, reverse=False):
+        yield keys.user_key(head) if latest[1:PAYLOAD] > since else None
 
 
-def changes(reader: Reader, start: bytes, end: bytes | None, after: bytes) -> list[StoredChange]:
-    """All versions after ``after`` in ``[start, end)``, oldest first."""
-    found = []
-    for head, latest in _heads(reader, start, end, reverse=False):
+def changes(
+    reader: Reader, start: bytes, end: bytes | None, after: bytes
+) -> Iterator[StoredChange | None]:
+    """The versions after ``after`` in ``[start, end)``: key by key, the newest of each key first.
+    Yields ``None`` for each key or version that is none of them.
+
+    May be gone through slowly: what is written meanwhile is seen or not, and nothing twice.
+    """
+    for head, latest in heads(reader, start, end, reverse=False):
         if latest[1:PAYLOAD] <= after:
+            yield None
             continue
         key = keys.user_key(head)
-        found.append(_change(key, latest))
+        yield _change(key, latest)
         for _, version in reader.iterate(head[:-1] + keys.HISTORY, head[:-1] + keys.INBOX):
             if version[1:PAYLOAD] <= after:
                 break
-            found.append(_change(key, version))
-    found.sort(key=lambda change: change[:2])
-    return found
+            if version[1:PAYLOAD] < latest[1:PAYLOAD]:  # else it was the head a moment ago
+                yield _change(key, version)
 
 
 def _change(key: bytes, version: bytes) -> StoredChange:

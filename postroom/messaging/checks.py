@@ -16,7 +16,7 @@ What is scheduled and not due is not there, for nobody.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Generator
 from typing import Final
 
 from postroom.errors import TransactionConflict, shorten
@@ -29,6 +29,7 @@ from postroom.ranges.registry import Registry
 
 DUE_LOOKED_AT_MAX: Final = 1000
 """If more are due, any of them may be for any inbox: the transaction is to try again."""
+_FEW: Final = 256
 
 
 class _OnTheirWay:
@@ -66,9 +67,10 @@ class InboxChecks:
         """Adds it to ``registry``."""
         registry.writes[CheckInbox] = self.check
         registry.checks.add(CheckInbox)
+        registry.may_be_long[CheckInbox] = lambda write: len(write.ids) > _FEW
 
-    def check(self, ctx: Evaluation, request: CheckInbox) -> None:
-        """``CheckInbox``.
+    def check(self, ctx: Evaluation, request: CheckInbox) -> Generator[None, None, None]:
+        """``CheckInbox``; over several turns, if many messages were seen.
 
         Raises:
             TransactionConflict: the inbox is not as the transaction saw it.
@@ -79,24 +81,29 @@ class InboxChecks:
             there = 0 if mail is None else mail.messages
             if there != request.messages or self._on_their_way(ctx).includes(ctx, key):
                 raise _changed(key)
-        if ids and (mail is None or mail.oldest != ids[0] or _first(ctx, request) != ids):
+        if not ids:
+            return
+        if mail is None or mail.oldest != ids[0]:
             raise _changed(key)
+        prefix = keys.inbox_prefix(key)
+        entries = ctx.iterate(prefix + ids[0], prefix + b"\xff" * MESSAGE_ID_BYTES)
+        for id_ in ids:
+            ctx.steps += 1
+            raw, _ = next(entries, (b"", b""))
+            if raw[-MESSAGE_ID_BYTES:] != id_:
+                raise _changed(key)
+            if ctx.is_used_up():
+                yield
 
     def _on_their_way(self, ctx: Evaluation) -> _OnTheirWay:
         """Of this proposal; begun with its first check."""
         known = ctx.scratch.get(_OnTheirWay)
         if known is None:
             due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_MAX)
+            ctx.steps += len(due or ())
             ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
         on_their_way: _OnTheirWay = known
         return on_their_way
-
-
-def _first(ctx: Evaluation, request: CheckInbox) -> tuple[bytes, ...]:
-    """The ids of as many messages of the inbox as the request names."""
-    prefix, ids = keys.inbox_prefix(request.key), request.ids
-    entries = ctx.iterate(prefix + ids[0], prefix + b"\xff" * MESSAGE_ID_BYTES)
-    return tuple(raw[-MESSAGE_ID_BYTES:] for raw, _ in islice(entries, len(ids)))
 
 
 def _changed(key: bytes) -> TransactionConflict:

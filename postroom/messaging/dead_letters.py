@@ -3,27 +3,41 @@
 Nothing is dropped silently. A request that can never succeed (an increment of something that is no
 integer) moves here, in the same write that takes it out of its outbox. From here it can be
 replayed, which puts it back into the outbox, or discarded, which counts it as dead for good.
+
+What the dispatcher or the executor cannot move, whatever the reason, comes here as well
+(``BuryDue``), once it was tried alone: else everything behind it would wait for ever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from typing import Final
+
 import msgspec
 
 from postroom.kv import keys
+from postroom.limits import MESSAGE_BYTES_MAX, READ_BYTES_MAX
 from postroom.messaging.outbox import Outboxes
-from postroom.messaging.pages import fill
+from postroom.messaging.pages import LIST_MAX, fill
 from postroom.messaging.requests import (
+    BuryDue,
     DeadLetter,
     DeadLetterRecord,
+    Deliverable,
     DiscardDeadLetters,
     Executable,
     ListDeadLetters,
     ReplayDeadLetters,
 )
-from postroom.ranges.evaluation import Evaluation, View
+from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.registry import Registry
 
+REASON_CHARACTERS_MAX: Final = 1000
+_WHOLE_BYTES_MAX: Final = 8 * MESSAGE_BYTES_MAX
+
 _encode = msgspec.msgpack.encode
+_messages = msgspec.msgpack.Decoder(Deliverable)
+_updates = msgspec.msgpack.Decoder(Executable)
 _records = msgspec.msgpack.Decoder(DeadLetterRecord)
 
 
@@ -40,46 +54,95 @@ class DeadLetters:
         registry.reads[ListDeadLetters] = self.list_dead_letters
         registry.writes[ReplayDeadLetters] = self.replay
         registry.writes[DiscardDeadLetters] = self.discard
+        registry.may_be_long[ReplayDeadLetters] = lambda _: True
+        registry.may_be_long[DiscardDeadLetters] = lambda _: True
+        registry.commands[BuryDue] = self.bury_due
 
     def bury(self, ctx: Evaluation, id_: bytes, entry: Executable, reason: str) -> None:
         """``entry`` can never be carried out."""
-        ctx.writes[self._prefix + id_] = _encode(DeadLetterRecord(reason, None, entry))
+        self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], None, entry))
+
+    def bury_due(self, ctx: Evaluation, request: BuryDue) -> bool:
+        """``BuryDue``: whether there was anything."""
+        outboxes = self._outboxes
+        outbox = outboxes.executable if request.updates else outboxes.deliverable
+        first = outbox.first_entry_due(ctx)
+        if first is None:
+            return False
+        key, stored = first
+        reason = request.reason[:REASON_CHARACTERS_MAX]
+        if request.updates:
+            record = DeadLetterRecord(reason, None, _updates.decode(stored))
+        else:
+            record = DeadLetterRecord(reason, _messages.decode(stored), None)
+        if len(stored) > _WHOLE_BYTES_MAX and record.message is not None:
+            # It came from a time without limits: with its headers it might fit nowhere.
+            reason = f"{reason} (its headers, of {len(stored)} bytes with the message, are gone)"
+            message = msgspec.structs.replace(record.message, headers=None)
+            record = DeadLetterRecord(reason, message, None)
+        self._store(ctx, outbox.id_of(key), record)
+        ctx.erase(key)
+        ctx.count(outbox.pending, -1)
+        outbox.advance(ctx, key)
+        return True
+
+    def _store(self, ctx: Evaluation, id_: bytes, record: DeadLetterRecord) -> None:
+        ctx.writes[self._prefix + id_] = stored = _encode(record)
+        ctx.grow(len(stored))
         ctx.count("dead")
 
     def list_dead_letters(self, view: View, request: ListDeadLetters) -> list[DeadLetter]:
         """``ListDeadLetters``."""
         stored = view.iterate(self._prefix + request.after + b"\x00", self._end)
         entries = ((key[len(self._prefix) :], record) for key, record in stored)
-        found, more = fill(entries, request.letters_max, request.bytes_max)
+        letters_max = min(request.letters_max, LIST_MAX)
+        found, more = fill(entries, letters_max, min(request.bytes_max, READ_BYTES_MAX))
+        view.steps += len(found)
         last = len(found) - 1
         return [
             DeadLetter(id_, _records.decode(record), more=more and index == last)
             for index, (id_, record) in enumerate(found)
         ]
 
-    def replay(self, ctx: Evaluation, request: ReplayDeadLetters) -> int:
+    def replay(self, ctx: Evaluation, request: ReplayDeadLetters) -> Generator[None, None, int]:
         """``ReplayDeadLetters``."""
-        replayed = 0
-        for id_, record in self._take(ctx, request.ids):
-            if record.update is not None:
-                self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
-            elif record.message is not None:
-                self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
-            ctx.count("dead", -1)
-            replayed += 1
+        replayed, size_before = 0, ctx.bytes
+        for taken in self._take(ctx, request.ids):
+            if taken is not None:
+                self._put_back(ctx, *taken)
+                replayed += 1
+                check_size(ctx.bytes - size_before, "replay fewer dead letters at a time")
+            if ctx.is_used_up():
+                yield
         return replayed
 
-    def discard(self, ctx: Evaluation, request: DiscardDeadLetters) -> int:
+    def _put_back(self, ctx: Evaluation, id_: bytes, record: DeadLetterRecord) -> None:
+        if record.update is not None:
+            self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
+        elif record.message is not None:
+            self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
+        ctx.count("dead", -1)
+
+    def discard(self, ctx: Evaluation, request: DiscardDeadLetters) -> Generator[None, None, int]:
         """``DiscardDeadLetters``."""
-        discarded = len(self._take(ctx, request.ids))
+        discarded = 0
+        for taken in self._take(ctx, request.ids):
+            discarded += taken is not None
+            if ctx.is_used_up():
+                yield
         ctx.count("discarded", discarded)
         return discarded
 
-    def _take(self, ctx: Evaluation, ids: list[bytes]) -> list[tuple[bytes, DeadLetterRecord]]:
-        taken = []
+    def _take(
+        self, ctx: Evaluation, ids: list[bytes]
+    ) -> Iterator[tuple[bytes, DeadLetterRecord] | None]:
+        """Takes out what is there of ``ids``; ``None`` for each that is not."""
         for id_ in ids:
+            ctx.steps += 1
             stored = ctx.get(self._prefix + id_)
-            if stored is not None:
-                ctx.writes[self._prefix + id_] = None
-                taken.append((id_, _records.decode(stored)))
-        return taken
+            if stored is None:
+                yield None
+                continue
+            ctx.writes[self._prefix + id_] = None
+            ctx.grow(len(self._prefix) + len(id_))
+            yield id_, _records.decode(stored)

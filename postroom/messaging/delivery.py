@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from postroom import limits
 from postroom.kv import keys
 from postroom.messaging.inbox import Arrivals, Inboxes
 from postroom.messaging.outbox import Outbox, Parcel
@@ -52,9 +53,11 @@ class Delivery:
             return
         ctx.sent = []
         arrivals: Arrivals = {}
-        at_once, now, sender = self._outbox.is_empty(ctx), ctx.timestamp, self._sender
+        now, sender = ctx.timestamp, self._sender
+        left = limits.DELIVERED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         for due, id_, request, transaction_id, source in parcels:
-            if at_once and due <= now:
+            if left and due <= now:
+                left -= 1
                 message = _encode(Delivered(now, request.value, request.headers))
                 arrived = (id_[:8] + sender + id_[8:], message)
                 if request.key in arrivals:

@@ -4,6 +4,11 @@ Ten thousand increments of one counter become one write: increments of a key are
 nothing else touches the key, and so are the metrics of ``Accounting``. The order of requests to
 one key is kept otherwise: a ``Put`` first carries out the increments before it.
 
+What updates come to is bounded before it is made: no more of them join a pass whose sums, or
+writes, are large already; the others wait for the next one. A ``DeleteRange`` removes so many keys
+a pass; the entry stays in the outbox, with the place where it goes on and the timestamp at which it
+began (what was written later stays), and those after it wait for its end.
+
 Each step (an update, or a sum) is a unit of its own in the proposal: its effect and the deletion of
 its outbox entries, or the dead letter in its place, stay together. If a sum cannot be made, its
 parts are tried one by one, so that only those die that must.
@@ -13,20 +18,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import Error
+from postroom.kv import keys
+from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
 from postroom.messaging.tokens import QUIET
+from postroom.ranges.checks import check_accounting
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.evaluators import add_metrics, prefixes
+from postroom.ranges.evaluators import add_metrics, delete_some, prefixes
 from postroom.ranges.registry import Registry, WriteEvaluator
 from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
 
+_encode = msgspec.msgpack.encode
 _entries = msgspec.msgpack.Decoder(Executable)
 
 
@@ -35,9 +46,16 @@ class Part(NamedTuple):
 
     stored_at: bytes
     id: bytes
+    due: int
     request: UpdateRequest
     transaction_id: bytes
     source: bytes
+    position: bytes = b""
+    began: bytes = b""
+
+    def entry(self) -> Executable:
+        """As it is stored."""
+        return Executable(*self[3:])
 
 
 class Step(NamedTuple):
@@ -57,13 +75,25 @@ class Totals(NamedTuple):
 class AddingUp:
     """Turns updates, in order, into steps; increments of a key gather until something else
     comes.
+
+    Args:
+        stored_bytes: how much the sums of a prefix take now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stored_bytes: Callable[[bytes], int]) -> None:
         self.steps: list[Step] = []
         self.totals = Totals({}, [])
+        self._stored_bytes = stored_bytes
         self._sums: dict[bytes, int] = {}
         self._parts: dict[bytes, list[Part]] = {}
+        self._bytes = self._metrics = 0
+
+    def is_full(self) -> bool:
+        """Whether the sums are so large that no more should be added."""
+        return (
+            self._bytes >= limits.EXPANSION_BYTES_MAX
+            or self._metrics >= limits.EXPANSION_METRICS_MAX
+        )
 
     def add(self, part: Part) -> None:
         """One more update."""
@@ -76,7 +106,9 @@ class AddingUp:
             else:
                 self._sums[key] = request.by
                 self._parts[key] = [part]
-        elif type(request) is Accounting:
+        elif type(request) is Accounting and (
+            not part.stored_at or _is_within_limits(request)  # what is new was checked just now
+        ):
             self._account(request, part)
         else:
             self._other(request, part)
@@ -89,18 +121,18 @@ class AddingUp:
     def _account(self, request: Accounting, part: Part) -> None:
         self.totals.parts.append(part)
         for prefix in prefixes(request.key):
-            sums = self.totals.metrics.setdefault(prefix, {})
+            sums = self.totals.metrics.get(prefix)
+            if sums is None:
+                sums = self.totals.metrics[prefix] = {}
+                if len(self.totals.metrics) > PREFIXES_MAX:  # as many as one may have anyway
+                    self._bytes += len(prefix) + self._stored_bytes(prefix)
+            self._metrics += len(request.deltas)
             for metric, delta in request.deltas.items():
                 sums[metric] = sums.get(metric, 0) + delta
 
     def _other(self, request: Any, part: Part) -> None:
-        """Does not commute with the increments of the keys that it touches: they come first."""
-        if type(request) is DeleteRange:
-            start, end = request.start, request.end
-            for key in [k for k in self._sums if k >= start and (end is None or k < end)]:
-                self._flush(key)
-        else:
-            self._flush(request.key)
+        """Does not commute with the increments of the key that it touches: they come first."""
+        self._flush(request.key)
         self.steps.append(Step(request, [part]))
 
     def _flush(self, key: bytes) -> None:
@@ -136,36 +168,86 @@ class Execution:
         if not parcels:
             return
         ctx.deferred = []
-        adding = AddingUp()
+        parts: list[Part] = []
+        later: list[Part] = []
         at_once, now = self._outbox.is_empty(ctx), ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            if at_once and due <= now:
-                adding.add(Part(b"", id_, request, transaction_id, source))
-            else:
-                self._outbox.store(ctx, due, id_, Executable(request, transaction_id, source))
-        self._carry_out(ctx, adding)
+            part = Part(b"", id_, due, request, transaction_id, source)
+            is_due = at_once and due <= now and len(parts) < limits.EXECUTED_AT_ONCE_MAX
+            (parts if is_due else later).append(part)
+        for part in (*self._carry_out(ctx, parts), *later):
+            self._outbox.store(ctx, part.due, part.id, part.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
         """``ExecuteDue``."""
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
-        adding = AddingUp()
-        for key, stored in due:
-            entry = _entries.decode(stored)
-            id_ = outbox.id_of(key)
-            adding.add(Part(key, id_, entry.request, entry.transaction_id, entry.source))
+        parts = [
+            Part(key, outbox.id_of(key), 0, *msgspec.structs.astuple(_entries.decode(stored)))
+            for key, stored in due
+        ]
+        left = self._carry_out(ctx, parts)
         if due:
-            self._carry_out(ctx, adding)
-            outbox.advance(ctx, due[-1][0])
+            outbox.advance(ctx, min(part.stored_at for part in left) if left else due[-1][0])
         ctx.after.append(self._quiet)
+        if left:
+            return Moved(len(due) - len(left), more=True, next_due=ctx.timestamp)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
-    def _carry_out(self, ctx: Evaluation, adding: AddingUp) -> None:
+    def _carry_out(self, ctx: Evaluation, parts: list[Part]) -> list[Part]:
+        """As many as a pass has room for; answers those that are left, in order."""
+        adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
+        for number, part in enumerate(parts):
+            if number and (adding.is_full() or ctx.is_used_up()):
+                return [*self._finish(ctx, adding, full_at), *parts[number:]]
+            ctx.steps += 1
+            if type(part.request) is not DeleteRange:
+                adding.add(part)
+                continue
+            left = self._finish(ctx, adding, full_at)
+            if left or ctx.bytes + ctx.moved > full_at:
+                return [*left, *parts[number:]]
+            adding = self._adding_up(ctx)
+            going_on = self._delete_some(ctx, part)
+            if going_on is not None:
+                return [going_on, *parts[number + 1 :]]
+        return self._finish(ctx, adding, full_at)
+
+    def _adding_up(self, ctx: Evaluation) -> AddingUp:
+        return AddingUp(lambda prefix: len(ctx.get(keys.accounting_key(prefix)) or b""))
+
+    def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[Part]:
+        """Carries out what has gathered; answers those that there is no room left for."""
         adding.finish()
-        for step in adding.steps:
-            self._try_step(ctx, step)
         if adding.totals.parts:
             self._try_totals(ctx, adding.totals)
+        for number, step in enumerate(adding.steps):
+            if ctx.bytes + ctx.moved > full_at:
+                left = [part for step in adding.steps[number:] for part in step.parts]
+                return sorted(left, key=attrgetter("stored_at", "id"))
+            self._try_step(ctx, step)
+        return []
+
+    def _delete_some(self, ctx: Evaluation, part: Part) -> Part | None:
+        """A step of a ``DeleteRange``; what is left of it, if anything is."""
+        request = part.request
+        assert type(request) is DeleteRange
+        began = part.began or ctx.stamp
+        ctx.begin_step()
+        try:
+            _, position = delete_some(ctx, request, part.position, began)
+        except Error as error:
+            ctx.undo_step()
+            self._failed(ctx, [part], error)
+            return None
+        if position is None:
+            self._done(ctx, [part])
+            return None
+        going_on = part._replace(position=position, began=began)
+        if part.stored_at:
+            ctx.writes[part.stored_at] = stored = _encode(going_on.entry())
+            ctx.grow(len(part.stored_at) + len(stored))
+        return going_on
 
     def _try_step(self, ctx: Evaluation, step: Step) -> None:
         ctx.begin_step()
@@ -195,8 +277,7 @@ class Execution:
                 self._try_step(ctx, Step(part.request, [part]))
             return
         (part,) = parts
-        entry = Executable(part.request, part.transaction_id, part.source)
-        self._dead_letters.bury(ctx, part.id, entry, f"{type(error).__name__}: {error}")
+        self._dead_letters.bury(ctx, part.id, part.entry(), f"{type(error).__name__}: {error}")
         self._forget(ctx, part)
 
     def _done(self, ctx: Evaluation, parts: list[Part]) -> None:
@@ -209,3 +290,12 @@ class Execution:
         if part.stored_at:
             ctx.erase(part.stored_at)
             ctx.count(self._outbox.pending, -1)
+
+
+def _is_within_limits(request: Accounting) -> bool:
+    """Whether its sums can be gathered; else it fails by itself. (An older version took it.)"""
+    try:
+        check_accounting(request.key, request.deltas)
+    except Error:
+        return False
+    return True

@@ -14,15 +14,16 @@ leaves one record of what it took, beside the inbox.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeAlias
 
 import msgspec
 
-from postroom.errors import TransactionConflict, shorten
+from postroom.errors import Invalid, TransactionConflict, shorten
 from postroom.kv import keys
+from postroom.limits import INBOXES_LISTED_MAX, READ_BYTES_MAX
 from postroom.messaging.claims import Claims
-from postroom.messaging.pages import fill
+from postroom.messaging.pages import LIST_MAX, fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
@@ -36,12 +37,14 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.messaging.tokens import Arrival
-from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """By recipient: the ids and the stored form of messages that reach it."""
+
+_FEW: Final = 256
 
 _encode = msgspec.msgpack.encode
 _mail = msgspec.msgpack.Decoder(Mail)
@@ -78,6 +81,7 @@ class Inboxes:
         }
         registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
+        registry.may_be_long[ReapMessages] = lambda write: len(write.ids) > _FEW
         registry.on_lease.append(lambda _: self._claims.clear())
         registry.on_lease_end.append(self._claims.clear)
         registry.on_release.append(self._claims.release)
@@ -123,7 +127,9 @@ class Inboxes:
             prefix = keys.inbox_prefix(request.key)
             entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
             unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
-            taken, more = fill(unclaimed, request.messages_max, request.bytes_max)
+            messages_max = min(request.messages_max, LIST_MAX)
+            taken, more = fill(unclaimed, messages_max, request.bytes_max)
+            view.steps += len(taken)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
@@ -135,75 +141,149 @@ class Inboxes:
         held = self._claims.held_by(request.transaction_id, request.key) if there else 0
         return Reaped([], more, held if held == there else None)
 
-    def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> None:
+    def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> Generator[None, None, None]:
         """``ReapMessages``: deletes exactly these, if all of them are still there.
 
         Raises:
             TransactionConflict: another transaction has reaped one of them.
+            TransactionTooLarge: together they are more than a transaction may reap.
         """
         key, stamp = request.key, ctx.stamp
         mail = read_mail(ctx, key)
         if mail is None:
             raise _reaped_by_another(key)
-        found, oldest = self._find(ctx, request, mail)
         prefix = keys.inbox_prefix(key)
-        writes = ctx.writes
-        for id_, _ in found:
-            writes[prefix + id_] = None
+        oldest, found, size_before = mail.oldest, [], ctx.bytes
+        for id_, message, is_found in self._find(ctx, request, mail):
+            if is_found:
+                found.append((id_, message))
+                ctx.writes[prefix + id_] = None
+                ctx.grow(len(message) + len(prefix) + 2 * MESSAGE_ID_BYTES)
+                check_size(ctx.bytes - size_before, "reap fewer messages in a transaction")
+            else:
+                oldest = id_
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
         left = mail.messages - len(found)
-        writes[keys.mail_key(key)] = _encode(Mail(left, oldest)) if left else None
+        ctx.writes[keys.mail_key(key)] = _encode(Mail(left, oldest)) if left else None
         history = keys.reaped_key(key, stamp)
-        writes[history] = packed = _encode(found)
+        ctx.writes[history] = _encode(found)
         ctx.garbage.append(history)
         ctx.count("reaped", len(found))
-        ctx.grow(len(packed) + len(found) * (len(prefix) + MESSAGE_ID_BYTES))
 
     def _find(
         self, ctx: Evaluation, request: ReapMessages, mail: Mail
-    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """The messages asked for, and the id of the first one that will be left."""
+    ) -> Iterator[tuple[bytes, bytes, bool]]:
+        """The messages asked for, and among them, not found, the first one that will be left."""
         prefix = keys.inbox_prefix(request.key)
         wanted = dict.fromkeys(request.ids)
-        found: list[tuple[bytes, bytes]] = []
-        oldest = mail.oldest
-        if oldest in wanted:
-            for raw, stored in ctx.iterate(prefix + oldest, prefix + b"\xff" * MESSAGE_ID_BYTES):
-                oldest = raw[-MESSAGE_ID_BYTES:]
-                if oldest not in wanted:
+        if mail.oldest in wanted:
+            entries = ctx.iterate(prefix + mail.oldest, prefix + b"\xff" * MESSAGE_ID_BYTES)
+            for raw, stored in entries:
+                id_ = raw[-MESSAGE_ID_BYTES:]
+                if id_ not in wanted:
+                    yield id_, b"", False
                     break
-                del wanted[oldest]
-                found.append((oldest, stored))
+                del wanted[id_]
+                yield id_, stored, True
         for id_ in wanted:
             message = ctx.get(prefix + id_)
             if message is None:
                 raise _reaped_by_another(request.key)
-            found.append((id_, message))
-        return found, oldest
+            yield id_, message, True
 
     # --- reading
 
-    def peek(self, view: View, request: Peek) -> Peeked:
+    def peek(self, view: View, request: Peek) -> Peeked | Generator[None, None, Peeked]:
         """``Peek``: as of now, or as of a timestamp, with what has been reaped since."""
         if request.timestamp:
             self._check_age(view, request.timestamp)
-            messages = _waiting_then(view, request)
-        else:
-            messages = _waiting_now(view, request)
-        found, more = fill(messages, request.messages_max, request.bytes_max)
-        return Peeked(found, more, request.timestamp or view.now)
+            return self._peek_then(view, request)
+        found, more = fill(_waiting_now(view, request), *_page(request))
+        view.steps += len(found)
+        return Peeked(found, more, view.now)
 
-    def list_inboxes(self, view: View, request: ListInboxes) -> list[Inbox]:
-        """``ListInboxes``."""
-        span = keys.mail_span(request.start, request.end)
-        decode = _mail.decode
-        found = ((decode(mail), raw) for raw, mail in view.iterate(*span))
-        first = heapq.nsmallest(
-            request.inboxes_max, found, key=lambda pair: (pair[0].oldest, pair[1])
-        )
+    def _peek_then(self, view: View, request: Peek) -> Generator[None, None, Peeked]:
+        """Over as many turns as it takes. Of what was reaped since, as much is kept as a page may
+        need: the first ones.
+        """
+        key, at, first = request.key, request.timestamp, _first_after(request)
+        messages_max, bytes_max = _page(request)
+        lower, _ = keys.suffix_span(key, keys.REAPED)
+        records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
+        waiting = _entries(view, key, first)  # now, as both must be of the same moment
+        reaped: list[tuple[bytes, bytes]] = []
+        for _, packed in records:
+            taken = _taken.decode(packed)
+            view.steps += 1 + len(taken)
+            reaped += (pair for pair in taken if pair[0] >= first and _was_there(pair[1], at))
+            if len(reaped) > 2 * messages_max or _size(reaped) > 2 * bytes_max:
+                reaped = _first_of(reaped, messages_max, bytes_max)
+            if view.is_used_up():
+                yield
+                self._check_age(view, at)
+        found: list[tuple[bytes, bytes]] = []
+        size = 0
+        for pair in heapq.merge(waiting, sorted(reaped)):
+            view.steps += 1
+            if _was_there(pair[1], at):
+                size += len(pair[1])
+                if len(found) >= messages_max or (size > bytes_max and found):
+                    return Peeked(found, True, at)
+                found.append(pair)
+            if view.is_used_up():
+                yield
+        return Peeked(found, False, at)
+
+    def list_inboxes(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
+        """``ListInboxes``: goes through the index of the span, over as many turns as it takes.
+
+        Raises:
+            Invalid: there are more than were asked for, and that was more than one answer holds.
+        """
+        inboxes_max = min(request.inboxes_max, INBOXES_LISTED_MAX)
+        first: list[_Waiting] = []
+        start = request.start
+        while inboxes_max:
+            lower, upper = keys.mail_span(start, request.end)
+            raw = b""
+            for raw, stored in view.iterate(lower, upper):
+                view.steps += 1
+                mail = _mail.decode(stored)
+                waiting = _Waiting((mail.oldest, raw, mail.messages))
+                if len(first) < inboxes_max:
+                    heapq.heappush(first, waiting)
+                elif request.inboxes_max > inboxes_max:
+                    raise Invalid(
+                        f"the span has more than {inboxes_max} inboxes with mail, which is as many "
+                        "as one request lists: list parts of it, or give a lower limit"
+                    )
+                elif first[0] < waiting:
+                    heapq.heapreplace(first, waiting)
+                if view.is_used_up():
+                    break
+            else:
+                break
+            yield
+            start = keys.user_key(raw) + b"\x00"
+        first.sort(reverse=True)
         return [
-            Inbox(keys.user_key(raw), mail.messages, int.from_bytes(mail.oldest[:8], "big"))
-            for mail, raw in first
+            Inbox(keys.user_key(raw), messages, int.from_bytes(oldest[:8], "big"))
+            for (oldest, raw, messages) in (waiting.mail for waiting in first)
         ]
+
+
+class _Waiting:
+    """An inbox in a heap whose root is the one that has waited least."""
+
+    __slots__ = ("mail",)
+
+    def __init__(self, mail: tuple[bytes, bytes, int]) -> None:
+        self.mail = mail
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return self.mail > other.mail
 
 
 def read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
@@ -219,11 +299,30 @@ def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
     return _entries(view, request.key, max(mail.oldest, _first_after(request)))
 
 
-def _waiting_then(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
-    key, at, first = request.key, request.timestamp, _first_after(request)
-    reaped = (pair for pair in _reaped_since(view, key, at) if pair[0] >= first)
-    merged = heapq.merge(_entries(view, key, first), sorted(reaped))
-    return (pair for pair in merged if _delivered.decode(pair[1]).delivered_at <= at)
+def _page(request: Peek) -> tuple[int, int]:
+    """How many messages, and bytes of them, one answer holds."""
+    return min(request.messages_max, LIST_MAX), min(request.bytes_max, READ_BYTES_MAX)
+
+
+def _was_there(stored: bytes, at: int) -> bool:
+    return _delivered.decode(stored).delivered_at <= at
+
+
+def _size(messages: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(stored) for _, stored in messages)
+
+
+def _first_of(
+    messages: list[tuple[bytes, bytes]], messages_max: int, bytes_max: int
+) -> list[tuple[bytes, bytes]]:
+    """The first of ``messages``, one more than a page takes."""
+    messages.sort()
+    size = 0
+    for number, (_, stored) in enumerate(messages):
+        size += len(stored)
+        if number >= messages_max or (number and size > bytes_max):
+            return messages[: number + 1]
+    return messages
 
 
 def _first_after(request: Peek) -> bytes:
@@ -236,12 +335,6 @@ def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, byte
     prefix = keys.inbox_prefix(key)
     entries = view.iterate(prefix + first, prefix + b"\xff" * MESSAGE_ID_BYTES)
     return ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
-
-
-def _reaped_since(view: View, key: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    lower, _ = keys.suffix_span(key, keys.REAPED)
-    records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
-    return [message for _, packed in records for message in _taken.decode(packed)]
 
 
 def _reaped_by_another(key: bytes) -> TransactionConflict:

@@ -41,9 +41,13 @@ from postroom.messaging.requests import (
     Executable,
 )
 from postroom.messaging.tokens import QUIET
+from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
+from postroom.ranges.requests import Accounting, Put
 
+ENTRY_BYTES: Final = 64
+"""What an entry costs beside what is in it, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 """What a transaction hands over: due (0: at once), id (commit timestamp and position), the request,
@@ -115,6 +119,11 @@ class Outbox:
         due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
+
+    def first_entry_due(self, ctx: Evaluation) -> tuple[bytes, bytes] | None:
+        """The first entry that is due."""
+        entries = self.take_due(ctx, 1).entries
+        return entries[0] if entries else None
 
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
         """When the first entry after those ``taken`` is due."""
@@ -208,16 +217,36 @@ def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 
 
 def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:
-    """``EnqueueMessage``: the delivery decides where the message goes from here."""
+    """``EnqueueMessage``: the delivery decides where the message goes from here.
+
+    Raises:
+        Invalid, ValueTooLarge: its headers are nested too deep, or too large.
+    """
+    headers = request.headers
+    if headers:
+        check_headers(headers, request.key)
+        ctx.grow(len(_encode(headers)))
     id_ = ctx.stamp + ctx.next_ordinal()
     ctx.sent.append((request.due, id_, request, ctx.transaction_id, ctx.source))
     ctx.count("enqueued")
-    ctx.grow(len(request.value) + len(request.key))
+    ctx.steps += 1
+    ctx.grow(len(request.value) + len(request.key) + ENTRY_BYTES)
 
 
 def enqueue_update(ctx: Evaluation, request: EnqueueUpdate) -> None:
-    """``EnqueueUpdate``: the execution decides where the update goes from here."""
+    """``EnqueueUpdate``: the execution decides where the update goes from here.
+
+    Raises:
+        ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
+    """
+    update = request.request
+    if type(update) is Accounting:
+        check_accounting(update.key, update.deltas)
+        ctx.grow(sum(map(len, update.deltas)))
+    elif type(update) is Put:
+        ctx.grow(len(update.value))
     id_ = ctx.stamp + ctx.next_ordinal()
-    ctx.deferred.append((request.due, id_, request.request, ctx.transaction_id, ctx.source))
+    ctx.deferred.append((request.due, id_, update, ctx.transaction_id, ctx.source))
     ctx.count("enqueued")
-    ctx.grow(64)
+    ctx.steps += 1
+    ctx.grow(ENTRY_BYTES)

@@ -160,6 +160,13 @@ class ExecuteDue(Request, frozen=True, array_like=True, tag="execute_due", gc=Fa
     messages_max: Count
 
 
+class BuryDue(Request, frozen=True, array_like=True, tag="bury_due", gc=False):
+    """Makes the first due message, or update, a dead letter: it cannot be moved, alone either."""
+
+    updates: bool
+    reason: str
+
+
 class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):
     """Puts dead letters back into their outbox, due now; answers how many there were."""
 
@@ -194,11 +201,18 @@ class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An outbox entry: an update to be carried out."""
+    """An outbox entry: an update to be carried out.
+
+    Attributes:
+        position: of a ``DeleteRange`` that is carried out in steps: where the next one goes on.
+        began: the timestamp (8 bytes) of the first of them: what is newer stays.
+    """
 
     request: UpdateRequest
     transaction_id: bytes
     source: bytes
+    position: bytes = b""
+    began: bytes = b""
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,8 @@
 
 Cancelling is a write like any other: it deletes the entry and counts it in one write set. So of a
 cancellation and a delivery that come at the same time one happens, and the answer tells which: an
-entry that has left its outbox is not there to be cancelled.
+entry that has left its outbox is not there to be cancelled, and neither is a ``DeleteRange`` that
+has begun to delete.
 
 The name of an entry is due, commit timestamp, position and outbox, in that order: names sort as
 entries are due, and a name says where its entry is. They end when the entry moves on.
@@ -18,7 +19,7 @@ entries are due, and a name says where its entry is. They end when the entry mov
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ LOOKED_AT_MAX: Final = 1000
 LOOKED_AT_BYTES_MAX: Final = 4 * 1024 * 1024
 """One answer looks at so much of the outboxes, whether or not it is what was asked for."""
 
+_FEW: Final = 256
+
 _decoders: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.DELIVERABLE: msgspec.msgpack.Decoder(Deliverable).decode,
     keys.EXECUTABLE: msgspec.msgpack.Decoder(Executable).decode,
@@ -63,6 +66,7 @@ class Schedule:
         """Adds it to ``registry``."""
         registry.reads[ListScheduled] = self.list_scheduled
         registry.writes[CancelScheduled] = self.cancel
+        registry.may_be_long[CancelScheduled] = lambda write: len(write.ids) > _FEW
 
     def list_scheduled(self, view: View, request: ListScheduled) -> SchedulePage:
         """``ListScheduled``."""
@@ -74,8 +78,10 @@ class Schedule:
                 looked_at >= LOOKED_AT_MAX
                 or size >= min(request.bytes_max, LOOKED_AT_BYTES_MAX)
                 or len(found) >= request.entries_max
+                or (looked_at and view.is_used_up())
             ):
                 return SchedulePage(found, last)
+            view.steps += 1
             size += len(stored)
             last = name
             entry: Deliverable | Executable = _decoders[name[-1:]](stored)
@@ -96,15 +102,19 @@ class Schedule:
             both.append(_named(view, outbox, kind, lower))
         return heapq.merge(*both)
 
-    def cancel(self, ctx: Evaluation, request: CancelScheduled) -> int:
-        """``CancelScheduled``."""
+    def cancel(self, ctx: Evaluation, request: CancelScheduled) -> Generator[None, None, int]:
+        """``CancelScheduled``; over several turns, if there are many."""
         cancelled = 0
         for name in request.ids:
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
             outbox = self._outboxes.get(name[-1:])
             if outbox is None:
                 continue
             key = outbox.prefix + name[:-1]
-            if ctx.get(key) is None:
+            stored = ctx.get(key)
+            if stored is None or _has_begun(name, stored):
                 continue
             ctx.writes[key] = None
             ctx.grow(2 * len(key))
@@ -114,6 +124,12 @@ class Schedule:
             cancelled += 1
         ctx.after.append(self._quiet)
         return cancelled
+
+
+def _has_begun(name: bytes, stored: bytes) -> bool:
+    """Whether the entry is an update that has been carried out in part."""
+    entry = _decoders[name[-1:]](stored)
+    return isinstance(entry, Executable) and bool(entry.began)
 
 
 def _named(view: View, outbox: Outbox, kind: bytes, lower: bytes) -> Iterator[tuple[bytes, bytes]]:

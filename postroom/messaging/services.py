@@ -4,22 +4,31 @@ Each is woken by every commit that adds to its outbox and also polls; wake-ups m
 outbox is the truth. Neither knows the client nor the node: they are handed a way to send requests,
 and a signal to wait for.
 
+What cannot be moved together is tried in smaller numbers, and in the end alone; what cannot be
+moved alone either is buried, with the reason: it would be in the way of all that come after it.
+
 Within one range a service has little to do: it asks the range to move what is due. Recipients in
 other ranges will be grouped here, and moved by a transaction a group.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
+from postroom.errors import CommitUnknown, Retryable, StoreCorrupted, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.messaging.requests import DeliverDue, ExecuteDue, Moved
+from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 
 DELIVER_DUE: Final = DeliverDue(512)
 EXECUTE_DUE: Final = ExecuteDue(4096)
 POLL_SECONDS: Final = 5.0
+
+_NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, MemoryError)
+"""What says nothing about the entry that was to be moved."""
+
+_log = logging.getLogger(__name__)
 
 
 class Signal(Protocol):
@@ -48,7 +57,7 @@ class Mover:
     def __init__(
         self,
         request: DeliverDue | ExecuteDue,
-        send: Callable[[Any], Awaitable[Moved]],
+        send: Callable[[Any], Awaitable[Any]],
         signal: Signal,
         now: Callable[[], int],
         last_commit: Callable[[], int],
@@ -85,15 +94,26 @@ class Mover:
                 return moved.next_due
 
     async def _move(self) -> Moved:
-        """As many at a time as make no more than one command: what updates do may be large."""
+        """As many at a time as can be moved together; who cannot be moved alone is buried."""
         request = self._request
         while True:
             try:
-                return await self._send(request)
-            except TransactionTooLarge:
-                if request.messages_max == 1:
-                    raise
-                request = type(request)(request.messages_max // 2)
+                moved: Moved = await self._send(request)
+            except _NOT_ITS_FAULT:
+                raise
+            except Exception as error:
+                if request.messages_max > 1:
+                    request = type(request)(request.messages_max // 2)
+                    continue
+                await self._bury(error)
+                return Moved(1, more=True, next_due=0)
+            else:
+                return moved
+
+    async def _bury(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        _log.error("what is due first cannot be moved, and is made a dead letter: %s", reason)
+        await self._send(BuryDue(type(self._request) is ExecuteDue, reason))
 
     def _pause(self, next_due: int) -> float:
         if not next_due:
@@ -103,7 +123,7 @@ class Mover:
 
 
 def dispatcher(
-    send: Callable[[Any], Awaitable[Moved]],
+    send: Callable[[Any], Awaitable[Any]],
     signal: Signal,
     now: Callable[[], int],
     last_commit: Callable[[], int],
@@ -114,7 +134,7 @@ def dispatcher(
 
 
 def executor(
-    send: Callable[[Any], Awaitable[Moved]],
+    send: Callable[[Any], Awaitable[Any]],
     signal: Signal,
     now: Callable[[], int],
     last_commit: Callable[[], int],

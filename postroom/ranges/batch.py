@@ -6,30 +6,38 @@
        ▲                                                                           │
        └──────────── half of them at a time, if the command is too large ──────────┘
 
+What takes more steps than a turn has (:mod:`.evaluation`) goes on with the next turn, in the same
+proposal: until it is made, those that come later wait, and reads see the store as of before it.
+
 Evaluation has no effect but in memory; what it comes to takes place when the group has replicated
 and applied it.
 
 Clients may keep more waiting than a proposal holds, for ever. So upkeep (deliveries, deferred
-updates, the collection of garbage) has a share of each proposal that clients do not get: bytes, and
-at least one request. When a proposal is halved because it was too large, there may be room for one
-request only: then it is the turn of either by turns.
+updates, the collection of garbage) has a share of each proposal that clients do not get: bytes,
+steps, and at least one request. When a proposal is halved because it was too large, there may be
+room for one request only: then it is the turn of either by turns. A request that goes over several
+turns is the last one of its proposal: who had no share in that is the first one in the next.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Final
+from collections.abc import Generator
+from types import GeneratorType
+from typing import Any, Final
 
+from postroom import limits
 from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.limits import PROPOSAL_BYTES_MAX, UPKEEP_BYTES
+from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
 from postroom.ranges.calls import Call, Command, Proposal, Result
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, too_much_moved
+from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.registry import Registry
 from postroom.ranges.tenure import Tenure
 
@@ -49,9 +57,11 @@ class Batcher:
         tenure: the lease under which commands are good; it is extended along with them.
 
     Attributes:
-        queue: the calls that somebody waits for.
+        queue: the calls that somebody waits for; all clients have their turns.
         upkeep: the others, which are evaluated after them, in a share of their own.
         refusal: what urgent calls are told instead of being evaluated, if anything.
+        before: while an evaluation goes over several turns: a timestamp before it, and not before
+            anything that was read until it began; else 0.
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class Batcher:
         clock: HybridLogicalClock,
         tenure: Tenure,
     ) -> None:
-        self.queue: deque[Call] = deque()
+        self.queue = FairQueue()
         self.upkeep: deque[Call] = deque()
         self.refusal: Unavailable | None = None
         self._range_id = range_id
@@ -73,6 +83,9 @@ class Batcher:
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         self._requests_max = _REQUESTS_MAX
         self._upkeep_leads = False
+        self._making: tuple[Evaluation, list[Result]] | None = None
+        self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
+        self.before = 0
 
     def evaluate(self, last_commit: int) -> Proposal | None:
         """One proposal of what waits.
@@ -82,14 +95,17 @@ class Batcher:
 
         Returns:
             A proposal. If its command writes nothing there is nothing to replicate, only results.
-            ``None``: it was too large, the calls wait again, and the next one will be smaller.
+            ``None``: it goes on with the next turn; or it was too large, the calls wait again, and
+            the next one will be smaller.
         """
-        ctx = Evaluation(self._cache, self._range_id, last_commit)
-        results: list[Result] = []
-        if self.upkeep:
-            self._evaluate_both(ctx, results)
-        else:
-            self._evaluate_calls(ctx, self.queue, results, PROPOSAL_BYTES_MAX)
+        ctx, results = self._making or (Evaluation(self._cache, self._range_id, last_commit), [])
+        ctx.steps_before += ctx.steps
+        ctx.steps = 0
+        if not self._evaluate_some(ctx, results):
+            self._making = ctx, results
+            self.before = self.before or ctx.began - 1
+            return None
+        self._making, self.before = None, 0
         try:
             self._complete(ctx)
         except Exception as error:
@@ -104,24 +120,85 @@ class Batcher:
         until = self._tenure.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until)
 
-    def _evaluate_both(self, ctx: Evaluation, results: list[Result]) -> None:
-        """Each queue in its share."""
-        clients, upkeep = PROPOSAL_BYTES_MAX - UPKEEP_BYTES, UPKEEP_BYTES
-        if self._upkeep_leads:
-            self._evaluate_calls(ctx, self.upkeep, results, upkeep)
-            self._evaluate_calls(ctx, self.queue, results, clients)
+    def abandon(self) -> list[Call]:
+        """What goes over several turns is given up; answers whose requests it was."""
+        if self._making is None:
+            return []
+        calls = [call for call, _, _ in self._making[1]]
+        if self._unfinished is not None:
+            calls.append(self._unfinished[0])
+            self._unfinished[1].close()
+        self._making, self._unfinished, self.before = None, None, 0
+        return calls
+
+    def _evaluate_some(self, ctx: Evaluation, results: list[Result]) -> bool:
+        """As much as a turn has room for; whether no request is left half-way."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            # Those that come later make the next proposal: else this one might never be made.
+            self._go_on(ctx, *unfinished, results)
+            return not self._is_half_way()
+        if self.upkeep:
+            self._evaluate_both(ctx, results)
         else:
-            self._evaluate_calls(ctx, self.queue, results, clients)
-            self._evaluate_calls(ctx, self.upkeep, results, upkeep)
+            shares = limits.PROPOSAL_BYTES_MAX, limits.TURN_STEPS_MAX
+            self._evaluate_calls(ctx, self.queue, results, *shares)
+        return not self._is_half_way()
+
+    def _evaluate_both(self, ctx: Evaluation, results: list[Result]) -> None:
+        """Each queue in its share; where a share comes to nothing, one request."""
+        steps = max(limits.TURN_STEPS_MAX // 4, 1)
+        clients, upkeep = (
+            (self.queue, limits.PROPOSAL_BYTES_MAX - limits.UPKEEP_BYTES,
+             max(limits.TURN_STEPS_MAX - steps, 1)),
+            (self.upkeep, limits.UPKEEP_BYTES, steps),
+        )  # fmt: skip
+        first, second = (upkeep, clients) if self._upkeep_leads else (clients, upkeep)
+        self._evaluate_calls(ctx, first[0], results, *first[1:])
+        if not self._is_half_way():
+            self._evaluate_calls(ctx, second[0], results, *second[1:])
+        elif second[0]:
+            # It has had no turn in this proposal, and must not wait for another one like that.
+            self._upkeep_leads = second is upkeep
+
+    def _is_half_way(self) -> bool:
+        return self._unfinished is not None
+
+    def _go_on(
+        self,
+        ctx: Evaluation,
+        call: Call,
+        going_on: Generator[None, None, Any],
+        results: list[Result],
+    ) -> None:
+        """Evaluate a long request to its end, or to that of the turn."""
+        try:
+            next(going_on)
+            if ctx.steps_before + ctx.steps > TRANSACTION_STEPS_MAX:
+                going_on.close()
+                raise _too_many_steps()
+        except StopIteration as stop:
+            ctx.accept()
+            results.append((call, stop.value, None))
+        except Exception as error:
+            ctx.reject()
+            results.append((call, None, error))
+        else:
+            self._unfinished = call, going_on
 
     def _evaluate_calls(
-        self, ctx: Evaluation, queue: deque[Call], results: list[Result], share_bytes: int
+        self,
+        ctx: Evaluation,
+        queue: deque[Call] | FairQueue,
+        results: list[Result],
+        share_bytes: int,
+        share_steps: int,
     ) -> None:
         commands, now, room = self._registry.commands, self._clock.now, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
-        bytes_max = ctx.bytes + share_bytes
-        while queue and ctx.bytes < bytes_max and room:
+        steps_max, bytes_max = ctx.steps + share_steps, ctx.bytes + ctx.moved + share_bytes
+        while room and queue and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
             call = queue.popleft()
             room -= 1
             if call.cancelled:
@@ -130,11 +207,17 @@ class Batcher:
                 results.append((call, None, self.refusal))
                 continue
             ctx.begin(now())
+            ctx.steps += 1
             try:
                 answer = commands[type(call.request)](ctx, call.request)
             except Exception as error:
                 ctx.reject()
                 results.append((call, None, error))
+                continue
+            if type(answer) is GeneratorType:
+                self._go_on(ctx, call, answer, results)
+                if self._unfinished is not None:
+                    return
             else:
                 ctx.accept()
                 results.append((call, answer, None))
@@ -162,11 +245,7 @@ class Batcher:
         """
         if len(results) == 1:
             self._requests_max = _REQUESTS_MAX
-            return self._nothing([(results[0][0], None, TransactionTooLarge(
-                "with what it overwrites or moves, the transaction comes to more than the "
-                f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
-                "smaller transactions"
-            ))], last_commit)  # fmt: skip
+            return self._nothing([(results[0][0], None, too_much_moved())], last_commit)
         self._requests_max = len(results) // 2
         self._upkeep_leads = not self._upkeep_leads
         for call, _, _ in reversed(results):
@@ -175,3 +254,11 @@ class Batcher:
 
     def _nothing(self, results: list[Result], last_commit: int) -> Proposal:
         return Proposal(Command(self._tenure.lease.sequence, {}), results, [], last_commit)
+
+
+def _too_many_steps() -> TransactionTooLarge:
+    return TransactionTooLarge(
+        f"checking what the transaction read, and doing what it writes, takes more than "
+        f"{TRANSACTION_STEPS_MAX} steps; nothing was changed: do the work in smaller transactions, "
+        "or read at a timestamp outside of it (db.snapshot())"
+    )

@@ -27,8 +27,10 @@ class Call:
             a moment for company, and is evaluated after everything else.
         token: what it is in line for (:mod:`.waiting`); ``None``: nothing.
         cancelled: nobody wants the answer any more.
+        owner: the client, among whom turns are shared out; ``None``: there is only one.
     """
 
+    owner: object = None
     __slots__ = ("cancelled", "request", "token", "urgent")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:

@@ -13,19 +13,26 @@ Reads see only what is applied. A read that touches a key which the proposal und
 raises ``Blocked`` and is evaluated again once that is applied; this is the only waiting there is
 inside a range. What a reader may have to wait for otherwise (a lock, a message) it names by a
 token in ``MustWait``.
+
+What may be long counts its *steps* (about: keys visited). A turn evaluates no more than
+``TURN_STEPS_MAX`` of them; an evaluator that needs more is a generator, which yields whenever the
+turn is used up, and goes on in the next one.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
+from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader, WriteSet
 from postroom.limits import TRANSACTION_BYTES_MAX
+from postroom.raft.messages import COMMAND_BYTES_MAX
 
 
 class Blocked(Exception):
@@ -45,6 +52,8 @@ class MustWait(Exception):
 
 
 _UNKNOWN: Final[Any] = object()
+_FEW: Final = 64
+"""So many keys are looked through faster than they are sorted."""
 
 
 class View:
@@ -53,14 +62,25 @@ class View:
     Attributes:
         in_flight: the raw writes of the proposal under way.
         now: the timestamp at which the request under evaluation arrived; reads newest at it.
+        before: while an evaluation goes over several turns: the timestamp before it. What comes
+            after that is not known yet; 0: nothing is under evaluation.
+        steps: how many this turn's reads have taken.
     """
 
-    __slots__ = ("_reader", "in_flight", "now")
+    __slots__ = ("_reader", "_sorted", "_sorted_of", "before", "in_flight", "now", "steps")
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self.in_flight: Mapping[bytes, bytes | None] = {}
         self.now = 0
+        self.before = 0
+        self.steps = 0
+        self._sorted: list[bytes] = []
+        self._sorted_of: Mapping[bytes, bytes | None] = self.in_flight
+
+    def is_used_up(self) -> bool:
+        """Whether reads have had their share of this turn."""
+        return self.steps >= limits.TURN_STEPS_MAX
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of an engine key."""
@@ -72,9 +92,18 @@ class View:
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """The engine's pairs in a span."""
-        if self.in_flight and any(lower <= key < upper for key in self.in_flight):
+        if self.in_flight and self._is_in_flight(lower, upper):
             raise Blocked
         return self._reader.iterate(lower, upper, reverse=reverse)
+
+    def _is_in_flight(self, lower: bytes, upper: bytes) -> bool:
+        """Whether the proposal under way writes in a span: each of many reads asks."""
+        if len(self.in_flight) < _FEW:
+            return any(lower <= key < upper for key in self.in_flight)
+        if self._sorted_of is not self.in_flight:
+            self._sorted, self._sorted_of = sorted(self.in_flight), self.in_flight
+        first = bisect_left(self._sorted, lower)
+        return first < len(self._sorted) and self._sorted[first] < upper
 
 
 class Evaluation:
@@ -90,6 +119,9 @@ class Evaluation:
         staged: raw writes of the requests accepted so far.
         sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
             accepted so far, for the companions to take up.
+        bytes: what the requests write; ``moved``: what they overwrite, and keep as history.
+        steps: how many were taken in this turn; ``steps_before``: in earlier ones.
+        began: the timestamp of the first request.
         after: what to do on the leaseholder once the proposal is applied.
         scratch: what evaluators remember for as long as the proposal is in the making.
     """
@@ -97,15 +129,20 @@ class Evaluation:
     __slots__ = (
         "_earlier",
         "_erased",
+        "_index",
         "_marks",
+        "_moved_before",
         "_reader",
         "_request_tally",
         "_step_marks",
+        "_unindexed",
         "after",
+        "began",
         "bytes",
         "deferred",
         "garbage",
         "last_commit",
+        "moved",
         "ordinal",
         "range_id",
         "scratch",
@@ -113,6 +150,8 @@ class Evaluation:
         "source",
         "staged",
         "stamp",
+        "steps",
+        "steps_before",
         "tally",
         "timestamp",
         "transaction_id",
@@ -135,15 +174,22 @@ class Evaluation:
         self._earlier: WriteSet = {}
         self._request_tally: dict[str, int] = {}
         self._erased: list[bytes] = []
+        self.steps = self.steps_before = 0
+        self.moved = self._moved_before = 0
+        self.began = 0
+        self._index: list[bytes] = []
+        self._unindexed: list[WriteSet | list[bytes]] = []
 
     # --- one request after the other
 
     def begin(self, timestamp: int) -> None:
         """The next request, at a fresh timestamp."""
         self.timestamp = timestamp
+        self.began = self.began or timestamp
         self.stamp = timestamp.to_bytes(8, "big")
         self.transaction_id = self.source = b""
         self.ordinal = 0
+        self._moved_before = self.moved
         self.writes = {}
         if self._earlier:
             self._earlier = {}
@@ -157,12 +203,16 @@ class Evaluation:
         """The request's writes join the proposal."""
         if self._earlier:
             self.staged.update(self._earlier)
+            self._unindexed.append(self._earlier)
         if self.writes or self._erased or self._earlier:
             self.staged.update(self.writes)
+            self._unindexed.append(self.writes)
             self.last_commit = self.timestamp
-        for key in self._erased:
-            if self.staged.pop(key, None) is None:
-                self.staged[key] = None
+        if self._erased:
+            self._unindexed.append(self._erased)
+            for key in self._erased:
+                if self.staged.pop(key, None) is None:
+                    self.staged[key] = None
         for name, number in self._request_tally.items():
             self.tally[name] = self.tally.get(name, 0) + number
 
@@ -192,6 +242,10 @@ class Evaluation:
         """How many of those ``sent`` are of transactions accepted before: none is undone."""
         return self._marks[2]
 
+    def is_used_up(self) -> bool:
+        """Whether the turn is: whoever has more to do yields."""
+        return self.steps >= limits.TURN_STEPS_MAX
+
     # --- reading
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -213,8 +267,33 @@ class Evaluation:
         stored = self._reader.iterate(lower, upper, reverse=reverse)
         return _merged(stored, overlay, reverse=reverse) if overlay else stored
 
+    def written(self, lower: bytes, upper: bytes) -> list[bytes]:
+        """The engine keys in a span that the requests before and this one have written, sorted."""
+        self.steps += (len(self._earlier) + len(self.writes)) // 16
+        return sorted(self._overlay(lower, upper))
+
+    def stored(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span without those writes."""
+        return self._reader.iterate(lower, upper, reverse=reverse)
+
+    def _staged_in(self, lower: bytes, upper: bytes) -> WriteSet:
+        """Of the staged writes. A transaction may ask for many spans: the keys are sorted once."""
+        staged = self.staged
+        if len(staged) < _FEW:
+            return {k: v for k, v in staged.items() if lower <= k < upper}
+        index, unindexed = self._index, self._unindexed
+        if unindexed:
+            index += [key for written in unindexed for key in written]
+            index.sort()  # mostly it is sorted already: what is new is merged in
+            unindexed.clear()
+        first = bisect_left(index, lower)
+        found = index[first : bisect_left(index, upper, first)]
+        return {key: staged[key] for key in found if key in staged}
+
     def _overlay(self, lower: bytes, upper: bytes) -> WriteSet:
-        overlay = {k: v for k, v in self.staged.items() if lower <= k < upper}
+        overlay = self._staged_in(lower, upper)
         for written in (self._earlier, self.writes):
             if written:
                 overlay.update((k, v) for k, v in written.items() if lower <= k < upper)
@@ -230,9 +309,13 @@ class Evaluation:
         if old is not None and old[1:9] != stamp:
             history = keys.history_key(head, old[1:9])
             self.writes[history] = old
+            self.moved += len(old)
+            if self.moved - self._moved_before > COMMAND_BYTES_MAX:
+                raise too_much_moved()
             self.garbage.append(history)
         self.writes[head] = kind + stamp + value
-        self.grow(len(value) + 2 * len(head))
+        self.steps += 1
+        self.bytes += len(value) + 2 * len(head) + WRITE_BYTES
 
     def delete_version(self, key: bytes) -> bool:
         """Puts a tombstone over a user key; false if there was nothing to delete."""
@@ -266,7 +349,11 @@ class Evaluation:
         return self.ordinal.to_bytes(4, "big")
 
 
-def check_size(bytes_used: int) -> None:
+WRITE_BYTES: Final = 16
+"""What a write costs beside its bytes, as it counts towards a transaction's limit."""
+
+
+def check_size(bytes_used: int, what_to_do: str = "do the work in smaller transactions") -> None:
     """Refuses what is over the limit of a transaction.
 
     Raises:
@@ -275,8 +362,17 @@ def check_size(bytes_used: int) -> None:
     if bytes_used > TRANSACTION_BYTES_MAX:
         raise TransactionTooLarge(
             f"the transaction writes {bytes_used} bytes, more than the limit of "
-            f"{TRANSACTION_BYTES_MAX}; nothing was changed: do the work in smaller transactions"
+            f"{TRANSACTION_BYTES_MAX}; nothing was changed: {what_to_do}"
         )
+
+
+def too_much_moved() -> TransactionTooLarge:
+    """What is said of a transaction that would make too large a command."""
+    return TransactionTooLarge(
+        "with what it overwrites or moves, the transaction comes to more than the "
+        f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
+        "smaller transactions"
+    )
 
 
 def _merged(

@@ -6,11 +6,14 @@ failures raise the errors of :mod:`postroom.errors` and leave no trace.
 
 from __future__ import annotations
 
+import heapq
 import struct
+from collections.abc import Generator, Iterator
 from typing import Final
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import (
     ConditionFailed,
     Overflow,
@@ -20,7 +23,9 @@ from postroom.errors import (
     shorten,
 )
 from postroom.kv import keys, versions
-from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
+from postroom.limits import READ_BYTES_MAX
+from postroom.ranges.checks import SEPARATOR, check_accounting, check_metrics
+from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
 from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
@@ -46,9 +51,11 @@ from postroom.ranges.requests import (
     Values,
 )
 
+_STEP_BYTES: Final = 4 * 1024 * 1024
+"""A step of a deferred ``DeleteRange`` writes about so much at most."""
+
 INTEGER: Final = struct.Struct(">q")
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
-_SEPARATOR: Final = b"/"
 _SMALL: Final = b"\x00\xff"
 """The first byte of the 8 bytes of a number between -2^56 and 2^56."""
 
@@ -151,26 +158,91 @@ def delete(ctx: Evaluation, request: Delete) -> None:
     ctx.delete_version(request.key)
 
 
-def delete_range(ctx: Evaluation, request: DeleteRange) -> int:
-    """``DeleteRange``: answers how many keys were there."""
-    deleted, start = 0, request.start
-    size_before = ctx.bytes
-    while True:
-        page = versions.scan(
-            ctx, start, request.end, versions.FOREVER, pairs_max=1000, bytes_max=1 << 20
-        )
-        for key, value in page.pairs:
-            ctx.delete_version(key)
-            ctx.grow(len(value))
-        deleted += len(page.pairs)
-        check_size(ctx.bytes - size_before)
-        if page.resume is None:
-            return deleted
-        start = page.resume
+def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, int]:
+    """``DeleteRange``: answers how many keys were there. Goes on for as many turns as it takes.
+
+    Raises:
+        TransactionTooLarge: they are more than a transaction may delete.
+    """
+    deleted, size_before = 0, ctx.bytes
+    for key in _keys_there(ctx, request.start, request.end):
+        deleted += _delete_one(ctx, key, size_before)
+        if ctx.is_used_up():
+            yield
+    return deleted
+
+
+def delete_some(
+    ctx: Evaluation, request: DeleteRange, position: bytes, began: bytes
+) -> tuple[int, bytes | None]:
+    """A step of a deferred ``DeleteRange``: from ``position`` on, what was there at ``began``.
+
+    Returns:
+        How many keys went, and where the next step goes on; ``None``: it is done.
+    """
+    deleted, size_before = 0, ctx.bytes
+    start = max(request.start, position)
+    ctx.steps += 16
+    for visited, key in enumerate(_keys_there(ctx, start, request.end)):
+        is_full = deleted >= limits.DELETED_AT_ONCE_MAX or ctx.bytes - size_before > _STEP_BYTES
+        if visited and (is_full or visited >= limits.TURN_STEPS_MAX):
+            return deleted, key
+        head = ctx.get(keys.head_key(key))
+        if head is not None and head[1:9] <= began:
+            deleted += _delete_one(ctx, key, size_before)
+    return deleted, None
+
+
+def _delete_one(ctx: Evaluation, key: bytes, size_before: int) -> int:
+    ctx.steps += 1
+    old = ctx.get(keys.head_key(key))
+    if not ctx.delete_version(key):
+        return 0
+    ctx.grow(len(old or b""))
+    check_size(
+        ctx.bytes - size_before,
+        "do the work in smaller transactions, or defer it: "
+        "tx.enqueue_update(DeleteRange(start, end)) deletes any number of keys, step by step",
+    )
+    return 1
+
+
+def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[bytes]:
+    """The user keys in a span that have a head, in order, those included that this proposal writes.
+
+    What is stored is gone through once, and what was written before is sorted once, so that
+    deleting all of them takes time in proportion to their number.
+    """
+    lower, upper = keys.data_span(start, end)
+    written = (raw for raw in ctx.written(lower, upper) if is_head(raw))
+    stored = (head for head, _ in versions.heads(_Stored(ctx), start, end, reverse=False))
+    last = b""
+    for head in heapq.merge(stored, written):
+        if head != last:
+            last = head
+            yield keys.user_key(head)
+
+
+class _Stored:
+    """The engine below an evaluation."""
+
+    def __init__(self, ctx: Evaluation) -> None:
+        self.get = ctx.get
+        self.iterate = ctx.stored
+
+
+def is_head(raw: bytes) -> bool:
+    """Whether an engine key is that of a head."""
+    return raw[:1] == keys.DATA and raw[raw.index(keys.END_OF_KEY, 1) + 2 :] == keys.HEAD
 
 
 def accounting(ctx: Evaluation, request: Accounting) -> None:
-    """``Accounting``."""
+    """``Accounting``.
+
+    Raises:
+        ValueTooLarge: it has too many prefixes or metrics.
+    """
+    check_accounting(request.key, request.deltas)
     for prefix in prefixes(request.key):
         add_metrics(ctx, prefix, request.deltas)
 
@@ -178,12 +250,12 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
 def prefixes(key: bytes) -> list[bytes]:
     """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
     found = []
-    end = key.find(_SEPARATOR)
+    end = key.find(SEPARATOR)
     while end != -1:
-        if end > 0 and key[end - 1 : end] != _SEPARATOR:
+        if end > 0 and key[end - 1 : end] != SEPARATOR:
             found.append(key[:end])
-        end = key.find(_SEPARATOR, end + 1)
-    if key and not key.endswith(_SEPARATOR):
+        end = key.find(SEPARATOR, end + 1)
+    if key and not key.endswith(SEPARATOR):
         found.append(key)
     return found
 
@@ -193,9 +265,11 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
+        ValueTooLarge: the prefix would have too many metrics.
     """
     key = keys.accounting_key(prefix)
     sums = read_metrics(ctx.get(key))
+    ctx.steps += 1 + len(deltas) // 4 + len(sums) // 16
     for metric, delta in deltas.items():
         total = sums.get(metric, 0) + delta
         if not _INTEGER_MIN <= total <= _INTEGER_MAX:
@@ -204,6 +278,7 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
                 "signed integer; nothing was changed"
             )
         sums[metric] = total
+    check_metrics(prefix, len(sums))
     ctx.writes[key] = stored = _encode(sums)
     ctx.grow(len(key) + len(stored))
 
@@ -258,6 +333,8 @@ class Reads:
 
     def now(self, view: View, _: Now) -> int:
         """``Now``."""
+        if view.before:
+            raise Blocked  # of what is under evaluation, some may have a later timestamp
         return view.now
 
     def get(self, view: View, request: Get) -> Value:
@@ -288,17 +365,20 @@ class Reads:
         return _value(head, at)
 
     def get_many(self, view: View, request: GetMany) -> Values:
-        """``GetMany``."""
+        """``GetMany``: as many of them as a turn has room for."""
         at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         values: list[bytes | None] = []
         integers: list[int] = []
-        size = 0
+        size, bytes_max = 0, min(request.bytes_max, READ_BYTES_MAX)
         for key in request.keys:
+            if values and view.is_used_up():
+                break
+            view.steps += 1
             version = versions.as_of(view, key, stamp)
             value = versions.payload(version)
             size += len(value or b"")
-            if size > request.bytes_max and values:
+            if size > bytes_max and values:
                 break
             if versions.is_integer(version):
                 integers.append(len(values))
@@ -321,14 +401,16 @@ class Reads:
             request.end,
             at.to_bytes(8, "big"),
             pairs_max=request.pairs_max,
-            bytes_max=request.bytes_max,
+            bytes_max=min(request.bytes_max, READ_BYTES_MAX),
             reverse=reverse,
+            steps_max=limits.TURN_STEPS_MAX,
         )
+        view.steps += page.steps
         return Pairs(page.pairs, page.resume, at, page.integers)
 
     def read_accounting(self, view: View, request: ReadAccounting) -> dict[str, int]:
         """``ReadAccounting``."""
-        prefix = request.prefix.rstrip(_SEPARATOR)
+        prefix = request.prefix.rstrip(SEPARATOR)
         return read_metrics(view.get(keys.accounting_key(prefix)))
 
     def protect(self, view: View, request: Protect) -> int:
@@ -372,3 +454,4 @@ def register(registry: Registry) -> None:
         DeleteRange: delete_range,
         Accounting: accounting,
     }
+    registry.may_be_long[DeleteRange] = lambda _: True

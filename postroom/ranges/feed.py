@@ -19,7 +19,7 @@ from there misses nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Protocol
 
 from postroom.errors import SnapshotTooOld
@@ -89,7 +89,7 @@ class ChangeFeed:
         registry.finishers.append(self._follow)
         registry.on_lease.append(self._forget)
 
-    def read(self, view: View, request: ScanChanges) -> Changes:
+    def read(self, view: View, request: ScanChanges) -> Changes | Generator[None, None, Changes]:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
         self._asked = True
@@ -97,10 +97,11 @@ class ChangeFeed:
             # What is under way was evaluated when nobody watched: it will not be remembered.
             self._floor = until
             self._watched.set()
-        if self._floor is not None and request.after >= self._floor:
-            changes = self._from_memory(request, until)
-        else:
-            changes = self._from_versions(view, request, until)
+        if self._floor is None or request.after < self._floor:
+            return self._from_versions(view, request, until)
+        return self._answer(request, self._from_memory(request, until), until)
+
+    def _answer(self, request: ScanChanges, changes: list[Change], until: int) -> Changes:
         if request.wait and not changes and not self._is_behind(request):
             raise MustWait(TOKEN)
         return _bounded(changes, until)
@@ -127,19 +128,38 @@ class ChangeFeed:
             and (end is None or change.key < end)
         ]
 
-    def _from_versions(self, view: View, request: ScanChanges, until: int) -> list[Change]:
+    def _from_versions(
+        self, view: View, request: ScanChanges, until: int
+    ) -> Generator[None, None, Changes]:
+        """From the versions themselves, over as many turns as that takes.
+
+        Of much that has changed only the oldest is kept, as much as fits into an answer.
+        """
+        self._check_collected(request)
+        found: list[Change] = []
+        size, stamp = 0, keys.u64(request.after)
+        for change in versions.changes(view, request.start, request.end, stamp):
+            view.steps += 1
+            if change is not None and (at := int.from_bytes(change.timestamp, "big")) <= until:
+                found.append(Change(at, change.key, change.value, change.integer))
+                size += _size(found[-1])
+                if size > 4 * CHANGES_BYTES_MAX:
+                    found, until = _oldest(found, until)
+                    size = CHANGES_BYTES_MAX
+            if view.is_used_up():
+                yield
+                self._check_collected(request)
+        found, until = _oldest(found, until)
+        if until != self._applied():
+            return Changes(found, until)  # who waited now would not hear of what came meanwhile
+        return self._answer(request, found, until)
+
+    def _check_collected(self, request: ScanChanges) -> None:
         if request.after < self._protections.collected:
             raise SnapshotTooOld(
                 f"changes up to {self._protections.collected} have been garbage collected, "
                 f"{request.after} is older: read the span anew and watch from then on"
             )
-        stamp = keys.u64(request.after)
-        found = versions.changes(view, request.start, request.end, stamp)
-        changes = [
-            Change(int.from_bytes(at, "big"), key, value, integer)
-            for at, key, value, integer in found
-        ]
-        return [change for change in changes if change.timestamp <= until]
 
     def _follow(self, ctx: Evaluation) -> None:
         """While somebody watches, what the proposal changes is remembered once it is applied."""
@@ -198,6 +218,13 @@ def _bounded(changes: list[Change], until: int) -> Changes:
 
 def _size(change: Change) -> int:
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
+
+
+def _oldest(changes: list[Change], until: int) -> tuple[list[Change], int]:
+    """The oldest of ``changes``, in order, and up to when they are complete."""
+    changes.sort(key=lambda change: (change.timestamp, change.key))
+    first = _bounded(changes, until)
+    return first.changes, first.until
 
 
 def _changes(staged: WriteSet, before: int) -> list[Change]:

@@ -5,23 +5,27 @@ is garbage is known without looking for it: the collector takes the lists older 
 threshold, removes what they name, and then the lists. A key written a thousand times a second
 costs its neighbours nothing. The removals go through the group, so that replicas stay equal.
 
+A proposal that leaves much has several lists, so that a step of the collector is never long.
+
 A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads,
 which go only if they still hold the tombstone of that time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluators import is_head
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Collected, CollectGarbage
@@ -56,8 +60,9 @@ class GarbageLists:
 
     def finish(self, ctx: Evaluation) -> None:
         """The list of the proposal."""
-        if ctx.garbage:
-            ctx.staged[self._prefix + ctx.stamp] = _encode(ctx.garbage)
+        for number, listed in enumerate(_lists_of(ctx.garbage)):
+            suffix = keys.u32(number) if number else b""
+            ctx.staged[self._prefix + ctx.stamp + suffix] = _encode(listed)
 
     def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
         """Removes what the oldest lists name."""
@@ -65,7 +70,7 @@ class GarbageLists:
         upper = self._prefix + keys.u64(threshold)
         removed, last = 0, b""
         for listed, packed in ctx.iterate(self._from, upper):
-            removed += self._remove(ctx, _lists.decode(packed), listed[-8:])
+            removed += self._remove(ctx, _lists.decode(packed), self._stamp(listed))
             ctx.writes[listed] = None
             last = listed
             if removed >= request.keys_max:
@@ -77,17 +82,22 @@ class GarbageLists:
         return Collected(removed, more=removed >= request.keys_max, left=left)
 
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
+        ctx.steps += len(garbage)
         for key in garbage:
-            if _is_head(key):
+            if is_head(key):
                 head = ctx.get(key)
                 if head is None or head[0] != versions.TOMBSTONE or head[1:9] > stamp:
                     continue
             ctx.writes[key] = None
         return len(garbage)
 
+    def _stamp(self, listed: bytes) -> bytes:
+        """The timestamp in the key of a list: of a proposal that left much there are several."""
+        return listed[len(self._prefix) :][:8]
+
     def _advance(self, ctx: Evaluation, last: bytes) -> None:
         """Collected up to there: later reads below are refused, later passes start there."""
-        collected = int.from_bytes(last[-8:], "big")
+        collected = int.from_bytes(self._stamp(last), "big")
         ctx.writes[self._record] = keys.u64(collected)
         ctx.grow(len(ctx.writes) * 32)
         # Before it is applied, so that no read slips in below while versions vanish.
@@ -99,11 +109,22 @@ class GarbageLists:
         self._from = last
 
 
-def _is_head(key: bytes) -> bool:
-    if key[:1] != keys.DATA:
-        return False
-    end = key.index(keys.END_OF_KEY, 1) + 2
-    return key[end:] == keys.HEAD
+def _lists_of(garbage: list[bytes]) -> Iterator[list[bytes]]:
+    """``garbage`` in lists that can be worked off one by one."""
+    if len(garbage) <= limits.GARBAGE_LIST_KEYS_MAX // 2:  # the rule; as long as keys may be
+        if garbage:
+            yield garbage
+        return
+    listed: list[bytes] = []
+    size = 0
+    for key in garbage:
+        listed.append(key)
+        size += len(key)
+        if len(listed) >= limits.GARBAGE_LIST_KEYS_MAX or size > limits.GARBAGE_LIST_BYTES_MAX:
+            yield listed
+            listed, size = [], 0
+    if listed:
+        yield listed
 
 
 class Collector:

@@ -229,6 +229,22 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
     installing: bool
 
 
+class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
+    """What a service of the leaseholder is doing.
+
+    Attributes:
+        name: dispatcher, executor, collector or keeper.
+        running: false while it pauses after a failure; and on a node that does not serve.
+        failures: how often it has failed under this lease, until it was sound for a minute.
+        trouble: why it failed last.
+    """
+
+    name: str
+    running: bool
+    failures: int = 0
+    trouble: str = ""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     """What a node says of itself, without asking anybody.
 
@@ -239,6 +255,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         peers: what it knows of the others, if it leads.
         clock_offset_seconds: how far its wall clock is ahead of those of most others.
         damage: what cannot be read on its disk; empty: nothing that it knows of.
+        services: those of the leaseholder, if it is that.
     """
 
     node_id: int
@@ -254,6 +271,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     free_bytes: int
     clock_offset_seconds: float
     damage: str = ""
+    services: tuple[ServiceStatus, ...] = ()
 
 
 __all__: list[Any] = [
@@ -267,6 +285,7 @@ __all__: list[Any] = [
     "PeerStatus",
     "ReadNodes",
     "RetireNode",
+    "ServiceStatus",
     "decode",
     "founding_writes",
     "nodes_key",

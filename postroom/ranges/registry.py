@@ -28,6 +28,8 @@ class Registry:
         commands: evaluated into a proposal of their own accord.
         writes: evaluated inside a transaction.
         checks: those of the writes that write nothing, and only fail if something has changed.
+        may_be_long: those writes whose evaluators are generators, which yield when the turn is used
+            up; and whether one may take that long. Reads and commands may always be.
         companions: evaluated after the requests of a proposal, each like one more request, when
             those have tallied anything: what can be done along with them (delivering what they
             send).
@@ -47,6 +49,7 @@ class Registry:
     commands: dict[type, WriteEvaluator] = field(default_factory=dict)
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
     checks: set[type] = field(default_factory=set)
+    may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
     companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)

@@ -7,6 +7,9 @@
                             all that wait, in order,      replicated   raw writes, applied
                             into one proposal                          index, in one write set
 
+A turn reads and evaluates a bounded number of steps (:mod:`.evaluation`): what has more to do goes
+on with the next one.
+
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
 whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
 is under way; what arrives meanwhile goes together into the next one (:mod:`.batch`). That is the
@@ -29,7 +32,8 @@ Left out here: several ranges (intents, splits), reads on followers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from types import GeneratorType
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Error, Unavailable
@@ -43,6 +47,7 @@ from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher
 from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
 from postroom.ranges.evaluation import Blocked, MustWait, View
+from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
@@ -95,6 +100,7 @@ class Replica:
         failed: what everybody is told, once the node has stopped.
         last_commit: the timestamp of the last commit that is applied.
         holders: the transactions that hold something in this leaseholder's memory.
+        on_room: called with each turn: there is room for reads again.
     """
 
     def __init__(
@@ -128,10 +134,12 @@ class Replica:
         self._blocked: dict[Call, None] = {}
         self._without_lease: dict[Call, None] = {}
         self._waiting = Waiting(self._look_again)
+        self._long_reads: dict[Call, Generator[None, None, Any]] = {}
         self._proposal: Proposal | None = None
         self._generation = 0
         self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
         self._wants_lease = False
+        self.on_room: Callable[[], None] = lambda: None
         self._hands_over: Callable[[], None] | None = None
         self._is_handing_over = False
         registry.observers[self._lease_key] = self._observe_lease
@@ -161,6 +169,10 @@ class Replica:
         waited = call in self._blocked or call in self._without_lease
         self._blocked.pop(call, None)
         self._without_lease.pop(call, None)
+        reading = self._long_reads.pop(call, None)
+        if reading is not None:
+            reading.close()
+            waited = True
         if self._waiting.cancel(call):
             waited = True
             for give_up in self.registry.on_given_up:
@@ -190,6 +202,11 @@ class Replica:
         for transaction_id in self.holders.take_expired():
             self.release_locks(transaction_id)
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether reads have had their share of this turn; those that come wait for the next."""
+        return self._view.is_used_up()
+
     def refuse(self, refusal: Unavailable | None) -> None:
         """What those who want to write are told from now on; ``None``: they are served."""
         self._batcher.refusal = refusal
@@ -217,13 +234,22 @@ class Replica:
         if self._clock.rests and type(call.request) in self.registry.locking:
             self._clock.now()
         view.now = now = self._clock.read()
-        if not self._tenure.serves(now):
+        if view.is_used_up() or not self._tenure.serves(now):
             self._without_lease[call] = None
             self._waiting.look_later(call)
             self._host.wake(urgent=True)
             return
+        view.steps += 1
+        view.before = before = self._batcher.before
+        if before:
+            view.now = before
         try:
+            if before and getattr(call.request, "timestamp", 0) > before:
+                raise Blocked  # what is under evaluation may be seen from there
             answer = evaluator(view, call.request)
+            if type(answer) is GeneratorType:
+                self._go_on(call, answer)
+                return
         except Blocked:
             self._blocked[call] = None
             self._waiting.look_later(call)
@@ -243,6 +269,39 @@ class Replica:
         call.complete(answer, error)
         if token is not None:  # it may have left something for the next in line
             self._waiting.wake(token)
+
+    def _go_on(self, call: Call, reading: Generator[None, None, Any]) -> None:
+        """Read to the end, or to that of the turn."""
+        try:
+            next(reading)
+        except StopIteration as stop:
+            self._answer(call, stop.value, None)
+        except Blocked:
+            self._blocked[call] = None
+            self._waiting.look_later(call)
+        except MustWait as wait:
+            self._waiting.park(call, wait.token)
+        except Exception as error:
+            self._answer(call, None, self._elsewhere_if_damaged(error))
+        else:
+            self._long_reads[call] = reading
+            self._waiting.look_later(call)
+            self._host.wake(urgent=True)
+
+    def _read_on(self) -> None:
+        """A turn's share of reads: first those that have waited for one, then the long ones."""
+        for call in list(self._without_lease):
+            if self._view.is_used_up():
+                return
+            if call in self._without_lease:
+                del self._without_lease[call]
+                self._submit_again([call])
+        for call in list(self._long_reads):
+            if self._view.is_used_up():
+                return
+            reading = self._long_reads.pop(call, None)
+            if reading is not None:
+                self._go_on(call, reading)
 
     def try_get(self, request: Get) -> Value | None:
         """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
@@ -306,7 +365,10 @@ class Replica:
         return self._has_work() and not self._must_wait_for_lease()
 
     def _has_work(self) -> bool:
-        return bool(self._queue or self._upkeep or self._without_lease or self._wants_lease)
+        return bool(
+            self._queue or self._upkeep or self._without_lease or self._wants_lease
+            or self._long_reads or self._batcher.before
+        )  # fmt: skip
 
     def next_deadline(self) -> float | None:
         """When a turn has something to do without being woken; ``None``: never."""
@@ -323,19 +385,24 @@ class Replica:
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
+        self._view.steps = 0
+        self.on_room()
         if not self.wants_turn():
             return
         if not self.group.is_leader:
             self._turn_away()
         elif self._hands_over is not None:
             self._give_back_lease(self._hands_over)
-        elif not self.serves or self._tenure.resting:
+        elif not self.serves or (self._tenure.resting and self._wants_to_write()):
             if not self._rest():
                 self._ask_for_lease()
         else:
             self._take_offers()
-            self._submit_again(_taken(self._without_lease))
+            self._read_on()
             self._propose_queued()
+
+    def _wants_to_write(self) -> bool:
+        return bool(self._queue or self._upkeep or self._wants_lease)
 
     def _must_wait_for_lease(self) -> bool:
         """Whether this is a leader who must not ask for the lease, or not yet."""
@@ -346,13 +413,19 @@ class Replica:
         return self._tenure.may_ask_at(self.group.entries_received_at) > self._monotonic()
 
     def _propose_queued(self) -> None:
+        if not (self._queue or self._upkeep or self._batcher.before):
+            return
         proposal = self._batcher.evaluate(self.last_commit)
         if proposal is None:
             self._host.wake(urgent=True)
-        elif proposal.command.writes:
+            return
+        if proposal.command.writes:
             self._start(proposal)
-        else:
-            self._finish(proposal.results, proposal.after)
+            return
+        self._tell(proposal.results, proposal.after)
+        self._submit_again(_taken(self._blocked))
+        if self.wants_turn():
+            self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
     def _rest(self) -> bool:
         """Alone, and with the lease of an earlier life: read, until there is something to write."""
@@ -445,8 +518,13 @@ class Replica:
             self.holders.clear()
             for end in self.registry.on_lease_end:
                 end()
-        waited = dict.fromkeys((*self._waiting.clear(), *_taken(self._blocked)))
+        waited = dict.fromkeys((*self._waiting.clear(), *_taken(self._blocked), *self._given_up()))
         self._turn_away_calls([call for call in waited if call not in self._without_lease])
+
+    def _given_up(self) -> list[Call]:
+        """What goes over several turns: under another lease it would be something else."""
+        reading = _taken(self._long_reads)
+        return [*reading, *self._batcher.abandon()]
 
     def on_leadership(self, leads: bool, term: int) -> None:
         """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
@@ -484,7 +562,7 @@ class Replica:
         if applied:
             self.last_commit = proposal.last_commit
             self._tenure.granted(proposal.lease_until)
-            self._finish(proposal.results, proposal.after)
+            self._tell(proposal.results, proposal.after, wrote=True)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
             # below what a read would be served at: not under this lease.
@@ -493,12 +571,15 @@ class Replica:
             self._fail(proposal, outcome)
         self._submit_again(_taken(self._blocked))
         if self.wants_turn():
-            self._host.wake(urgent=bool(self._queue or self._without_lease))
+            self._host.wake(urgent=bool(self._queue or self._without_lease or self._long_reads))
 
-    def _finish(self, results: list[Result], after: list[Callable[[], None]]) -> None:
+    def _tell(
+        self, results: list[Result], after: list[Callable[[], None]], *, wrote: bool = False
+    ) -> None:
         for act in after:
             act()
-        self._waiting.wake_all(TOKEN)
+        if wrote:
+            self._waiting.wake_all(TOKEN)
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
@@ -541,6 +622,7 @@ class Replica:
         waited = dict.fromkeys(self._waiting.clear())
         for calls in (self._queue, self._upkeep, self._without_lease, self._blocked):
             waited |= dict.fromkeys(_taken(calls))
+        waited |= dict.fromkeys(self._given_up())
         self.holders.clear()
         for end in self.registry.on_lease_end:
             end()
@@ -565,7 +647,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: dict[Call, None] | deque[Call]) -> list[Call]:
+def _taken(calls: dict[Call, Any] | deque[Call] | FairQueue) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()

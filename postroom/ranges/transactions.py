@@ -13,8 +13,10 @@ than ``TRANSACTION_SECONDS_MAX`` after it began, so a record is never missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Generator
+from operator import itemgetter
+from types import GeneratorType
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -22,17 +24,23 @@ from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpir
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import TRANSACTION_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.registry import Registry, WriteEvaluator
+from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
 CLIENTS_MAX: Final = 10_000
 
 RECORD_SECONDS: Final = TRANSACTION_SECONDS_MAX + 15.0
 
+Span: TypeAlias = tuple[bytes, bytes | None]
+
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
+
+
+_FEW: Final = 256
+"""A transaction of no more reads and writes is evaluated in one go."""
 
 
 class Committer:
@@ -44,16 +52,14 @@ class Committer:
     memory, with a number above all that it remembers of its client, is certainly new.
 
     Args:
-        writes: the evaluators.
-        checks: those of them that write nothing.
+        registry: has the evaluators.
         now: about now, by the node's clock.
     """
 
-    def __init__(
-        self, writes: dict[type, WriteEvaluator], checks: set[type], now: Callable[[], int]
-    ) -> None:
-        self._writes = writes
-        self._checks = checks
+    def __init__(self, registry: Registry, now: Callable[[], int]) -> None:
+        self._writes = registry.writes
+        self._may_be_long = registry.may_be_long
+        self._checks = registry.checks
         self._now = now
         self._remembers_from = 0
         self._latest: dict[bytes, bytes] = {}
@@ -81,8 +87,11 @@ class Committer:
         self._latest[client] = number
         return request.began < self._remembers_from
 
-    def __call__(self, ctx: Evaluation, request: CommitTransaction[Any]) -> Committed:
-        """The timestamp of the commit, and what each write answered.
+    def __call__(
+        self, ctx: Evaluation, request: CommitTransaction[Any]
+    ) -> Committed | Generator[None, None, Committed]:
+        """The timestamp of the commit, and what each write answered; at once, or over several
+        turns if there is much to be done.
 
         Raises:
             TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
@@ -94,15 +103,58 @@ class Committer:
             if known is not None:
                 return _from_record(known)
         _check_age(ctx, request)
-        _check_reads(ctx, request)
-        size_before = ctx.bytes
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
+        if self._is_long(request):
+            return self._evaluate_in_parts(ctx, request)
+        _check_reads(ctx, request)
+        size_before = ctx.bytes
         evaluators = self._writes
-        answers = [evaluators[type(write)](ctx, write) for write in request.writes]
-        check_size(ctx.bytes - size_before)
+        answers = []
+        for write in request.writes:
+            answer = evaluators[type(write)](ctx, write)
+            if type(answer) is GeneratorType:
+                answer = _to_the_end(answer)
+            answers.append(answer)
+            if ctx.bytes - size_before > TRANSACTION_BYTES_MAX:
+                check_size(ctx.bytes - size_before)
+        return self._committed(ctx, request, answers)
+
+    def _is_long(self, request: CommitTransaction[Any]) -> bool:
+        if request.spans or len(request.reads) + len(request.writes) > _FEW:
+            return True
+        may_be_long = self._may_be_long
+        for write in request.writes:
+            is_long = may_be_long.get(type(write))
+            if is_long is not None and is_long(write):
+                return True
+        return False
+
+    def _evaluate_in_parts(
+        self, ctx: Evaluation, request: CommitTransaction[Any]
+    ) -> Generator[None, None, Committed]:
+        """The same; yields whenever the turn is used up."""
+        yield from _check_reads_in_parts(ctx, request)
+        size_before = ctx.bytes
+        evaluators = self._writes
+        answers = []
+        for write in request.writes:
+            answer = evaluators[type(write)](ctx, write)
+            if type(answer) is GeneratorType:
+                answer = yield from answer
+            answers.append(answer)
+            check_size(ctx.bytes - size_before)
+            if ctx.is_used_up():
+                yield
+        return self._committed(ctx, request, answers)
+
+    def _committed(
+        self, ctx: Evaluation, request: CommitTransaction[Any], answers: list[Any]
+    ) -> Committed:
+        """Leaves the COMMIT record, if anything was written."""
         if self._only_checks(request.writes):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
+        record = keys.transaction_key(request.anchor, request.transaction_id)
         told = any(answer is not None for answer in answers)
         ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
         ctx.garbage.append(record)
@@ -111,6 +163,15 @@ class Committer:
     def _only_checks(self, writes: list[Any]) -> bool:
         checks = self._checks
         return not writes or (type(writes[0]) in checks and all(type(w) in checks for w in writes))
+
+
+def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
+    """What comes of an evaluation that is short, though it need not be."""
+    while True:
+        try:
+            next(evaluating)
+        except StopIteration as stop:
+            return stop.value
 
 
 def _from_record(record: bytes) -> Committed:
@@ -162,10 +223,46 @@ def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
         head = ctx.get(keys.head_key(key))
         if head is not None and head[1:9] > stamp:
             raise _conflict(key)
-    for start, end in request.spans:
-        changed = versions.changed_since(ctx, start, end, stamp)
-        if changed is not None:
-            raise _conflict(changed)
+    ctx.steps += len(request.reads)
+
+
+def _check_reads_in_parts(
+    ctx: Evaluation, request: CommitTransaction[Any]
+) -> Generator[None, None, None]:
+    since = request.read_timestamp
+    if since >= ctx.last_commit or not since:
+        return
+    stamp = since.to_bytes(8, "big")
+    for key in request.reads:
+        ctx.steps += 1
+        head = ctx.get(keys.head_key(key))
+        if head is not None and head[1:9] > stamp:
+            raise _conflict(key)
+        if ctx.is_used_up():
+            yield
+    for start, end in _merged(request.spans):
+        ctx.steps += 1
+        for changed in versions.changed_since(ctx, start, end, stamp):
+            ctx.steps += 1
+            if changed is not None:
+                raise _conflict(changed)
+            if ctx.is_used_up():
+                yield
+        if ctx.is_used_up():
+            yield
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    """The same keys in fewer spans: those of one scan's pages follow each other."""
+    merged: list[Span] = []
+    for start, end in sorted(spans, key=itemgetter(0)):
+        if merged and (merged[-1][1] is None or start <= merged[-1][1]):
+            last_start, last_end = merged[-1]
+            if last_end is not None:
+                merged[-1] = (last_start, None if end is None else max(last_end, end))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _conflict(key: bytes) -> TransactionConflict:

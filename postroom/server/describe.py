@@ -33,6 +33,7 @@ def describe(node: Node) -> NodeStatus:
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
         node.damage.found,
+        node.services.status() if node.replica.serves else (),
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.kv import forks
+from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
@@ -113,6 +114,7 @@ class AsyncioDriver:
         self.node = node
         self.random = randomness
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
@@ -254,6 +256,7 @@ class ThreadDriver:
         self.node = node
         self.random = randomness
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.patience_seconds = REQUEST_SECONDS
         self._lock = threading.Lock()
         self._driving = False
         self._waiting: dict[_ThreadAnswer, None] = {}

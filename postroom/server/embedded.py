@@ -15,7 +15,7 @@ import msgspec
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.values import Status
+from postroom.client.values import Status, service_infos
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
@@ -121,6 +121,7 @@ class _StatusReader:
             Timestamp(self._driver.now()),
             node.engine.disk_bytes(),
             counters,
+            services=service_infos(node.services.status()),
         )
 
 

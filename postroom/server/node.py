@@ -194,7 +194,7 @@ class Node:
         evaluators.register(registry)
         reads = Reads(locks, protections, replica.holders)
         reads.register(registry)
-        Committer(registry.writes, registry.checks, self.clock.reading).register(registry)
+        Committer(registry, self.clock.reading).register(registry)
         NodeRecords(RANGE_ID).register(registry)
         registry.observers[nodes_key(RANGE_ID)] = self._observe_nodes
         self.feed = feed = ChangeFeed(
@@ -234,13 +234,13 @@ class Node:
             self.upkeep, self.tasks.sleep, now, last_commit,
             options.gc_ttl_seconds, options.gc_interval_seconds,
         )  # fmt: skip
-        begin = [
-            dispatcher(self.upkeep, deliveries, *moving).run,
-            executor(self.upkeep, executions, *moving).run,
-            collector.run,
-            lambda: self.feed.forget_when_idle(self.tasks.sleep),
-            Keeper(self, replica.group, self._nodes_changed).run,
-        ]
+        begin = {
+            "dispatcher": dispatcher(self.upkeep, deliveries, *moving).run,
+            "executor": executor(self.upkeep, executions, *moving).run,
+            "collector": collector.run,
+            "feed": lambda: self.feed.forget_when_idle(self.tasks.sleep),
+            "keeper": Keeper(self, replica.group, self._nodes_changed).run,
+        }
         return Services(self.tasks, begin)
 
     # --- what drivers call

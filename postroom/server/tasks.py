@@ -86,7 +86,7 @@ class Tasks:
     """
 
     def __init__(self, monotonic: Callable[[], float], wake: Callable[[], None]) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._wake = wake
         self._ready: deque[Coroutine[Any, Any, None]] = deque()
         self._timers: Deadlines[Pending] = Deadlines()
@@ -108,7 +108,7 @@ class Tasks:
 
     def at(self, seconds: float, pending: Pending) -> None:
         """Complete ``pending`` after a time, unless it is by then, or the timer is cancelled."""
-        self._timers.set(pending, self._monotonic() + seconds)
+        self._timers.set(pending, self.monotonic() + seconds)
 
     def cancel_timer(self, pending: Pending) -> None:
         """Nobody waits for ``pending`` any more."""
@@ -131,7 +131,7 @@ class Tasks:
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
         if len(self._timers):
-            for pending in self._timers.take_due(self._monotonic()):
+            for pending in self._timers.take_due(self.monotonic()):
                 pending.complete(None)
         while self._ready and not self._stopped:
             self._step(self._ready.popleft())
@@ -156,8 +156,9 @@ class Tasks:
             self._alive.pop(coroutine, None)
             return
         except Exception:
-            # A service that fails for a reason it does not know stays stopped, for all to see.
-            _log.critical("a service of the node has stopped", exc_info=True)
+            # Services begin again by themselves; whatever else runs here should not have failed.
+            self._alive.pop(coroutine, None)
+            _log.critical("a task of the node has stopped", exc_info=True)
             return
         pending.callback = lambda: self._resume(coroutine)
 

@@ -146,7 +146,7 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
         (session,) = server.sessions._open.values()
         eventually(lambda: not session.reading)
         server.on_loop(asyncio.sleep(0.3))  # what was taken is answered
-        assert session._unread_bytes < 8 * limits.unread_bytes_max
+        assert session.unread_bytes < 8 * limits.unread_bytes_max
         with postroom.connect(server.address, insecure=True) as db:
             assert db.get(b"large") == bytes(SLOW_ANSWER_BYTES)
     eventually(lambda: not len(server.sessions))

@@ -171,6 +171,7 @@ class HandDriver:
         self.random = random
         self.next_id = TransactionIds(random.randbytes(8))
         self.closed = False
+        self.patience_seconds = 0.0
         self._clock = clock
         self._woken = False
         self._timed: list[_Waiting] = []

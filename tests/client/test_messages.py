@@ -12,7 +12,7 @@ import postroom
 from postroom.client import pages
 from postroom.errors import TransactionConflict
 from postroom.kv import keys
-from postroom.limits import TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.limits import METRIC_BYTES_MAX, METRICS_MAX, VALUE_BYTES_MAX
 from postroom.messaging.requests import ListDeadLetters, Peek
 from postroom.protocol.frames import FRAME_BYTES_MAX
 from tests.client.stores import Between, Store
@@ -608,11 +608,15 @@ def test_a_dead_letter_survives_a_restart(store: Store) -> None:
 
 def test_dead_letters_tell_more_than_an_answer_can_hold(store: Store) -> None:
     update(store.db, postroom.Accounting(b"k", {"m": BIG}))
-    name = "n" * (TRANSACTION_BYTES_MAX // 3)
-    for _ in range(FRAME_BYTES_MAX // len(name) + 1):
-        update(store.db, postroom.Accounting(b"k", {"m": 1, name: 1}))
-    letters = store.db.dead_letters()
-    assert sum(len(name) for letter in letters for name in letter.request.deltas) > FRAME_BYTES_MAX
+    names = {f"{number:03}" + "n" * (METRIC_BYTES_MAX - 3): 1 for number in range(METRICS_MAX - 1)}
+    letters_min = FRAME_BYTES_MAX // (METRIC_BYTES_MAX * len(names)) + 1
+    for _ in range(0, letters_min, 100):
+        update(store.db, *[postroom.Accounting(b"k", {"m": 1, **names})] * 100)
+    store.db.drain()
+    letters = store.db.dead_letters(limit=10_000)
+    told = sum(len(name) for letter in letters for name in letter.request.deltas)
+    assert told > FRAME_BYTES_MAX
+    assert len(letters) >= letters_min
 
 
 def test_dead_letters_that_come_and_go_between_pages_hide_no_other_one(

@@ -561,7 +561,7 @@ def test_a_transaction_expires(store: Store, timeout: float) -> None:
     late.put(b"b", b"1")
     store.advance(0.1)
     before = store.dump()
-    advice = "shorter ones" if timeout == 60 else "a longer timeout \\(60 s at most\\)"
+    advice = "shorter transactions" if timeout == 60 else "a longer timeout .*\\(60 s at most\\)"
     with pytest.raises(TransactionExpired, match=f"more than {timeout:g} s.*{advice}"):
         tx.get(b"a")
     with pytest.raises(TransactionExpired) as refused:

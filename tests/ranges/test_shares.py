@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroom import limits
 from postroom.kv import keys
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
 from postroom.ranges import batch
@@ -23,8 +24,8 @@ TURNS = 60
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Of small proposals: what a client writes is a third of one."""
-    monkeypatch.setattr(batch, "PROPOSAL_BYTES_MAX", 30_000)
-    monkeypatch.setattr(batch, "UPKEEP_BYTES", 6_000)
+    monkeypatch.setattr(limits, "PROPOSAL_BYTES_MAX", 30_000)
+    monkeypatch.setattr(limits, "UPKEEP_BYTES", 6_000)
     store = Store(gc_interval_seconds=0.1)
     yield store
     store.db.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from postroom.client.remote import router as routers
@@ -233,13 +235,39 @@ def test_a_refused_attempt_says_nothing_of_an_earlier_one() -> None:
     assert call.result == COMMITTED
 
 
-def test_a_first_attempt_that_is_refused_is_the_callers_affair() -> None:
-    world = World()
+def test_what_is_refused_is_sent_again_after_longer_and_longer_pauses() -> None:
+    world = World(request_seconds=15.0)
     stream = world.settle()
     call = world.ask(commit())
-    stream.fail(only(stream.requests), "Unavailable", 0.7)
+    began, times = world.now, []
+    while call.error is None:
+        if stream.requests:
+            times.append(world.now - began)
+            stream.fail(only(stream.requests), "Unavailable", 0.02)
+        world.pass_time(0.01)
     assert isinstance(call.error, Unavailable)
-    assert call.error.retry_after == 0.7
+    assert "because" in str(call.error), "what the node said"
+    assert f"{len(times)} times" in str(call.error)
+    assert 15.0 <= world.now - began < 15.5, "its deadline"
+    pauses = [later - before for before, later in pairwise(times)]
+    assert 5 < len(pauses) < 30
+    assert pauses[0] < 0.1
+    assert max(pauses[:5]) < max(pauses[5:]) <= 2.1
+
+
+def test_what_was_refused_at_first_is_answered_in_the_end() -> None:
+    world = World()
+    stream = world.settle()
+    calls = [world.ask(GET), world.ask(commit())]
+    for number in list(stream.requests):
+        stream.fail(number, "Unavailable", 0.7)
+    assert not any(call.answers for call in calls)
+    world.pass_time(0.3)
+    assert not stream.requests, "it does not come back before the node wants it"
+    world.pass_time(0.5)
+    for number, request in list(stream.requests.items()):
+        stream.answer(number, VALUE if request == GET else COMMITTED)
+    assert [call.result for call in calls] == [VALUE, COMMITTED]
 
 
 def test_a_redirect_after_a_lost_attempt_does_not_make_it_certain() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from postroom.messaging.requests import Moved
-from postroom.messaging.services import Mover, dispatcher
+from itertools import pairwise
+
+import pytest
+
+from postroom.errors import StoreCorrupted, TransactionTooLarge
+from postroom.messaging.requests import BuryDue, DeliverDue, Moved
+from postroom.messaging.services import Mover, dispatcher, executor
 from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
+from postroom.server import services as supervised
 from postroom.server.services import Services
 from postroom.server.tasks import Signal, Tasks
 
@@ -85,7 +91,7 @@ def test_garbage_that_is_left_keeps_the_collector_going() -> None:
 def test_services_begin_anew_with_each_lease_and_end_with_it() -> None:
     world = World()
     world.next_due = 1 << 40
-    services = Services(world.tasks, [world.dispatcher().run])
+    services = Services(world.tasks, {"dispatcher": world.dispatcher().run})
     assert world.pass_(10.0) == 0
     services.start()
     assert world.pass_(10.0) == 3
@@ -96,3 +102,116 @@ def test_services_begin_anew_with_each_lease_and_end_with_it() -> None:
     assert world.pass_(100.0) == 0
     services.start()
     assert world.pass_(1.0) == 2, "at its beginning, and for the signal that nobody had heard"
+
+
+class Failing:
+    """A service that fails at once, as often as it is told to."""
+
+    def __init__(self, failures: int) -> None:
+        self.begun = 0
+        self._failures = failures
+
+    async def run(self) -> None:
+        self.begun += 1
+        if self.begun <= self._failures:
+            raise RuntimeError(f"failure {self.begun}")
+
+
+def test_a_service_that_fails_begins_again_after_longer_and_longer_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    failing, sound = Failing(12), Failing(0)
+    services = Services(world.tasks, {"failing": failing.run, "sound": sound.run})
+    services.start()
+    world.pass_(0.35)
+    assert failing.begun == 3, "after 0.1 s and after 0.2 s more"
+    trouble, other = services.status()
+    assert (trouble.running, trouble.failures) == (False, 3)
+    assert trouble.trouble == "RuntimeError: failure 3"
+    assert (other.name, other.failures, sound.begun) == ("sound", 0, 1)
+    world.pass_(3600.0)
+    assert failing.begun == 13
+    assert services.status()[0].running
+    assert services.status()[0].failures == 12
+    assert "begins again in 30 s" in caplog.text
+    services.stop()
+    assert not any(each.running or each.failures for each in services.status())
+
+
+def test_a_service_that_was_sound_for_a_while_begins_again_soon() -> None:
+    world = World()
+    begun: list[float] = []
+
+    async def now_and_then() -> None:
+        begun.append(world.seconds)
+        await world.tasks.sleep(supervised.SOUND_SECONDS + 1)
+        raise RuntimeError
+
+    services = Services(world.tasks, {"now and then": now_and_then})
+    services.start()
+    world.pass_(1000.0)
+    pauses = [later - before for before, later in pairwise(begun)]
+    assert max(pauses) < supervised.SOUND_SECONDS + 1.2
+    assert services.status()[0].failures == 1
+
+
+class Poisoned:
+    """An outbox whose third entry cannot be moved, whatever it is together with."""
+
+    def __init__(self, error: Exception) -> None:
+        self.entries = list("abXcd")
+        self.buried: list[str] = []
+        self._error = error
+
+    async def __call__(self, request: object) -> object:
+        if isinstance(request, BuryDue):
+            self.buried.append(self.entries.pop(0) + ": " + request.reason)
+            return True
+        assert isinstance(request, DeliverDue)
+        if "X" in self.entries[: request.messages_max]:
+            raise self._error
+        moved = len(self.entries[: request.messages_max])
+        del self.entries[: request.messages_max]
+        return Moved(moved, more=bool(self.entries), next_due=0)
+
+
+@pytest.mark.parametrize("error", [TransactionTooLarge("too large"), RecursionError("too deep")])
+def test_what_cannot_be_moved_alone_is_buried_and_all_else_is_moved(error: Exception) -> None:
+    world, poisoned = World(), Poisoned(error)
+    service = dispatcher(poisoned, world.signal, lambda: 0, lambda: 1)
+    world.tasks.spawn(service.run())
+    world.tasks.run()
+    assert poisoned.entries == []
+    assert poisoned.buried == [f"X: {type(error).__name__}: {error}"]
+
+
+def test_a_damaged_store_buries_nothing() -> None:
+    world, poisoned = World(), Poisoned(StoreCorrupted("damaged"))
+    services = Services(
+        world.tasks,
+        {"dispatcher": dispatcher(poisoned, world.signal, lambda: 0, lambda: 1).run},
+    )
+    services.start()
+    world.pass_(60.0)
+    assert poisoned.buried == []
+    (status,) = services.status()
+    assert status.failures > 3
+    assert "damaged" in status.trouble
+
+
+def test_the_executor_says_that_an_update_is_to_be_buried() -> None:
+    world = World()
+    asked: list[object] = []
+
+    async def send(request: object) -> object:
+        asked.append(request)
+        if isinstance(request, BuryDue):
+            return True
+        if [each for each in asked if isinstance(each, BuryDue)]:
+            return Moved(0, more=False, next_due=0)
+        raise TransactionTooLarge("too large")
+
+    world.tasks.spawn(executor(send, world.signal, lambda: 0, lambda: 1).run())
+    world.tasks.run()
+    assert BuryDue(True, "TransactionTooLarge: too large") in asked

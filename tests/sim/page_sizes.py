@@ -1,6 +1,8 @@
-"""Lists and scans in many pages: between any two of them anything may happen.
+"""Lists and scans in many pages, and requests in many turns: between any two of them anything may
+happen.
 
-What a simulated client asks for is small: with the sizes of the product it would be one page.
+What a simulated client asks for is small: with the sizes of the product it would be one page, and
+evaluated in one turn.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
 from unittest.mock import patch
 
+from postroom import limits
 from postroom.client import pages
 
 
@@ -19,7 +22,21 @@ def drawn_page_sizes(randomness: Random) -> Iterator[None]:
     pairs = randomness.choice([1, 2, 5, pages.PAIRS_PER_PAGE])
     list_bytes = randomness.choice([1, 100, 400, pages.LIST_BYTES_PER_PAGE])
     with (
+        patch.multiple(limits, **_turns(randomness), REQUEST_SECONDS=limits.REQUEST_SECONDS),
         patch.object(pages, "PAIRS_PER_PAGE", pairs),
         patch.object(pages, "LIST_BYTES_PER_PAGE", list_bytes),
     ):
         yield
+
+
+def _turns(randomness: Random) -> dict[str, int]:
+    """How much is done at a time: sometimes next to nothing."""
+    drawn = {
+        "TURN_STEPS_MAX": randomness.choice([1, 2, 7, 40]),
+        "DELIVERED_AT_ONCE_MAX": randomness.choice([1, 2]),
+        "EXECUTED_AT_ONCE_MAX": randomness.choice([1, 2]),
+        "DELETED_AT_ONCE_MAX": randomness.choice([1, 2, 5]),
+        "EXPANSION_METRICS_MAX": randomness.choice([1, 4]),
+        "GARBAGE_LIST_KEYS_MAX": randomness.choice([1, 2]),
+    }
+    return {name: each for name, each in drawn.items() if randomness.random() < 0.5}

@@ -92,6 +92,7 @@ class SimulatedSender:
     def __init__(self, world: World, randomness: Random) -> None:
         self.world = world
         self.random = randomness
+        self.patience_seconds = 0.0
         self.is_dead = False
         self.protected: Counter[int] = Counter()
         self.next_id = TransactionIds(randomness.randbytes(8))

@@ -29,6 +29,7 @@ from tests.sim.generators import closed_quietly
 from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
+from tests.sim.service_rules import check_services
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
@@ -40,6 +41,7 @@ from tests.sim.workloads.mailboxes import Mailboxes
 from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.spans import Spans
 from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
@@ -57,6 +59,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Reapers,
     Ring,
     Seats,
+    Spans,
     Waiters,
     Watchers,
 )
@@ -330,6 +333,8 @@ class Simulation:
         world = self.world
         for workload in self.workloads:
             world.run(workload.check(self._database))
+        assert world.host.node is not None
+        check_services(world.host.node.describe())
         content = checkers.check(disks.content(world.host.disk))
         self.history.check(content)
         self._check_status(world.run(_counters(self._database)), content)

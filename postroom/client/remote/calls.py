@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from postroom.errors import Unavailable
 from postroom.ranges.requests import ReleaseLocks, Unprotect
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class RemoteCall:
         was_sent: an attempt may have reached a node.
         maybe: an attempt may have taken effect, or may yet.
         adrift: attempts that were lost on their way, as (node, link): they may be evaluated yet.
+        refused: what it was told by a node that has too much to do; it is sent again.
+        refusals: how often it was.
         withdrawn: it was told to the node that it is not wanted any more; its word is awaited.
     """
 
@@ -37,6 +40,8 @@ class RemoteCall:
         "link",
         "maybe",
         "number",
+        "refusals",
+        "refused",
         "request",
         "timeout_seconds",
         "waits",
@@ -57,6 +62,8 @@ class RemoteCall:
         self.maybe = False
         self.adrift: list[tuple[int, int]] = []
         self.withdrawn = False
+        self.refusals = 0
+        self.refused: Unavailable | None = None
 
     @property
     def may_stay(self) -> bool:

@@ -81,6 +81,11 @@ class Outcomes:
                 "connect(tls=...) with a certificate that they accept, or connect(insecure=True) "
                 f"if they have none ({self._addresses.trouble()})"
             )
+        if call.refused is not None:
+            return Unavailable(
+                f"{call.refused} (asked {call.refusals} times in {self._request_seconds:g} s)",
+                retry_after=call.refused.retry_after,
+            )
         return Unavailable(
             f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
             f"changed: try again, or look after the nodes ({self._addresses.trouble()})",

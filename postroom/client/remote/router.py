@@ -11,6 +11,9 @@ Plain synchronous code, without a network, a loop or a clock of its own: a shell
 
 Who leads is the affair of :mod:`.search`. Requests go only to a node that says that it does.
 
+*A node that has too much to do*, or no room, refuses: the request is sent again, with a back-off,
+until its deadline.
+
 *What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
 recognised by its transaction's id and answered as the first time. What is said if there is no
 plain answer is the affair of :mod:`.outcomes`.
@@ -40,7 +43,9 @@ from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
 from postroom.client.remote.outcomes import Outcomes, client_closed
 from postroom.client.remote.search import Search
+from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX
 from postroom.errors import CommitUnknown, Unavailable
+from postroom.limits import REQUEST_SECONDS
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -65,8 +70,6 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 
-REQUEST_SECONDS: Final = 15.0
-"""Long enough for an election, a lease to run out and a rolling restart."""
 QUEUE_MAX: Final = 10_000
 WAITS_MAX: Final = 10_000
 """How many requests may wait here for a leader, and at nodes for something to happen."""
@@ -399,10 +402,19 @@ class Router:
             self._try_later(call, 0.02)
         else:
             error = error_from(failure)
-            if call.maybe and isinstance(error, Unavailable):
-                self._try_later(call, error.retry_after)
+            if isinstance(error, Unavailable):
+                self._on_refusal(call, error)
             else:
                 self._finish(call, self._outcomes.failed(call, error))
+
+    def _on_refusal(self, call: RemoteCall, refusal: Unavailable) -> None:
+        """The node cannot do it now: it is sent again until its deadline, after longer and longer
+        pauses, so that those who are refused do not make it worse.
+        """
+        call.refused = refusal
+        pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, REFUSED_SECONDS_MAX)
+        call.refusals += 1
+        self._try_later(call, max(refusal.retry_after, pause))
 
     def _on_redirect(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         if self._again(call):

@@ -86,6 +86,7 @@ class AsyncioSender:
         request_seconds: float,
     ) -> None:
         self.random = randomness
+        self.patience_seconds = 0.0  # the router is patient
         self.loop = asyncio.get_running_loop()
         self.monotonic = self.loop.time
         self._streams = Streams(tls, token)
@@ -191,6 +192,7 @@ class ThreadSender:
 
     def __init__(self, create: Callable[[], AsyncioSender], randomness: random.Random) -> None:
         self.random = randomness
+        self.patience_seconds = 0.0
         self._create = create
         self._requests: deque[_Blocking] = deque()
         self._called = False

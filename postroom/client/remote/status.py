@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from postroom.client.sender import Sender
-from postroom.client.values import NodeInfo, Status
+from postroom.client.values import NodeInfo, Status, service_infos
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.messaging.counters import Counters
@@ -42,6 +42,7 @@ class StatusReader:
             counters,
             node.leader or None,
             tuple(_info(each, node) for each in await self._nodes()),
+            service_infos(node.services),
         )
 
     async def _nodes(self) -> Sequence[NodeDescriptor]:

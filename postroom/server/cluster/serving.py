@@ -272,6 +272,8 @@ class ServedNode:
                 self.stop()
                 return
             leaderless.look(self.node)
+            if self._sessions is not None:
+                self._sessions.look()
             can_serve = self.node.leader() is not None and self.node.nodes is not None
             if can_serve != serving:
                 serving = can_serve

@@ -3,8 +3,13 @@
 ::
 
     frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ node.submit ··· complete ─▶ batch ─▶ frame
-                                              │ full                                  one a turn
-                                              └──▶ Unavailable(retry_after), at once
+                                     ▲        │ full                                  one a turn
+                            backlog ─┘        └──▶ Unavailable(retry_after), at once
+
+Requests are submitted as long as the client takes its answers and the turn has room for reads; the
+rest of a frame waits in the session's *backlog*: until answers were taken, or for the next turn, in
+which all clients have their turns. What a client does not read, within a frame too, is bounded:
+first nothing more is done for it, and in the end its stream ends.
 
 Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
 ``received``; when ``on_output`` is called it takes what there is to send, after whatever else
@@ -29,6 +34,7 @@ stream with a reason, and does nothing else.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -39,7 +45,7 @@ from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS, ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 from postroom.log_once import LogOnce
-from postroom.messaging.requests import ReapQueue
+from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
     CLOCK_AHEAD,
@@ -60,13 +66,17 @@ from postroom.ranges.requests import (
     GetForUpdate,
     Protect,
     ReleaseLocks,
+    ScanChanges,
     Unprotect,
 )
 from postroom.server.cluster.access import ALLOWED, Role, denied
 from postroom.server.cluster.admission import Admission, Limits
+from postroom.server.cluster.answers import answer_bytes, failure_bytes
 from postroom.server.cluster.silence import Silence
 
 ANSWERS_PER_FRAME_MAX: Final = 256
+ANSWERS_BYTES_PER_FRAME: Final = 1024 * 1024
+"""No more answers join a frame that has grown past this."""
 REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
 """A reaper that sets no limit gets so much at most at a time."""
 _log = logging.getLogger(__name__)
@@ -88,6 +98,9 @@ class Node(Protocol):
     def submit(self, call: Call) -> None:
         """Take a request."""
 
+    def wake(self, *, urgent: bool) -> None:
+        """A turn is wanted."""
+
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits."""
 
@@ -102,21 +115,28 @@ class Node(Protocol):
 
 
 class _Asked(Call):
-    """A client's request at this node; ``size`` is its share of its frame's bytes."""
+    """A client's request at this node.
 
-    __slots__ = ("_session", "number", "size")
+    Attributes:
+        size: its share of its frame's bytes.
+        waits: for something to happen.
+        owner: the session.
+    """
+
+    __slots__ = ("number", "owner", "size", "waits")
 
     def __init__(self, session: Session, number: int, request: Any, size: int) -> None:
         self.request = request
         self.urgent = True
         self.token = None
         self.cancelled = False
-        self._session = session
+        self.owner: Session = session
         self.number = number
         self.size = size
+        self.waits = type(request) in _MAY_WAIT and getattr(request, "wait", True)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        self._session.completed(self, result, error)
+        self.owner.completed(self, result, error)
 
 
 class _Protecting(_Asked):
@@ -126,8 +146,8 @@ class _Protecting(_Asked):
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         if error is None:
-            self._session.protected(self.request, result)
-        self._session.completed(self, result, error)
+            self.owner.protected(self.request, result)
+        self.owner.completed(self, result, error)
 
 
 class _TakenBack(Call):
@@ -139,6 +159,7 @@ class _TakenBack(Call):
         """Nobody waits."""
 
 
+_MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
@@ -157,6 +178,7 @@ class Session:
     Attributes:
         client: who it is, once it has said so.
         stream: which of that client's streams.
+        host: where it comes from.
         heard_at: when it last gave a sign of life, on the node's monotonic clock.
         ended: the shell is to close the stream once everything was taken.
     """
@@ -173,19 +195,26 @@ class Session:
         self._allowed = ALLOWED[role]
         self.stream = 0
         self.ended = False
+        self.host = peer.rpartition(":")[0] or peer
+        self.heard_at = sessions.node.monotonic()
         self._peer = peer
         self._sessions = sessions
         self._node = sessions.node
-        self.heard_at = sessions.node.monotonic()
         self._submit = sessions.node.submit
         self._admission = sessions.admission
         self._on_output = on_output
         self._asked: dict[int, _Asked] = {}
         self._batch: list[tuple[Any, ...]] = []
+        self._backlog: deque[tuple[int, Any, int]] = deque()
+        self._batch_bytes = 0
         self._frames: deque[bytes] = deque()
-        self._unread_bytes = 0
+        self._frames_bytes = 0
+        self._taken_at = self.heard_at
+        self._own_bytes = 0
+        self._waiting = 0
         self._told = False
         self._protected: Counter[int] = Counter()
+        self._protections = 0
         self._protected_under = 0
         self._names_its_own = False
 
@@ -194,7 +223,25 @@ class Session:
     @property
     def reading(self) -> bool:
         """Whether the shell may read on."""
-        return not self.ended and self._unread_bytes < self._admission.limits.unread_bytes_max
+        return not (self.ended or self._backlog) and self._takes_answers()
+
+    @property
+    def unread_bytes(self) -> int:
+        """About how much of answers the client has not taken."""
+        return self._frames_bytes + self._batch_bytes
+
+    def _takes_answers(self) -> bool:
+        return self.unread_bytes < self._admission.limits.unread_bytes_max
+
+    def wants(self) -> int:
+        """How much it has under way: 0: nothing; 1: what waits for something; 2: more."""
+        if self._backlog or len(self._asked) > self._waiting:
+            return 2
+        return 1 if self._asked or self.unread_bytes else 0
+
+    def takes_nothing_since(self) -> float:
+        """When it last took anything of what there is for it."""
+        return self._taken_at if self.unread_bytes else math.inf
 
     def received(self, frame: bytes) -> None:
         """A frame has come in."""
@@ -208,24 +255,25 @@ class Session:
             elif type(message) is frames.Hello:
                 self._on_hello(message)
         except (WireError, VersionMismatch) as error:
-            host = self._peer.rpartition(":")[0]
-            now = (self._node.clock.reading() >> LOGICAL_BITS) / 1000
-            self._sessions.said.log(
-                _log, (host, str(error)), now,
-                "the stream of client %s is closed: %s", self._peer, error,
-            )  # fmt: skip
+            self._log_closed(str(error), str(error))
             self.end(error if isinstance(error, Error) else Invalid(str(error)))
 
     def take(self) -> bytes | None:
         """The next frame to send; ``None``: nothing, until ``on_output`` is called."""
         self._pack_batch()
+        if not self._frames and self._backlog:
+            self._work_off()
+            self._pack_batch()
         if not self._frames:
             self._told = False
             return None
         if not self.reading:  # it cannot say anything, but takes what it is told
             self.heard_at = self._node.monotonic()
         frame = self._frames.popleft()
-        self._unread_bytes -= len(frame)
+        self._frames_bytes -= len(frame)
+        if not self.ended:
+            self._admission.unread_bytes -= len(frame)
+        self._taken_at = self._node.monotonic()
         return frame
 
     def end(self, reason: Error) -> None:
@@ -235,12 +283,40 @@ class Session:
             self._put(frames.encode(frames.Goodbye(failure_from(reason))))
             self.close()
 
+    def cut(self, reason: Error) -> None:
+        """End a stream whose client does not read: nothing of what it was to be told is kept."""
+        self._log_closed("cut", str(reason))
+        self.gone(reason)
+
+    def gone(self, reason: Error) -> None:
+        """End a stream whose client may not be there any more: nothing is kept for it."""
+        self._forget_unread()
+        self.end(reason)
+
+    def _log_closed(self, kind: str, reason: str) -> None:
+        now = (self._node.clock.reading() >> LOGICAL_BITS) / 1000
+        self._sessions.said.log(
+            _log, (self.host, kind), now,
+            "the stream of client %s is closed: %s", self._peer, reason,
+        )  # fmt: skip
+
+    def _forget_unread(self) -> None:
+        self._admission.unread_bytes -= self.unread_bytes
+        self._batch.clear()
+        self._frames.clear()
+        self._batch_bytes = self._frames_bytes = 0
+
     def close(self) -> None:
         """The stream is over: forget what waits, and take back what was held for the client."""
         if self.ended:
             return
         self.ended = True
+        self._admission.unread_bytes -= self.unread_bytes
+        self._batch.clear()
+        self._batch_bytes = 0
         self._sessions.closed(self)
+        self._backlog.clear()
+        self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
         for call in asked.values():
             self._node.cancel(call)
@@ -252,7 +328,7 @@ class Session:
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
         held = self._node.replica.holders.of(self.client)
-        return bool(self._asked or self._protected or held)
+        return bool(self._asked or self._backlog or self._protected or held)
 
     def _is_own(self, client: bytes) -> bool:
         """Whether a transaction whose id begins with ``client`` may be this session's.
@@ -306,31 +382,74 @@ class Session:
 
     def _on_requests(self, ask: frames.Ask, frame_bytes: int) -> None:
         refusal = self._clock_refusal(ask.clock)
-        last = self._node.clock.last()
         size = frame_bytes // len(ask.requests)
-        asked, admission, submit = self._asked, self._admission, self._submit
-        request: Any
+        backlog = self._backlog
         for number, request in ask.requests:
-            if number in asked:
-                raise WireError(f"request {number} is under way already")
-            kind = type(request)
-            no = refusal or self._overload()
-            if kind not in self._allowed:
-                no = failure_from(denied(self._role, kind))
-            if no is None and kind in _OF_TRANSACTIONS:
-                if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
-                    no = _NOT_YOURS
-                elif kind is CommitTransaction and request.began > last:
-                    no = _CLOCK_AHEAD
-            if no is not None:
-                self._say((number, None, no))
-            elif kind in _UNLIKE_OTHERS:
-                self._on_special(number, request, size)
+            if self.ended:
+                return
+            if refusal is not None:
+                self._fail(number, refusal)
+            elif backlog or not self._may_submit():
+                backlog.append((number, request, size))
             else:
-                asked[number] = call = _Asked(self, number, request, size)
-                admission.requests += 1
-                admission.bytes += size
-                submit(call)
+                self._take_on(number, request, size)
+        if backlog:
+            self._wait_for_room()
+
+    def _may_submit(self) -> bool:
+        return self._takes_answers() and not self._node.replica.is_used_up
+
+    def _wait_for_room(self) -> None:
+        """The backlog goes on when answers were taken, or with the next turn."""
+        if self._takes_answers() and not self.ended:
+            self._sessions.waits(self)
+            self._node.wake(urgent=True)
+
+    def _work_off(self) -> None:
+        """As much of the backlog as may be submitted now."""
+        backlog = self._backlog
+        while backlog and not self.ended and self._may_submit():
+            self._take_on(*backlog.popleft())
+        if backlog:
+            self._wait_for_room()
+
+    def work_off_one(self) -> bool:
+        """The first request of the backlog; whether it wants another turn."""
+        if self._backlog and not self.ended and self._takes_answers():
+            self.heard_at = self._node.monotonic()  # it is not read from until the backlog is done
+            self._take_on(*self._backlog.popleft())
+        return bool(self._backlog) and not self.ended and self._takes_answers()
+
+    def _take_on(self, number: int, request: Any, size: int) -> None:
+        if self.ended:
+            return
+        asked, admission = self._asked, self._admission
+        if number in asked:
+            reason = f"request {number} is under way already"
+            self._log_closed("number", reason)
+            self.end(Invalid(reason))
+            return
+        kind = type(request)
+        no = self._overload(size)
+        if kind not in self._allowed:
+            no = failure_from(denied(self._role, kind))
+        if no is None and kind in _OF_TRANSACTIONS:
+            if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
+                no = _NOT_YOURS
+            elif kind is CommitTransaction and request.began > self._node.clock.last():
+                no = _CLOCK_AHEAD
+        if no is not None:
+            self._fail(number, no)
+        elif kind in _UNLIKE_OTHERS:
+            self._on_special(number, request, size)
+        else:
+            call = _Asked(self, number, request, size)
+            asked[number] = call
+            admission.requests += 1
+            admission.bytes += size
+            self._own_bytes += size
+            self._waiting += call.waits
+            self._submit(call)
 
     def _clock_refusal(self, clock: int) -> Failure | None:
         """Commits will be above the client's clock; or why that cannot be."""
@@ -341,27 +460,38 @@ class Session:
                 return _CLOCK_AHEAD
         return None
 
-    def _overload(self) -> Failure | None:
+    def _overload(self, size: int) -> Failure | None:
         admission = self._admission
-        limits = admission.limits
-        if len(self._asked) >= limits.stream_requests_max + limits.stream_waits_max:
-            return failure_from(admission.refusal())
-        if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
-            return None
+        limits, own = admission.limits, len(self._asked)
+        if own < limits.stream_requests_max + limits.stream_waits_max:
+            if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
+                return None
+            if admission.admits(own, self._own_bytes, size):
+                return None
         return failure_from(admission.refusal())
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
-            self._say((number, self._node.describe()))
+            self._say((number, self._node.describe()), 1024)
+            return
+        if type(request) is Protect and self._protections >= (
+            self._admission.limits.stream_protections_max
+        ):
+            self._fail(number, failure_from(Unavailable(
+                f"this client has {self._protections} snapshots and scans open, and gets no more; "
+                "nothing was changed: end some of them",
+            )))  # fmt: skip
             return
         if type(request) is Unprotect and not self._may_have_protected(request.timestamp):
-            self._say((number, None))
+            self._say((number, None), answer_bytes(None))
             return
         kind = _Protecting if type(request) in {Protect, Unprotect} else _Asked
         if type(request) is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
             request = msgspec.structs.replace(request, bytes_max=REAPED_BYTES_MAX)
         self._asked[number] = call = kind(self, number, request, size)
         self._admission.entered(size)
+        self._own_bytes += size
+        self._waiting += call.waits
         self._submit(call)
 
     def _may_have_protected(self, moment: int) -> bool:
@@ -375,8 +505,19 @@ class Session:
         call = self._asked.pop(number, None)
         if call is not None:
             self._node.cancel(call)
-            self._admission.left(call.size)
-            self._say((number, None, _WITHDRAWN))
+            self._left(call)
+            self._fail(number, _WITHDRAWN)
+            return
+        for waiting in self._backlog:
+            if waiting[0] == number:
+                self._backlog.remove(waiting)
+                self._fail(number, _WITHDRAWN)
+                return
+
+    def _left(self, call: _Asked) -> None:
+        self._admission.left(call.size)
+        self._own_bytes -= call.size
+        self._waiting -= call.waits
 
     # --- what goes out
 
@@ -385,21 +526,27 @@ class Session:
         number = call.number
         if self._asked.pop(number, None) is None:
             return  # it was withdrawn, or the stream is over
-        admission = self._admission
-        admission.requests -= 1
-        admission.bytes -= call.size
-        self._say((number, result) if error is None else (number, None, self._failure(error)))
+        self._left(call)
+        if error is None:
+            self._say((number, result), answer_bytes(result))
+        else:
+            self._fail(number, self._failure(error))
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
         """The node has done that for this client: to be taken back when the stream ends."""
         under = self._node.replica.lease.sequence
         if under != self._protected_under:
             self._protected.clear()
+            self._protections = 0
             self._protected_under = under
         if type(request) is Protect:
             self._protected[moment] += 1
-        else:
-            self._protected = +(self._protected - Counter({request.timestamp: 1}))
+            self._protections += 1
+        elif self._protected[request.timestamp] > 0:
+            self._protected[request.timestamp] -= 1
+            self._protections -= 1
+            if not self._protected[request.timestamp]:
+                del self._protected[request.timestamp]
 
     def _failure(self, error: BaseException) -> Failure:
         if isinstance(error, NotLeaseholder):
@@ -415,18 +562,38 @@ class Session:
         known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
         return None if known is None else (known.node_id, known.address)
 
-    def _say(self, answer: tuple[Any, ...]) -> None:
+    def _fail(self, number: int, failure: Failure) -> None:
+        self._say((number, None, failure), failure_bytes(failure[2]))
+
+    def _say(self, answer: tuple[Any, ...], size: int) -> None:
         batch = self._batch
+        if not (batch or self._frames):
+            self._taken_at = self._node.monotonic()
         batch.append(answer)
-        if len(batch) >= ANSWERS_PER_FRAME_MAX:
+        self._batch_bytes += size
+        self._admission.unread_bytes += size
+        if len(batch) >= ANSWERS_PER_FRAME_MAX or self._batch_bytes >= ANSWERS_BYTES_PER_FRAME:
             self._pack_batch()
+            self._check_unread()
         if not self._told:
             self._told = True
             self._on_output()
 
+    def _check_unread(self) -> None:
+        limits = self._admission.limits
+        if self.unread_bytes > max(limits.unread_bytes_end, limits.unread_bytes_max):
+            self.cut(Unavailable(
+                f"{self.unread_bytes} bytes of answers were not read; what was not answered may or "
+                "may not have been done: read the answers, or ask for less at a time"
+            ))  # fmt: skip
+        elif self._admission.unread_bytes > limits.unread_bytes_all:
+            self._sessions.cut_the_worst()
+
     def _pack_batch(self) -> None:
         if self._batch:
             batch, self._batch = self._batch, []
+            self._admission.unread_bytes -= self._batch_bytes
+            self._batch_bytes = 0
             self._pack(batch)
 
     def _pack(self, batch: list[tuple[Any, ...]]) -> None:
@@ -446,8 +613,11 @@ class Session:
             self._pack([(batch[0][0], None, failure_from(too_large))])
 
     def _put(self, frame: bytes) -> None:
+        if not self._frames:
+            self._taken_at = self._node.monotonic()
         self._frames.append(frame)
-        self._unread_bytes += len(frame)
+        self._frames_bytes += len(frame)
+        self._admission.unread_bytes += len(frame)
         if not self._told:
             self._told = True
             self._on_output()
@@ -468,9 +638,76 @@ class Sessions:
         self.said = LogOnce()
         self._open: dict[bytes, Session] = {}
         self._silence = Silence(node, self._open.values)
+        self._with_backlog: dict[Session, None] = {}
+        node.replica.on_room = self._work_off
 
     def __len__(self) -> int:
         return len(self._open)
+
+    # --- fair shares
+
+    def waits(self, session: Session) -> None:
+        """It has a backlog, and the next turn is to go on with it."""
+        self._with_backlog[session] = None
+
+    def _work_off(self) -> None:
+        """A turn has room for reads: one request of each client that has a backlog, in turns."""
+        waiting, replica = self._with_backlog, self.node.replica
+        while waiting and not replica.is_used_up:
+            session = next(iter(waiting))
+            del waiting[session]
+            if session.work_off_one():
+                waiting[session] = None
+        if waiting:
+            self.node.wake(urgent=True)
+
+    def cut_the_worst(self) -> None:
+        """All clients together have left too much unread: who has left most is cut off."""
+        worst = max(self._open.values(), key=lambda session: session.unread_bytes)
+        worst.cut(Unavailable(
+            f"this node has {self.admission.unread_bytes} bytes of answers that clients have not "
+            "read, and this one has left the most of them; what was not answered may or may not "
+            "have been done: read the answers"
+        ))  # fmt: skip
+
+    def look(self) -> None:
+        """Called now and then: who takes none of its answers for long is cut off."""
+        limits = self.admission.limits
+        since = self.node.monotonic() - limits.unread_seconds_max
+        for session in list(self._open.values()):
+            if session.takes_nothing_since() < since:
+                session.cut(Unavailable(
+                    f"no answer was read for {limits.unread_seconds_max:g} s; what was not "
+                    "answered may or may not have been done: read the answers"
+                ))  # fmt: skip
+
+    def _make_room(self, newcomer: Session) -> bool:
+        """One stream ends that is needed least; false: none may.
+
+        Of the host that has most of them; one that wants nothing and has been silent for a while,
+        or, if that host has more than its share, at least none whose requests are being done.
+        """
+        by_host = Counter(session.host for session in self._open.values())
+        host, most = by_host.most_common(1)[0]
+        hosts = len(by_host) + (newcomer.host not in by_host)
+        has_too_many = host != newcomer.host and most > self.admission.limits.streams_max // hosts
+        silent_since = self.node.monotonic() - self.admission.limits.silent_seconds
+        least, chosen = (2, 0.0), None
+        for session in self._open.values():
+            rank = session.wants(), session.heard_at
+            may_go = (session.host == host and has_too_many) or (
+                rank[0] == 0 and rank[1] <= silent_since
+            )
+            if may_go and rank < least:
+                least, chosen = rank, session
+        if chosen is not None:
+            chosen.end(Unavailable(
+                "this node makes room for another client; nothing was changed: connect again",
+                retry_after=1.0,
+            ))  # fmt: skip
+        return chosen is not None
+
+    # --- streams
 
     def open(self, peer: str, on_output: Callable[[], None], role: Role = Role.WRITE) -> Session:
         """A stream has been opened.
@@ -491,13 +728,14 @@ class Sessions:
         if older is not None:
             older.end(Invalid("the client has opened a newer stream"))
         streams_max = self.admission.limits.streams_max
-        if len(self._open) >= streams_max:
+        if len(self._open) >= streams_max and not self._make_room(session):
             session.end(Unavailable(
                 f"this node serves {streams_max} clients and takes no more", retry_after=1.0
             ))  # fmt: skip
             return False
         self._open[session.client] = session
         self._silence.opened(session.client)
+        self.admission.clients = len(self._open)
         return True
 
     def knows(self, client: bytes) -> bool:
@@ -506,9 +744,11 @@ class Sessions:
 
     def closed(self, session: Session) -> None:
         """It has ended."""
+        self._with_backlog.pop(session, None)
         if self._open.get(session.client) is session:
             del self._open[session.client]
             self._silence.closed(session)
+            self.admission.clients = len(self._open)
 
     def tell_nodes(self) -> None:
         """The nodes are others now. All clients are told: of those that one knows from before, none

@@ -44,8 +44,8 @@ class Stream(Protocol):
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
 
-    def end(self, reason: Error) -> None:
-        """Say why, and close the stream."""
+    def gone(self, reason: Error) -> None:
+        """Say why, and close the stream; what was not read is forgotten."""
 
 
 class Silence:
@@ -86,7 +86,7 @@ class Silence:
         for stream in list(self._streams()):
             limit = SILENT_SECONDS if stream.is_busy() else IDLE_SECONDS
             if stream.heard_at + limit <= now:
-                stream.end(Unavailable(f"nothing was heard of the client for {limit:g} s"))
+                stream.gone(Unavailable(f"nothing was heard of the client for {limit:g} s"))
         for client, heard_at in list(self._heard_at.items()):
             if heard_at + SILENT_SECONDS <= now:
                 del self._heard_at[client]

@@ -76,6 +76,7 @@ class Process:
     def __init__(self, cluster: Cluster, name: str, randomness: Random) -> None:
         self.name = name
         self.random = randomness
+        self.patience_seconds = 0.0
         self.is_dead = False
         self._cluster = cluster
         self._agenda: Agenda = cluster.agenda

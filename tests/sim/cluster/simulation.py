@@ -28,6 +28,7 @@ from tests.sim.generators import closed_quietly
 from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
+from tests.sim.service_rules import check_services
 from tests.sim.simulation import WORKLOADS
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.registers import Registers
@@ -323,6 +324,9 @@ class ClusterSimulation:
             self._database.status, self._database, "the store tells its counters"
         )
         cluster.agenda.run_until(self._replicas_agree, self._who_waits, 30.0)
+        for machine in cluster.machines:
+            if machine.node is not None:
+                check_services(machine.node.describe())
         content = cluster.overseer.look()
         assert content is not None
         self.history.check(content)

@@ -1,0 +1,65 @@
+"""A queue of calls in which each client has its turn.
+
+A client that sends a thousand requests at once waits for them itself; one that sends a single one
+waits behind one of each of the others. The requests of one client stay in their order. Calls
+without an owner (of an embedded store, say) are those of one client.
+
+Deficit-free round robin (Nagle, RFC 970): requests are counted, not weighed; what one of them may
+cost is bounded elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from postroom.ranges.calls import Call
+
+
+class FairQueue:
+    """See the module. What it has of ``deque`` does the same."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[object, deque[Call]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Call]:
+        for calls in self._by_owner.values():
+            yield from calls
+
+    def append(self, call: Call) -> None:
+        """The last one of its owner."""
+        self._length += 1
+        calls = self._by_owner.get(call.owner)
+        if calls is None:
+            self._by_owner[call.owner] = deque((call,))
+        else:
+            calls.append(call)
+
+    def appendleft(self, call: Call) -> None:
+        """The first one of its owner, again."""
+        self._length += 1
+        self._by_owner.setdefault(call.owner, deque()).appendleft(call)
+
+    def popleft(self) -> Call:
+        """The first one of whoever has waited longest for a turn.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        owner, calls = next(iter(self._by_owner.items()))
+        call = calls.popleft()
+        self._length -= 1
+        if len(self._by_owner) > 1 or not calls:
+            del self._by_owner[owner]
+            if calls:
+                self._by_owner[owner] = calls
+        return call
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_owner.clear()
+        self._length = 0

@@ -1,0 +1,59 @@
+"""How much an answer takes, about, before it is encoded: what clients have not read is bounded by
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.messaging.requests import Peeked, Reaped
+from postroom.ranges.requests import Changes, Committed, Pairs, Value, Values
+
+_LEAST_BYTES: Final = 32
+
+
+def _values(result: Values) -> int:
+    return sum(8 + len(value) for value in result.values if value is not None)
+
+
+def _pairs(result: Pairs) -> int:
+    return sum(8 + len(key) + len(value) for key, value in result.pairs)
+
+
+def _changes(result: Changes) -> int:
+    return sum(24 + len(each.key) + len(each.value or b"") for each in result.changes)
+
+
+def _messages(result: Reaped | Peeked) -> int:
+    return sum(32 + len(stored) for _, stored in result.messages)
+
+
+def _encoded(result: Any) -> int:
+    return len(msgspec.msgpack.encode(result))
+
+
+_BYTES: Final[dict[type, Callable[[Any], int]]] = {
+    Value: lambda result: len(result.value or b""),
+    Values: _values,
+    Pairs: _pairs,
+    Changes: _changes,
+    Reaped: _messages,
+    Peeked: _messages,
+    Committed: lambda result: 16 * len(result.answers),
+    list: _encoded,
+    dict: _encoded,
+}
+
+
+def answer_bytes(result: Any) -> int:
+    """About what ``result`` takes in a frame, and in memory until then."""
+    weigh = _BYTES.get(type(result))
+    return _LEAST_BYTES if weigh is None else _LEAST_BYTES + weigh(result)
+
+
+def failure_bytes(extra: Any) -> int:
+    """The same of a failure that carries ``extra``."""
+    return 256 + (len(extra) if isinstance(extra, bytes) else 0)

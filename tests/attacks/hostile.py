@@ -1,0 +1,210 @@
+"""An attacker who is let in: authorised, with sound frames, whose contents are hostile.
+
+A :class:`Target` is a node on a hand-driven store, with sessions, and with somebody who counts: how
+many steps (keys visited, keys got) the longest turn has taken, how much memory was asked for.
+Afterwards :meth:`Target.check_alive` looks after everything: services, counters, queues, the disk.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from postroom import limits
+from postroom.protocol import frames
+from postroom.protocol.failures import Failure
+from postroom.ranges.requests import CommitTransaction, Get, Put
+from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.sessions import Sessions
+from tests.client.stores import Store
+from tests.sim import checkers
+from tests.sim.service_rules import check_services
+
+TURN_STEPS = 4 * limits.TURN_STEPS_MAX
+"""What a turn may take at most: reads, one long read, one evaluation, and what goes along."""
+
+
+class Attacker:
+    """The other end of a session, by hand."""
+
+    def __init__(self, target: Target, name: bytes, peer: str = "ipv4:10.0.0.1:999") -> None:
+        self.target = target
+        self.session = target.sessions.open(peer, lambda: None)
+        self.answers: dict[int, Any] = {}
+        self.failures: dict[int, Failure] = {}
+        self.goodbye: Failure | None = None
+        self._numbers = 0
+        self._clock = 0
+        self.say(0, frames.PROTOCOL_VERSION, name.ljust(8), 1)
+        self.read()
+
+    def say(self, *message: Any) -> None:
+        with self.target.counting():
+            self.session.received(frames.encode(message))
+
+    def ask(self, *requests: Any) -> int:
+        """One frame; answers the number of the last request."""
+        first = self._numbers + 1
+        self._numbers += len(requests)
+        self.say(1, self._clock, list(enumerate(requests, first)), [], False)
+        return self._numbers
+
+    def read(self) -> int:
+        """Takes what there is; answers how many frames that were."""
+        taken = 0
+        while True:
+            with self.target.counting():
+                frame = self.session.take()
+            if frame is None:
+                return taken
+            taken += 1
+            assert len(frame) <= frames.FRAME_BYTES_MAX
+            message = frames.from_node(frame)
+            if isinstance(message, frames.Goodbye):
+                self.goodbye = message.failure
+            elif isinstance(message, frames.Answers):
+                self._clock = max(self._clock, message.clock)
+                for answer in message.answers:
+                    if answer.failure is not None:
+                        self.failures[answer.number] = answer.failure
+                    else:
+                        self.answers[answer.number] = msgspec.msgpack.decode(answer.result)
+            else:
+                self._clock = max(self._clock, message.clock)
+
+    def result(self, request: Any) -> Any:
+        """Asks one thing, and waits for it."""
+        number = self.ask(request)
+        self.target.until(lambda: self.read() >= 0 and self.has(number))
+        assert number not in self.failures, self.failures[number]
+        return self.answers[number]
+
+    def failure(self, request: Any) -> Failure:
+        """The same, when it is to be refused."""
+        number = self.ask(request)
+        self.target.until(lambda: self.read() >= 0 and self.has(number))
+        return self.failures[number]
+
+    def has(self, number: int) -> bool:
+        return number in self.answers or number in self.failures or self.goodbye is not None
+
+    def transaction_id(self, number: int) -> bytes:
+        """One of its own: those of others it may not touch."""
+        return self.session.client + number.to_bytes(8, "big")
+
+    def commit(self, *writes: Any, **fields: Any) -> CommitTransaction[Any]:
+        self._numbers += 1
+        began = self.target.store.node.clock.reading()
+        id_ = self.transaction_id(self._numbers)
+        reads, spans = fields.get("reads", []), fields.get("spans", [])
+        at = fields.get("at", 0)
+        return CommitTransaction(id_, began, 60.0, at, b"k", reads, spans, list(writes))
+
+
+class Target:
+    """See the module."""
+
+    def __init__(self, **options: Any) -> None:
+        self.store = Store(**options)
+        self.sessions = Sessions(self.store.node, Limits())
+        self.longest = 0
+        self.turns = 0
+        self._counting = False
+        node = self.store.node
+        prepare = node.prepare
+
+        def counted() -> Any:
+            self.turns += 1
+            with self.counting():
+                return prepare()
+
+        node.prepare = counted  # type: ignore[method-assign]
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts what is done here as one stretch, in which the node does nothing else."""
+        if self._counting:
+            yield
+            return
+        self._counting, before = True, self._steps()
+        try:
+            yield
+        finally:
+            self._counting = False
+            self.longest = max(self.longest, self._steps() - before)
+
+    def _steps(self) -> int:
+        engine = self.store.engine
+        return engine.steps + engine.gets
+
+    def turn(self) -> None:
+        """One turn, if one is wanted."""
+        self.store.node.turn()
+
+    def until(self, holds: Callable[[], bool], turns_max: int = 100_000) -> None:
+        """Turns until ``holds``."""
+        for _ in range(turns_max):
+            if holds():
+                return
+            self.turn()
+        raise AssertionError("it never comes to that")
+
+    def settle(self) -> None:
+        self.store.driver.settle()
+
+    def fill(self, count: int, prefix: bytes = b"key/", value: bytes = b"v") -> None:
+        """So many keys, by an ordinary client, which nobody counts."""
+        longest = self.longest
+        for first in range(0, count, 5000):
+            with self.store.db.begin() as tx:
+                for number in range(first, min(first + 5000, count)):
+                    tx.put(prefix + b"%08d" % number, value)
+        self.longest = longest
+
+    def check_turns(self) -> None:
+        assert self.longest <= TURN_STEPS, f"a turn took {self.longest} steps"
+
+    def check_alive(self) -> None:
+        """Services, queues and counters, and that others are served."""
+        for session in list(self.sessions._open.values()):
+            session.close()
+        self.settle()
+        self.store.db.drain()
+        check_services(self.store.node.describe())
+        replica = self.store.node.replica
+        assert not replica._queue
+        assert not replica._upkeep
+        assert not replica._long_reads
+        assert not replica._without_lease
+        assert not replica._blocked
+        assert not any(replica.waiting_for.values())
+        admission = self.sessions.admission
+        assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)
+        assert not self.sessions._with_backlog
+        self.store.counters()
+        checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
+        honest = Attacker(self, b"honest", "ipv4:10.0.0.9:1")
+        honest.result(honest.commit(Put(b"honest", b"served")))
+        assert honest.result(Get(b"honest"))[0] == b"served"
+        honest.session.close()
+
+
+@contextmanager
+def memory_below(bytes_max: int, stored: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """What is done here asks for no more memory than so much at a time, but for what is stored (the
+    disk of these tests is memory).
+    """
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0] - stored()
+        tracemalloc.reset_peak()
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    peak -= stored()
+    assert peak - before <= bytes_max, f"{(peak - before) / 2**20:.1f} MiB"

@@ -1,0 +1,558 @@
+"""Requests that are small and come to much, or are large, or are many: what a turn takes, and what
+memory it takes, is bounded, and nobody else is locked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import postroom
+from postroom import errors, limits
+from postroom.kv import keys
+from postroom.kv.leveldb import LevelDBEngine
+from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.requests import (
+    Deliverable,
+    EnqueueMessage,
+    EnqueueUpdate,
+    Executable,
+    ListInboxes,
+    Peek,
+    ReapMessages,
+    ReapQueue,
+    ReplayDeadLetters,
+)
+from postroom.ranges.requests import (
+    Accounting,
+    DeleteRange,
+    Get,
+    GetMany,
+    Increment,
+    Protect,
+    Put,
+    ReverseScan,
+    Scan,
+    ScanChanges,
+)
+from postroom.server.cluster.sessions import Sessions
+from postroom.server.node import RANGE_ID
+from tests.attacks.hostile import Attacker, Target, memory_below
+from tests.client.stores import Store
+from tests.sim import checkers
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    target = Target()
+    yield target
+    target.store.db.close()
+
+
+@pytest.fixture
+def attacker(target: Target) -> Attacker:
+    return Attacker(target, b"attacker")
+
+
+MANY_PREFIXES = Accounting(b"/".join([b"a"] * 4096), {"m" * 200: 1})
+HUGE_ACCOUNTING = Accounting(b"/".join([b"a"] * 4096), {f"metric {n}": 1 for n in range(20_000)})
+
+
+# --- poison
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit"),
+    [
+        (MANY_PREFIXES, limits.PREFIXES_MAX),
+        (HUGE_ACCOUNTING, limits.PREFIXES_MAX),
+        (Accounting(b"k", {f"{n}": 1 for n in range(65)}), limits.METRICS_MAX),
+        (Accounting(b"k", {"m" * 257: 1}), limits.METRIC_BYTES_MAX),
+    ],
+)
+@pytest.mark.parametrize("due", [0, 1 << 62])
+def test_an_accounting_beyond_its_limits_is_refused_with_their_names(
+    target: Target, attacker: Attacker, request_: Accounting, limit: int, due: int
+) -> None:
+    with memory_below(32 * MIB):
+        for write in (EnqueueUpdate(request_, due), request_):
+            name, message, _ = attacker.failure(attacker.commit(write))
+            assert name == "ValueTooLarge"
+            assert f"limit is {limit}" in message
+    with (
+        pytest.raises(errors.ValueTooLarge, match=f"limit is {limit}"),
+        target.store.db.begin() as tx,
+    ):
+        tx.enqueue_update(request_)
+    target.check_alive()
+    assert target.store.counters() == Counters()
+
+
+def _store_directly(target: Target, kind: bytes, entry: object, pending: str) -> None:
+    """An entry in an outbox that no version with limits would take."""
+    engine, conservation = target.store.engine, keys.record_key(RANGE_ID, COUNTERS_RECORD)
+    now = keys.u64(target.store.node.clock.now())
+    prefix = keys.outbox_prefix(RANGE_ID, kind)
+    stored = engine.get(conservation)
+    counters = Counters() if stored is None else msgspec.msgpack.decode(stored, type=Counters)
+    changed = {"enqueued": counters.enqueued + 1, pending: getattr(counters, pending) + 1}
+    counters = msgspec.structs.replace(counters, **changed)
+    engine.write(
+        {
+            prefix + now + now + keys.u32(1): msgspec.msgpack.encode(entry),
+            conservation: msgspec.msgpack.encode(counters),
+        },
+        sync=True,
+    )
+
+
+def test_an_update_that_an_older_version_took_is_buried_and_what_is_behind_it_is_done() -> None:
+    target = Target()
+    entry = Executable(HUGE_ACCOUNTING, b"t" * 16, b"source")
+    _store_directly(target, keys.EXECUTABLE, entry, "pending_updates")
+    target.store.restart()
+    target = _again(target)
+    with target.store.db.begin() as tx:
+        tx.enqueue_update(Increment(b"behind"))
+    target.store.db.drain()
+    (letter,) = target.store.db.dead_letters()
+    assert letter.reason.startswith("ValueTooLarge")
+    assert letter.request == HUGE_ACCOUNTING
+    assert postroom.integer(target.store.db.get(b"behind")) == 1
+    target.check_alive()
+    target.store.db.close()
+
+
+def test_a_message_that_fits_into_no_command_is_buried_and_what_is_behind_it_is_delivered() -> None:
+    target = Target()
+    headers = {"large": "h" * (32 * MIB)}
+    entry = Deliverable(b"inbox", b"payload", headers, b"t" * 16, b"source")
+    _store_directly(target, keys.DELIVERABLE, entry, "pending_messages")
+    target.store.restart()
+    target = _again(target)
+    with target.store.db.begin() as tx:
+        tx.enqueue_message(b"inbox", b"behind")
+    target.store.db.drain()
+    (letter,) = target.store.db.dead_letters()
+    assert letter.message == b"payload"
+    assert "TransactionTooLarge" in letter.reason
+    assert "headers" in letter.reason
+    assert [message.value for message in target.store.db.peek(b"inbox")] == [b"behind"]
+    target.check_alive()
+    target.store.db.close()
+
+
+def _again(target: Target) -> Target:
+    """The same store, after it was opened again."""
+    again = object.__new__(Target)
+    again.__dict__ |= target.__dict__
+    again.sessions = Sessions(target.store.node)
+    return again
+
+
+def test_headers_beyond_their_limits_are_refused(target: Target, attacker: Attacker) -> None:
+    for due in (0, 1 << 62):
+        large = EnqueueMessage(b"k", b"", {"h": "x" * (31 * MIB)}, due)
+        name, message, _ = attacker.failure(attacker.commit(large))
+        assert name == "ValueTooLarge"
+        assert str(limits.HEADERS_BYTES_MAX) in message
+    with pytest.raises(errors.ValueTooLarge, match="65536"), target.store.db.begin() as tx:
+        tx.enqueue_message(b"k", b"", headers={"h": "x" * limits.HEADERS_BYTES_MAX})
+    target.check_alive()
+
+
+@pytest.mark.parametrize("depth", [17, 100, 400, 900])
+def test_nested_headers_are_refused_and_others_can_be_reaped(
+    target: Target, attacker: Attacker, depth: int
+) -> None:
+    nested: object = 1
+    for _ in range(depth):
+        nested = [nested]
+    attacker.ask(attacker.commit(EnqueueMessage(b"k", b"nested", {"h": nested})))
+    target.settle()
+    attacker.read()
+    assert not attacker.answers
+    other = Attacker(target, b"other")
+    deep: object = 1
+    for _ in range(limits.HEADERS_DEPTH_MAX - 1):
+        deep = [deep]
+    other.result(other.commit(EnqueueMessage(b"k", b"flat", {"h": deep})))
+    with target.store.db.begin() as tx:
+        (message,) = tx.reap_queue(b"k")
+        assert message.value == b"flat"
+    target.check_alive()
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_values_nested_too_deep_are_refused_when_they_are_sent(target: Target, codec: str) -> None:
+    db = target.store.with_codec(codec)
+    nested: object = 1
+    for _ in range(limits.DEPTH_MAX):
+        nested = [nested]
+    with db.begin() as tx:
+        tx.enqueue_message(b"k", nested)
+    deeper = nested
+    for more in (300, 600):
+        for _ in range(more):
+            deeper = {"k": deeper} if codec == "json" else [deeper]
+        with pytest.raises((errors.ValueTooLarge, TypeError)), db.begin() as tx:
+            tx.enqueue_message(b"k", deeper)
+        with pytest.raises((errors.ValueTooLarge, TypeError)):
+            db.put(b"k", deeper)
+    with pytest.raises(errors.ValueTooLarge, match=str(limits.DEPTH_MAX)):
+        db.put(b"k", [nested])
+    with db.begin() as tx:
+        assert [message.value for message in tx.reap_queue(b"k")] == [nested]
+    target.check_alive()
+
+
+# --- expansion
+
+
+def test_what_accountings_come_to_is_bounded_before_memory_is_spent(
+    target: Target, attacker: Attacker
+) -> None:
+    """Each within its limits; together they are a million sums."""
+    wide = {f"{n:03}": 1 for n in range(limits.METRICS_MAX)}
+    deferred = [
+        EnqueueUpdate(Accounting(b"/".join([b"%d" % n] * limits.PREFIXES_MAX), wide))
+        for n in range(500)
+    ]
+    number = attacker.ask(attacker.commit(*deferred))
+    with memory_below(64 * MIB):
+        target.until(lambda: attacker.read() >= 0 and attacker.has(number))
+        target.store.db.drain()
+    assert target.store.counters().executed == 500
+    assert target.store.db.accounting(b"499")["000"] == 1
+    target.check_turns()
+    target.check_alive()
+
+
+def test_a_prefix_has_only_so_many_metrics(target: Target) -> None:
+    for first in range(0, limits.METRICS_PER_PREFIX_MAX, limits.METRICS_MAX):
+        names = {f"metric {first + n}": 1 for n in range(limits.METRICS_MAX)}
+        with target.store.db.begin() as tx:
+            tx.enqueue_update(Accounting(b"k", names))
+    with target.store.db.begin() as tx:
+        tx.enqueue_update(Accounting(b"k", {"one more": 1}))
+        tx.enqueue_update(Accounting(b"k", {"metric 0": 1}))
+    target.store.db.drain()
+    (letter,) = target.store.db.dead_letters()
+    assert str(limits.METRICS_PER_PREFIX_MAX) in letter.reason
+    assert target.store.db.accounting(b"k")["metric 0"] == 2
+    target.check_alive()
+
+
+def test_deletions_of_large_values_keep_no_more_history_than_a_command_holds(
+    target: Target, attacker: Attacker
+) -> None:
+    """What is deleted moves to history: a small request would be a large write."""
+    for number in range(64):
+        target.store.db.put(b"big/%02d" % number, bytes(MIB))
+    deletions = [postroom.Delete(b"big/%02d" % number) for number in range(64)]
+    with memory_below(80 * MIB):
+        gets = target.store.engine.gets
+        assert attacker.failure(attacker.commit(*deletions))[0] == "TransactionTooLarge"
+        assert target.store.engine.gets - gets < 80, "it stops where the limit is"
+        attacker.result(attacker.commit(*(EnqueueUpdate(each) for each in deletions)))
+        target.store.db.drain()
+    assert target.store.db.get_many([b"big/%02d" % number for number in range(64)]) == [None] * 64
+    target.check_alive()
+
+
+def test_large_values_do_not_stay_in_memory_once_they_are_written(tmp_path: Path) -> None:
+    """A key that is not there is remembered as such, until it is written: not with its value."""
+    folder = tmp_path / "store"
+    store = Store(lambda: LevelDBEngine.open(folder))
+    with memory_below(24 * MIB):
+        for number in range(64):
+            store.db.put(b"%d" % number, bytes(MIB))
+    store.db.close()
+
+
+def test_replaying_and_reaping_by_name_count_what_they_move(
+    target: Target, attacker: Attacker
+) -> None:
+    for _ in range(3):
+        for number in range(15):
+            with target.store.db.begin() as tx:
+                tx.enqueue_message(b"k", bytes([number]) * (MIB - 100))
+    ids = [bytes.fromhex(message.id) for message in target.store.db.peek(b"k")]
+    assert len(ids) == 45
+    with memory_below(100 * MIB):
+        assert (
+            attacker.failure(attacker.commit(ReapMessages(b"k", ids)))[0] == "TransactionTooLarge"
+        )
+    unknown = [b"%016d" % number for number in range(100_000)]
+    assert attacker.result(attacker.commit(ReplayDeadLetters(unknown)))[1] == [0]
+    target.check_turns()
+    target.check_alive()
+
+
+# --- long turns
+
+
+def test_delete_range_takes_time_in_proportion_to_its_keys() -> None:
+    taken = []
+    for count in (4000, 16_000):
+        target = Target()
+        target.fill(count)
+        before = target._steps()
+        assert target.store.db.delete_range(b"", None) == count
+        taken.append(target._steps() - before)
+        target.check_turns()
+        target.check_alive()
+        target.store.db.close()
+    assert taken[1] < 4.5 * taken[0]
+    assert taken[1] < 5 * 16_000
+
+
+def test_a_deletion_of_too_much_is_refused_in_bounded_turns_and_goes_on_when_it_is_deferred(
+    target: Target,
+) -> None:
+    count = 30_000
+    target.fill(count, prefix=b"k" * 250)
+    turns = target.turns
+    with pytest.raises(errors.TransactionTooLarge, match=r"enqueue_update\(DeleteRange"):
+        target.store.db.delete_range(b"", None)
+    assert target.turns - turns > 1, "it was evaluated over several turns"
+    assert len(list(target.store.db.scan())) == count
+    with target.store.db.begin() as tx:
+        tx.enqueue_update(DeleteRange(b"", None))
+    target.store.db.drain()
+    assert list(target.store.db.scan()) == []
+    target.check_turns()
+    counters = target.store.counters()
+    assert (counters.executed, counters.pending, counters.dead) == (1, 0, 0)
+    target.check_alive()
+
+
+def test_each_step_of_a_deferred_deletion_conserves_and_snapshots_see_one_moment(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 7)
+    target.fill(50)
+    store = target.store
+    before = store.db.now()
+    with store.db.snapshot() as snapshot:
+        states: list[int] = []
+
+        def look(_: object) -> None:
+            content = checkers.check(store.engine.inner.disk.content)  # type: ignore[attr-defined]
+            states.append(content.counters.pending)
+
+        store.engine.before_write = look
+        with store.db.begin() as tx:
+            tx.enqueue_update(DeleteRange(b"key/", b"key0"))
+            tx.enqueue_update(Put(b"key/00000049", b"after"))
+        store.db.put(b"key/00000048", b"meanwhile")
+        store.db.drain()
+        assert len(states) > 7
+        assert max(states) == 2
+        assert len(list(snapshot.scan(b"", None))) == 50
+        assert len(list(store.db.scan(at=before))) == 50
+    left = dict(store.db.scan())
+    assert left[b"key/00000049"] == b"after", "what was deferred after it is done after it"
+    assert left.keys() <= {b"key/00000049", b"key/00000048"}
+    target.check_alive()
+
+
+def test_what_is_written_while_a_deferred_deletion_goes_on_stays(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
+    target.fill(50)
+    store = target.store
+    attacker = Attacker(target, b"attacker")
+    attacker.ask(attacker.commit(EnqueueUpdate(DeleteRange(b"key/", b"key0"))))
+    target.turn()
+    number = attacker.ask(attacker.commit(Put(b"key/00000040", b"meanwhile")))
+    target.until(lambda: attacker.read() >= 0 and attacker.has(number))
+    assert store.counters().pending == 1, "it is not done yet"
+    store.restart()
+    store.db.drain()
+    assert dict(store.db.scan()) == {b"key/00000040": b"meanwhile"}
+    assert store.counters().executed == 1
+
+
+def test_a_commit_with_many_spans_and_reads_leaves_room_for_others(
+    target: Target, attacker: Attacker
+) -> None:
+    target.fill(2000)
+    at = int(target.store.db.now())
+    target.store.db.put(b"elsewhere", b"v")
+    spans = [(b"key/%08d" % n, b"key/%08d\x00" % n) for n in range(0, 200_000, 2)]
+    reads = [b"key/%08d" % (n % 2000) for n in range(100_000)]
+    number = attacker.ask(attacker.commit(Put(b"k", b"v"), at=at, spans=spans, reads=reads))
+    other, between = Attacker(target, b"other"), 0
+    while not attacker.has(number):
+        target.turn()
+        attacker.read()
+        if not attacker.has(number):
+            other.ask(Get(b"key/00000001"))
+            other.read()
+            between += 1
+    assert number in attacker.answers
+    assert between > 5
+    assert len(other.answers) >= between - 1, "reads go on meanwhile"
+    target.check_turns()
+    target.check_alive()
+
+
+def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
+    target: Target, attacker: Attacker
+) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    writes = [Put(b"long/%06d" % number, b"new") for number in range(count)]
+    number = attacker.ask(attacker.commit(*writes))
+    other = Attacker(target, b"other")
+    target.turn()
+    assert not attacker.has(number)
+    _, timestamp, _ = other.result(Get(b"long/000000"))
+    pairs, *_ = other.result(Scan(b"long/", None, timestamp, 10, MIB))
+    assert pairs == []
+    now = target.store.node.clock.now()
+    late = other.ask(Get(b"long/000000", now))
+    target.until(lambda: attacker.read() >= 0 and attacker.has(number))
+    other.read()
+    committed, _ = attacker.answers[number]
+    assert timestamp < committed < now
+    assert other.answers[late] == [b"new", now, False], "it has waited for what it must see"
+    assert other.result(Get(b"long/000000", timestamp))[0] is None, "and the past is as it was"
+    target.check_turns()
+    target.check_alive()
+
+
+def test_a_transaction_that_takes_more_steps_than_any_may_is_refused(
+    target: Target, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.fill(20_000)
+    at = int(target.store.db.now())
+    target.store.db.put(b"elsewhere", b"v")
+    monkeypatch.setattr("postroom.ranges.batch.TRANSACTION_STEPS_MAX", 15_000)
+    request = attacker.commit(Put(b"k", b"v"), at=at, spans=[(b"key/", None)])
+    name, message, _ = attacker.failure(request)
+    assert name == "TransactionTooLarge"
+    assert "15000 steps" in message
+    target.check_turns()
+    target.check_alive()
+
+
+def test_get_many_of_a_million_keys_answers_as_many_as_a_turn_has_room_for(
+    target: Target, attacker: Attacker
+) -> None:
+    values, *_ = attacker.result(GetMany([b"k"] * 1_000_000))
+    assert 0 < len(values) <= limits.TURN_STEPS_MAX + 1
+    target.check_turns()
+    assert target.store.db.get_many([b"k"] * 30_000) == [None] * 30_000
+    target.check_turns()
+    target.check_alive()
+
+
+def test_get_many_of_large_values_answers_some_of_them(target: Target, attacker: Attacker) -> None:
+    for number in range(20):
+        target.store.db.put(b"%02d" % number, bytes(MIB))
+    wanted = [b"%02d" % (number % 20) for number in range(2000)]
+    with memory_below(40 * MIB):
+        values, *_ = attacker.result(GetMany(wanted))
+    assert 0 < len(values) <= 9
+    target.check_alive()
+
+
+@pytest.mark.parametrize("kind", [Scan, ReverseScan])
+def test_scans_over_what_was_deleted_are_answered_page_by_page(
+    target: Target, attacker: Attacker, kind: type[Scan | ReverseScan]
+) -> None:
+    target.fill(25_000)
+    target.store.db.put(b"a", b"first")
+    target.store.db.put(b"z", b"last")
+    for first in (b"key/0000", b"key/0001", b"key/0002"):
+        target.store.db.delete_range(first, first + b"~")
+    start, end, found, pages = b"b" if kind is Scan else b"", b"y", [], 0
+    end = b"y" if kind is ReverseScan else b"zz"
+    while True:
+        pairs, resume, *_ = attacker.result(kind(start, end, 0, 1 << 40, 1 << 62))
+        found += pairs
+        pages += 1
+        if resume is None:
+            break
+        start, end = (resume, end) if kind is Scan else (start, resume)
+    assert found == [[b"z", b"last"]] if kind is Scan else [[b"a", b"first"]]
+    assert pages > 2
+    target.check_turns()
+    db = target.store.db
+    assert next(iter(db.scan(reverse=kind is ReverseScan, limit=1)))[0] in (b"a", b"z")
+    assert [key for key, _ in db.scan(reverse=kind is ReverseScan)] in ([b"a", b"z"], [b"z", b"a"])
+    target.check_alive()
+
+
+def test_inboxes_over_many_go_on_over_turns(target: Target, attacker: Attacker) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    for first in range(0, count, 4000):
+        with target.store.db.begin() as tx:
+            for number in range(first, min(count, first + 4000)):
+                tx.enqueue_message(b"%06d" % ((number * 7919) % count), b"")
+    target.longest = 0
+    listed = attacker.result(ListInboxes(b"", None, 5))
+    assert [key for key, _, _ in listed[:3]] == [b"000000", b"007919", b"015838"]
+    name, message, _ = attacker.failure(ListInboxes(b"", None, 1 << 40))
+    assert name == "Invalid"
+    assert str(limits.INBOXES_LISTED_MAX) in message
+    assert len(target.store.db.inboxes(b"000000", b"001000", limit=50_000)) == 1000
+    target.check_turns()
+    target.check_alive()
+
+
+def test_watching_and_peeking_from_the_past_go_on_over_turns(
+    target: Target, attacker: Attacker
+) -> None:
+    store = target.store
+    at = int(store.db.now())
+    target.fill(2 * limits.TURN_STEPS_MAX)
+    for _ in range(3):
+        with store.db.begin() as tx:
+            for number in range(4000):
+                tx.enqueue_message(b"inbox", b"%d" % number)
+    then = int(store.db.now())
+    for _ in range(6):
+        with store.db.begin() as tx:
+            assert len(tx.reap_queue(b"inbox", 2000)) == 2000
+    target.longest = 0
+    changes, until = attacker.result(ScanChanges(b"key/", b"key0", at, wait=False))
+    assert len(changes) == 2 * limits.TURN_STEPS_MAX
+    assert until >= changes[-1][0]
+    assert changes == sorted(changes)
+    attacker.result(Protect(then))
+    messages, more, _ = attacker.result(Peek(b"inbox", 100, then))
+    assert (len(messages), more) == (100, True)
+    target.check_turns()
+    assert len(store.db.peek(b"inbox", 20_000, at=then)) == 12_000
+    target.check_alive()
+
+
+def test_a_transaction_that_reaps_much_is_evaluated_over_turns(
+    target: Target, attacker: Attacker
+) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    for first in range(0, count, 8000):
+        with target.store.db.begin() as tx:
+            for _ in range(min(8000, count - first)):
+                tx.enqueue_message(b"inbox", b"")
+    target.longest = 0
+    taken: list[bytes] = []
+    while True:
+        id_ = attacker.transaction_id(1)
+        messages, more, _ = attacker.result(ReapQueue(b"inbox", 1 << 40, 1 << 62, id_, 60.0))
+        taken += [id_ for id_, _ in messages]
+        if not more:
+            break
+    assert len(taken) == count
+    attacker.result(attacker.commit(ReapMessages(b"inbox", taken)))
+    assert target.store.counters().reaped == count
+    target.check_turns()
+    target.check_alive()
