@@ -6,7 +6,7 @@ transaction holds is released, all of it, when
 
 * it ends: it is committed, or rolled back;
 * its time is over: ``hold`` says how long it may stay open;
-* its client has gone: it was not heard of for a while (``postroom.server.cluster.sessions``).
+* its client has gone: it was not heard of for a while (``postroom.server.cluster.session``).
 
 Seconds are those of a monotonic clock: nobody holds anything longer because a wall clock was set
 back. There is one deadline a transaction, however much it holds and however many wait for it.

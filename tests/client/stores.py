@@ -34,7 +34,8 @@ from postroom.protocol.failures import DeadlineExceeded
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Now
-from postroom.server.cluster.sessions import Session, Sessions
+from postroom.server.cluster.session import Session
+from postroom.server.cluster.sessions import Sessions
 from postroom.server.node import Node, NodeOptions
 
 T = TypeVar("T")

@@ -28,7 +28,8 @@ from postroom.ranges.requests import (
     Value,
 )
 from postroom.server.cluster.admission import Limits
-from postroom.server.cluster.sessions import Session, Sessions
+from postroom.server.cluster.session import Session
+from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 
 

@@ -33,7 +33,8 @@ from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.nodes_service import Caller, NodesService
 from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.sessions import Session, Sessions
+from postroom.server.cluster.session import Session
+from postroom.server.cluster.sessions import Sessions
 
 STORE_SERVICE: Final = "postroom.v1.Store"
 NODES_SERVICE: Final = "postroom.v1.Nodes"

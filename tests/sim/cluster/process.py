@@ -22,7 +22,8 @@ from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
-from postroom.server.cluster.sessions import Session, Sessions
+from postroom.server.cluster.session import Session
+from postroom.server.cluster.sessions import Sessions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import CONNECT_SECONDS, End, Network
