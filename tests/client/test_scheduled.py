@@ -195,7 +195,7 @@ def test_a_cancellation_is_part_of_one_transaction_and_safe_to_send_again(store:
     (each,) = store.db.scheduled()
     request = CancelScheduled([bytes.fromhex(each.id)])
     commit = CommitTransaction(
-        b"0123456789abcdef", store.node.clock.now(), 60.0, 0, b"", [], [], [request]
+        store.driver.next_id(), store.node.clock.now(), 60.0, 0, b"", [], [], [request]
     )
 
     async def ask() -> Any:
