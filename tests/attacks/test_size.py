@@ -556,3 +556,22 @@ def test_a_transaction_that_reaps_much_is_evaluated_over_turns(
     assert target.store.counters().reaped == count
     target.check_turns()
     target.check_alive()
+
+
+def test_long_reads_of_a_store_that_rests_write_nothing() -> None:
+    store = Store(rests_alone=True)
+    for first in range(0, 3 * limits.TURN_STEPS_MAX, 2000):
+        with store.db.begin() as tx:
+            for number in range(first, first + 2000):
+                tx.put(b"%06d" % number, b"v")
+                tx.enqueue_message(b"%06d" % number, b"m")
+    store.db.drain()
+    store.restart()
+    assert store.node.replica.rests
+    keys = [key for key, _ in store.db.scan()]
+    assert len(keys) >= 3 * limits.TURN_STEPS_MAX
+    assert store.db.get_many(keys) == [b"v"] * len(keys)
+    assert [each.key for each in store.db.inboxes(limit=3)] == keys[:3]
+    assert store.node.replica.rests
+    assert store.engine.writes == 0
+    store.db.close()

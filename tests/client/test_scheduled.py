@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom import limits
 from postroom.client import pages
+from postroom.kv import versions
+from postroom.kv.engine import WriteSet
 from postroom.messaging import schedule
 from postroom.messaging.requests import CancelScheduled, ListScheduled
 from postroom.ranges.requests import CommitTransaction
@@ -150,6 +153,30 @@ def test_what_has_taken_place_cannot_be_cancelled(store: Store) -> None:
     assert store.counters() == before
 
 
+def test_a_deletion_that_has_begun_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled half-way it would count as one that has not taken place."""
+    for number in range(5):
+        store.db.put(b"k%d" % number, b"v")
+    defer(store.db, postroom.DeleteRange(b"k", b"l"), 5)
+    (each,) = store.db.scheduled()
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 2)
+    cancelled: list[int] = []
+
+    async def cancel() -> None:
+        cancelled.append(await store.core.cancel([each.id]))
+
+    def when_it_begins(writes: WriteSet) -> None:
+        if any(stored and stored[0] == versions.TOMBSTONE for stored in writes.values()):
+            store.engine.before_write = lambda _: None
+            store.driver.later(cancel())
+
+    store.engine.before_write = when_it_begins
+    store.advance(6)
+    assert cancelled == [0]
+    assert list(store.db.scan(b"k", b"l")) == []
+    assert store.counters().cancelled == 0
+
+
 def test_what_is_due_but_has_not_moved_yet_can_be(store: Store) -> None:
     """And whoever drains need not wait for it any more."""
     send(store.db, b"a", b"m", 5)
@@ -168,7 +195,7 @@ def test_a_cancellation_is_part_of_one_transaction_and_safe_to_send_again(store:
     (each,) = store.db.scheduled()
     request = CancelScheduled([bytes.fromhex(each.id)])
     commit = CommitTransaction(
-        b"0123456789abcdef", store.node.clock.now(), 60.0, 0, b"", [], [], [request]
+        store.driver.next_id(), store.node.clock.now(), 60.0, 0, b"", [], [], [request]
     )
 
     async def ask() -> Any:

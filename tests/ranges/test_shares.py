@@ -53,10 +53,11 @@ class Flood:
         committed: how many of the clients' commits were.
     """
 
-    def __init__(self, store: Store, value: bytes = VALUE) -> None:
+    def __init__(self, store: Store, value: bytes = VALUE, puts: int = 1) -> None:
         self.committed = self.waiting = 0
         self._store = store
         self._value = value
+        self._puts = puts
         self._turns = 0
         self._numbers = itertools.count()
         store.engine.before_write = lambda _: self.fill()
@@ -68,7 +69,8 @@ class Flood:
             self.waiting += 1
             request = CommitTransaction(
                 number.to_bytes(16, "big"), self._store.driver.reading(), 60.0, 0,
-                b"f", [], [], [Put(b"f%d" % (number % 3), self._value)],
+                b"f", [], [],
+                [Put(b"f%d/%d" % (number % 3, n), self._value) for n in range(self._puts)],
             )  # fmt: skip
             self._store.node.submit(_Put(self, request))
 
@@ -121,6 +123,22 @@ def test_both_go_on_if_together_they_are_too_large(
         for _ in range(4):
             tx.enqueue_message(b"q", bytes(5_000), deliver_at=1)
     flood = Flood(store)
+    store.clock.seconds += 2
+    turns = flood.run(lambda: _pending(store) == 0)
+    assert turns < TURNS / 2
+    flood.run(lambda: flood.committed > 10)
+    assert flood.committed > 10
+
+
+def test_what_is_due_is_done_beside_transactions_that_take_several_turns_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each proposal holds one of those, and nothing else."""
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 100)
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"q", b"m", deliver_at=1)
+        tx.enqueue_update(Increment(b"n"), execute_at=1)
+    flood = Flood(store, b"v", puts=300)
     store.clock.seconds += 2
     turns = flood.run(lambda: _pending(store) == 0)
     assert turns < TURNS / 2

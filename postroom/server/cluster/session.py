@@ -314,13 +314,13 @@ class Session:
         self._admission.unread_bytes -= self.unread_bytes
         self._batch.clear()
         self._batch_bytes = 0
-        self._sessions.closed(self)
         self._backlog.clear()
         self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
         for call in asked.values():
             self._node.cancel(call)
             self._admission.left(call.size)
+        self._sessions.closed(self)  # by now: one that was cancelled may have let the next one take
         if self._node.replica.lease.sequence == self._protected_under:
             for moment in self._protected.elements():
                 self._submit(_TakenBack(Unprotect(moment)))

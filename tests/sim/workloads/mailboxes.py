@@ -76,7 +76,7 @@ class Mailboxes:
 
     async def _give_up(self, client: Client) -> None:
         """What it has taken it does not want, or its time is over."""
-        timeout = client.random.choice([0.05, 60.0]) if EXPIRES_SOON else 60.0
+        timeout = client.random.choice([0.05, 5.0]) if EXPIRES_SOON else 5.0
         tx = client.db.begin(timeout=timeout)
         await tx.reap_queue(_inbox(client.random.randrange(INBOXES)), 2, wait=0.02)
         await client.pause(0.1)
