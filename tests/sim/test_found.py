@@ -9,7 +9,7 @@ import pytest
 
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import Timestamp, from_milliseconds
+from postroom.kv.clock import HybridLogicalClock, Timestamp, from_milliseconds
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import DeliverDue, EnqueueMessage
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
@@ -280,3 +280,22 @@ def test_a_commit_is_known_again_although_its_client_began_under_a_clock_that_wa
     assert again.error is None
     assert again.result == first.result
     assert world.run(world.database().get(b"key")) == (1).to_bytes(8, "big")
+
+
+# --- the clock
+
+
+def test_a_clock_whose_ceiling_cannot_be_stored_stays_below_it() -> None:
+    """Reads of a node that was about to stop were in the future of the one that opened the store
+    again, and rested at its ceiling (embedded seed 33).
+    """
+    stores = True
+    clock = HybridLogicalClock(lambda: 1000, 0, lambda _: stores)
+    assert clock.now() < (ceiling := clock._ceiling)
+    stores = False
+    clock._wall = lambda: 1_000_000
+    found = [clock.now() for _ in range(3)]
+    clock._last = ceiling - 2
+    found += [clock.now() for _ in range(3)]
+    assert max(found) < ceiling
+    assert found == sorted(found)
