@@ -116,9 +116,9 @@ class HybridLogicalClock:
             if self._store_ceiling(ceiling):
                 self._ceiling = ceiling
             else:
-                # The node is about to stop, and writes nothing more. Until then the clock stays below
-                # what is stored, and stands still there: a read above it would see the future of
-                # whoever opens the store again.
+                # The node is about to stop, and writes nothing more. Until then the clock stays
+                # below what is stored, and stands still there: a read above it would see the future
+                # of whoever opens the store again.
                 timestamp = max(self._last, min(self._last + 1, self._ceiling - 1))
         self._last = timestamp
         return timestamp

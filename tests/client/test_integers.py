@@ -202,7 +202,7 @@ def test_the_codec_says_which_key_it_cannot_unpack(store: Store, packed: postroo
 
 def test_no_number_of_other_than_eight_bytes_is_stored(store: Store) -> None:
     request = CommitTransaction(
-        b"0123456789abcdef", store.node.clock.now(), 60.0, 0, b"a", [], [],
+        store.driver.next_id(), store.node.clock.now(), 60.0, 0, b"a", [], [],
         [Put(b"a", b"seven b", integer=True)],
     )  # fmt: skip
 
