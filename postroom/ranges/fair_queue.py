@@ -4,6 +4,9 @@ A client that sends a thousand requests at once waits for them itself; one that 
 waits behind one of each of the others. The requests of one client stay in their order. Calls
 without an owner (of an embedded store, say) are those of one client.
 
+Calls may be appended by several threads at once, without a lock: they arrive in a plain ``deque``,
+and whoever drives the node, one thread at a time, sorts them. Everything else is for that thread.
+
 Deficit-free round robin (Nagle, RFC 970): requests are counted, not weighed; what one of them may
 cost is bounded elsewhere.
 """
@@ -20,28 +23,26 @@ class FairQueue:
     """See the module. What it has of ``deque`` does the same."""
 
     def __init__(self) -> None:
+        self._arrived: deque[Call] = deque()
         self._by_owner: dict[object, deque[Call]] = {}
-        self._length = 0
+        self._sorted = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self._sorted + len(self._arrived)
 
     def __iter__(self) -> Iterator[Call]:
+        self._sort()
         for calls in self._by_owner.values():
             yield from calls
 
     def append(self, call: Call) -> None:
-        """The last one of its owner."""
-        self._length += 1
-        calls = self._by_owner.get(call.owner)
-        if calls is None:
-            self._by_owner[call.owner] = deque((call,))
-        else:
-            calls.append(call)
+        """The last one of its owner. May be called by any thread."""
+        self._arrived.append(call)
 
     def appendleft(self, call: Call) -> None:
         """The first one of its owner, again."""
-        self._length += 1
+        self._sort()
+        self._sorted += 1
         self._by_owner.setdefault(call.owner, deque()).appendleft(call)
 
     def popleft(self) -> Call:
@@ -50,9 +51,10 @@ class FairQueue:
         Raises:
             StopIteration: there is none.
         """
+        self._sort()
         owner, calls = next(iter(self._by_owner.items()))
         call = calls.popleft()
-        self._length -= 1
+        self._sorted -= 1
         if len(self._by_owner) > 1 or not calls:
             del self._by_owner[owner]
             if calls:
@@ -61,5 +63,17 @@ class FairQueue:
 
     def clear(self) -> None:
         """Forget all."""
+        self._arrived.clear()
         self._by_owner.clear()
-        self._length = 0
+        self._sorted = 0
+
+    def _sort(self) -> None:
+        arrived, by_owner = self._arrived, self._by_owner
+        while arrived:
+            call = arrived.popleft()
+            self._sorted += 1
+            calls = by_owner.get(call.owner)
+            if calls is None:
+                by_owner[call.owner] = deque((call,))
+            else:
+                calls.append(call)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.errors import Invalid, StoreLocked
+from postroom.errors import Invalid
 from postroom.kv.folder import FolderLock
 from postroom.kv.leveldb import LevelDBEngine
 
@@ -139,29 +139,42 @@ def test_nothing_is_written_over_a_file_with_two_names(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_child_neither_frees_the_lock_nor_keeps_it(tmp_path: Path) -> None:
-    """It says that it lives, and lives on until it is told to end."""
-    lock = FolderLock(tmp_path)
-    here, there = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            lock.release()
-            os.write(here[1], b"x")
-            os.read(there[0], 1)
-        finally:
-            os._exit(0)
+_FORKS = """
+import os, sys
+from pathlib import Path
+from postroom.errors import StoreLocked
+from postroom.kv.folder import FolderLock
+
+folder = Path(sys.argv[1])
+lock = FolderLock(folder)
+here, there = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:  # it says that it lives, and lives on until it is told to end
     try:
-        os.read(here[0], 1)
-        with pytest.raises(StoreLocked, match="in this process"):
-            FolderLock(tmp_path)
         lock.release()
-        FolderLock(tmp_path).release()
+        os.write(here[1], b"x")
+        os.read(there[0], 1)
     finally:
-        os.write(there[1], b"x")
-        os.waitpid(child, 0)
-        for descriptor in (*here, *there):
-            os.close(descriptor)
+        os._exit(0)
+os.read(here[0], 1)
+try:
+    FolderLock(folder)
+except StoreLocked as error:
+    assert "in this process" in str(error), error
+else:
+    raise SystemExit("the child has freed it")
+lock.release()
+FolderLock(folder).release()
+os.write(there[1], b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_a_child_neither_frees_the_lock_nor_keeps_it(tmp_path: Path) -> None:
+    """In a program of its own: a process with the threads of other tests is not to be forked."""
+    command = [sys.executable, "-c", _FORKS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_another_process_is_told_apart_from_this_one(tmp_path: Path) -> None:

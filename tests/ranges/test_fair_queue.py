@@ -1,0 +1,65 @@
+"""The queue of calls: each client has its turn, and nothing that several threads append is lost."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from postroom.ranges.calls import Call
+from postroom.ranges.fair_queue import FairQueue
+
+
+class Asked(Call):
+    __slots__ = ("owner",)
+
+
+def call(owner: object, request: object = None) -> Asked:
+    made = Asked(request)
+    made.owner = owner
+    return made
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    """Threads change places as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_each_has_its_turn() -> None:
+    queue = FairQueue()
+    for owner, request in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)):
+        queue.append(call(owner, request))
+    taken = [queue.popleft() for _ in range(len(queue))]
+    order = [f"{each.owner}{each.request}" for each in taken]
+    assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert not queue
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_nothing_is_lost_that_threads_append_at_once() -> None:
+    """Threads of an embedded store waited for ever for what was not in the queue any more."""
+    queue, each = FairQueue(), 5000
+    begin = threading.Barrier(5)
+
+    def append() -> None:
+        begin.wait()
+        for _ in range(each):
+            queue.append(call(None))
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    taken = 0
+    while any(thread.is_alive() for thread in threads) or queue:
+        while queue:
+            queue.popleft()
+            taken += 1
+    assert taken == 4 * each
+    assert len(queue) == 0
