@@ -249,7 +249,7 @@ def test_what_was_stored_in_format_1_is_read() -> None:
     assert log.entries(6, 9) == [(b"\x02\x92\x01\x02", 6, 4), (b"\0x", 7, 4)]
     assert (log.members_at(5), log.members) == (Members((1, 2, 3)), Members((1, 2)))
     book.turn(("set_term", 5, None))
-    assert book.engine.get(PREFIX + b"h") == bytes.fromhex("98 02 05 c0 05 03 93 01 02 03 90 c2")
+    assert book.engine.get(PREFIX + b"h") == bytes.fromhex("99 02 05 c0 05 03 93 01 02 03 90 90 c2")
     book.reopen()
 
 
