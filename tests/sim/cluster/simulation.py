@@ -44,6 +44,11 @@ ELECTION_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 12.0
 """How long the last client may take when nothing breaks any more: the longest back-offs."""
 
+JOIN_SECONDS: Final = 60.0
+"""How long nodes may take until all are fed and counted: large values travel in tiny chunks to slow
+nodes, and whoever lags is fed anew while clients go on.
+"""
+
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
 
@@ -263,7 +268,8 @@ class ClusterSimulation:
         self.faults.mend()
         self._correct_clocks()
         patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else CALM_SECONDS
-        cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, patience)
+        joining = max(patience, JOIN_SECONDS)
+        cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, joining)
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, patience)
         for task, database in self._clients.values():
             if not task.done:
