@@ -29,8 +29,10 @@ WARM_TENTH: Final = 3
 
 FLAT_AFTER_SECONDS: Final = 90.0
 """Only then is as much collected as is written: old versions and COMMIT records live for 75 s."""
-SHORT_SLACK_MB: Final = 100.0
-"""Memory may grow by so much in a run whose warm tenth is not as old as that."""
+SHORT_SLACK: Final = {"memory MB": 100.0, "files": 60.0}
+"""What is kept in memory and in table files may grow by so much in a run whose warm tenth is not as
+old as that.
+"""
 
 SLACK: Final = {
     "memory MB": 24.0,
@@ -89,8 +91,8 @@ class Measure:
                     wrong.append(f"{name}: {tenths[0]:.0f} at first, {tenths[-1]:.0f} at last")
                 continue
             warm, slack = tenths[WARM_TENTH], SLACK.get(name, 0.0)
-            if name == "memory MB" and self.seconds * WARM_TENTH / TENTHS < FLAT_AFTER_SECONDS:
-                slack = SHORT_SLACK_MB
+            if self.seconds * WARM_TENTH / TENTHS < FLAT_AFTER_SECONDS:
+                slack = SHORT_SLACK.get(name, slack)
             most = max(warm * (1 + GROWTH_MAX), warm + slack)
             if tenths[-1] > most:
                 wrong.append(f"{name}: {warm:.0f} when warm, {tenths[-1]:.0f} at last")

@@ -240,13 +240,14 @@ class ClusterSimulation:
     def _hold_truce(self) -> None:
         """Nothing breaks for a while, and every client gets on meanwhile."""
         self.faults.mend()
-        if self.faults.clocks_jump_far:
-            self._correct_clocks()
+        self._correct_clocks()  # a client that was told a later time waits for it elsewhere
         before = {client: client.done for client in self._who.values()}
 
         def everybody_gets_on() -> bool:
             return all(
-                client.done > before.get(client, 0) or self._waits_for_changes(place)
+                client.done > before.get(client, 0)
+                or self._clients[place][0].done  # it has come to its end
+                or self._waits_for_changes(place)
                 for place, client in self._who.items()
             )
 
