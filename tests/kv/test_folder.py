@@ -12,6 +12,8 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.kv.folder import FolderLock
+
+pytest.importorskip("plyvel", reason="LevelDB is not installed")
 from postroom.kv.leveldb import LevelDBEngine
 
 FOREIGN: dict[str, dict[str, str]] = {

@@ -11,8 +11,10 @@ import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import torn_log
-from postroom.kv.leveldb import LevelDBEngine
 from tests.kv.on_disk import newest_log
+
+pytest.importorskip("plyvel", reason="LevelDB is not installed")
+from postroom.kv.leveldb import LevelDBEngine
 
 
 def count(folder: Path) -> int:
