@@ -1,0 +1,1 @@
+"""Queues: scheduled messages for competing consumers."""
