@@ -6,7 +6,7 @@
                                   ▲                      │
                                   └── rejected, expired ─┴──▶ dead ── replayed ──▶ ready
 
-Who holds a message is stored like all else: a claim is a write of the leaseholder's, so attempts are
+Who holds a message is stored like all else: a claim is a write of the leaseholder. So attempts are
 counted and limits kept whatever fails. ``ClaimQueue`` is asked as a read that may wait; all claims
 that can be answered are answered by one proposal.
 
