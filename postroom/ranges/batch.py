@@ -35,7 +35,7 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, Command, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
@@ -112,7 +112,7 @@ class Batcher:
             # Not one request is at fault but what they come to: none of it happens.
             _log.critical("a proposal was stopped", exc_info=True)
             return self._nothing([(call, None, error) for call, _, _ in results], last_commit)
-        command = Command(self._lease_holder.lease.sequence, ctx.staged)
+        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         if ctx.staged and command.size_bytes() > COMMAND_BYTES_MAX:
             return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
@@ -253,7 +253,9 @@ class Batcher:
         return None
 
     def _nothing(self, results: list[Result], last_commit: int) -> Proposal:
-        return Proposal(Command(self._lease_holder.lease.sequence, {}), results, [], last_commit)
+        return Proposal(
+            LeasedWrites(self._lease_holder.lease.sequence, {}), results, [], last_commit
+        )
 
 
 def _too_many_steps() -> TransactionTooLarge:

@@ -45,7 +45,7 @@ from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher
-from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, NotLeaseholder, Proposal, Result
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.holders import Holders
@@ -288,7 +288,7 @@ class Replica:
 
     def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
         """Have the group agree on ``lease``; ``after`` is called when it is applied."""
-        command = Command(self.lease.sequence, {self._lease_key: leases.encode(lease)})
+        command = LeasedWrites(self.lease.sequence, {self._lease_key: leases.encode(lease)})
         self._start(Proposal(command, [], [after], self.last_commit, until))
 
     def begin_with_fresh_memory(self) -> None:

@@ -16,14 +16,14 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Engine, WriteSet
 from postroom.raft.snapshot import Snapshot
-from postroom.ranges.calls import Command, Proposal
+from postroom.ranges.calls import LeasedWrites, Proposal
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.snapshot import install, is_chunk, open_snapshot
 
 APPLIED_RECORD: Final = "applied"
 
-decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_command = msgspec.msgpack.Decoder(LeasedWrites).decode
 
 
 class Owner(Protocol):

@@ -283,7 +283,7 @@ def test_a_stopped_member_keeps_nothing_that_it_is_sent() -> None:
     peers = quiet_follower()
     peers.group.stop(RuntimeError("broken"))
     peers.turn((2, peers.append(1, (1, 1))))
-    assert peers.group._inbox.waiting == []
+    assert peers.group._incoming.waiting == []
     assert peers.group.deadline() is None
 
 
