@@ -76,7 +76,7 @@ class ReadNodes(Request, frozen=True, array_like=True, tag="read_nodes", gc=Fals
 
 
 class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=False):
-    """Makes a store a node of the cluster; answers ``Admission``. Repeating it changes nothing.
+    """Makes a store a node of the cluster; answers ``Admitted``. Repeating it changes nothing.
 
     Attributes:
         node_id: which node the store is, if it has moved to another address; 0: none yet.
@@ -99,7 +99,7 @@ class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=Fa
     node_id: int
 
 
-class Admission(msgspec.Struct, frozen=True, array_like=True):
+class Admitted(msgspec.Struct, frozen=True, array_like=True):
     """Answers ``AdmitNode``: who the store is from now on, and who the others are."""
 
     node_id: int
@@ -142,7 +142,7 @@ class NodeRecords:
     def _read(self, view: View, _: ReadNodes) -> Nodes:
         return _present(decode(view.get(self._key)))
 
-    def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admission:
+    def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admitted:
         nodes = _present(decode(ctx.get(self._key)))
         known = nodes.by_store(request.store_id)
         # Who is retired, and still in the record, may have to be found: for its vote.
@@ -156,7 +156,7 @@ class NodeRecords:
             known = NodeDescriptor(nodes.next_node_id, request.address, request.store_id)
             others = [_without_address(node, request.address) for node in others]
         elif known.address == request.address:
-            return Admission(known.node_id, nodes)
+            return Admitted(known.node_id, nodes)
         moved = msgspec.structs.replace(known, address=request.address)
         nodes = Nodes(
             nodes.cluster_id,
@@ -164,7 +164,7 @@ class NodeRecords:
             tuple(sorted((*others, moved), key=lambda node: node.node_id)),
         )
         self._write(ctx, nodes)
-        return Admission(known.node_id, nodes)
+        return Admitted(known.node_id, nodes)
 
     def _retire(self, ctx: Evaluation, request: RetireNode) -> Nodes:
         nodes = _present(decode(ctx.get(self._key)))
@@ -275,8 +275,8 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 __all__: list[Any] = [
-    "Admission",
     "AdmitNode",
+    "Admitted",
     "ForgetNode",
     "NodeDescriptor",
     "NodeRecords",

@@ -9,8 +9,8 @@ from postroom.errors import Invalid
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.nodes import (
-    Admission,
     AdmitNode,
+    Admitted,
     NodeDescriptor,
     NodeRecords,
     Nodes,
@@ -29,14 +29,14 @@ def node(node_id: int, address: str = "", *, retired: bool = False) -> NodeDescr
     return NodeDescriptor(node_id, address or f"host{node_id}:1", store(node_id), retired)
 
 
-def admit(request: AdmitNode, *nodes: NodeDescriptor) -> Admission:
+def admit(request: AdmitNode, *nodes: NodeDescriptor) -> Admitted:
     """What comes of a request, where ``nodes`` are the nodes and three numbers were given."""
     engine, registry = MemoryEngine(), Registry()
     NodeRecords(1).register(registry)
     engine.write(founding_writes(1, Nodes(CLUSTER, 4, nodes)), sync=True)
     ctx = Evaluation(engine, 1, 0)
     ctx.begin(1)
-    admission: Admission = registry.commands[AdmitNode](ctx, request)
+    admission: Admitted = registry.commands[AdmitNode](ctx, request)
     return admission
 
 
@@ -50,7 +50,7 @@ def test_a_new_store_gets_a_number_that_nobody_had() -> None:
 
 def test_a_store_that_is_known_moves() -> None:
     admission = admit(AdmitNode(store(2), "elsewhere:1", 2), node(1), node(2))
-    assert admission == Admission(2, Nodes(CLUSTER, 4, (node(1), node(2, "elsewhere:1"))))
+    assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), node(2, "elsewhere:1"))))
 
 
 def test_whose_disk_is_lost_is_replaced_at_its_address() -> None:
@@ -64,7 +64,7 @@ def test_who_is_retired_and_not_gone_yet_may_move() -> None:
     """Without its vote it might never be gone."""
     admission = admit(AdmitNode(store(2), "elsewhere:1", 2), node(1), node(2, retired=True))
     moved = node(2, "elsewhere:1", retired=True)
-    assert admission == Admission(2, Nodes(CLUSTER, 4, (node(1), moved)))
+    assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), moved)))
 
 
 def test_who_is_gone_does_not_come_back_by_moving() -> None:
@@ -75,5 +75,5 @@ def test_who_is_gone_does_not_come_back_by_moving() -> None:
 
 def test_asking_again_changes_nothing() -> None:
     request = AdmitNode(store(2), "host2:1", 2)
-    assert admit(request, node(1), node(2)) == Admission(2, Nodes(CLUSTER, 4, (node(1), node(2))))
+    assert admit(request, node(1), node(2)) == Admitted(2, Nodes(CLUSTER, 4, (node(1), node(2))))
     assert msgspec.structs.replace(request, node_id=0) == AdmitNode(store(2), "host2:1")

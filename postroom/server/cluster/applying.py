@@ -12,7 +12,7 @@ import msgspec
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import shown
 from postroom.protocol.streams import ADMIT, DENIED, HELLO
-from postroom.ranges.nodes import Admission
+from postroom.ranges.nodes import Admitted
 from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import (
@@ -54,7 +54,7 @@ class Questions:
                 _log.warning("the answer of %s is malformed: %s", address, shown(error))
         return heard
 
-    async def admit(self, addresses: Sequence[str], application: Application) -> Admission | None:
+    async def admit(self, addresses: Sequence[str], application: Application) -> Admitted | None:
         """Asks to be admitted; ``None``: nobody could do it now.
 
         Raises:

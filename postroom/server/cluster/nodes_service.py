@@ -23,7 +23,7 @@ import msgspec
 
 from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
-from postroom.ranges.nodes import Address, Admission, StoreId
+from postroom.ranges.nodes import Address, Admitted, StoreId
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.peers import Arrival, Peers
@@ -63,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         refusal: why not, for good.
     """
 
-    admission: Admission | None = None
+    admission: Admitted | None = None
     elsewhere: str = ""
     refusal: str = ""
 

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.kv.memory import MemoryEngine
-from postroom.ranges.nodes import Admission, NodeDescriptor, Nodes
+from postroom.ranges.nodes import Admitted, NodeDescriptor, Nodes
 from postroom.server.cluster import place as module
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import Application
@@ -36,7 +36,7 @@ class Questions:
         nodes = Nodes(self.cluster_id, 3, (other, NodeDescriptor(2, ELSEWHERE, STORE)))
         return {OTHER: Hello(other.store_id, (OTHER,), nodes)}
 
-    async def admit(self, addresses: object, application: Application) -> Admission:
+    async def admit(self, addresses: object, application: Application) -> Admitted:
         self.asked.append(application)
         raise Invalid("another node is there")
 
