@@ -20,8 +20,8 @@ from postroom.kv.folder import OWNER_FILE
 
 COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
-    "increment", "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled", "cancel",
-    "dead-letters", "bench",
+    "increment", "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled",
+    "cancel", "dead-letters", "bench",
 }  # fmt: skip
 
 
