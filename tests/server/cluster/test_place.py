@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random  # noqa: TID251 (seeded)
 
 import pytest
@@ -29,7 +29,9 @@ class Questions:
     cluster_id = CLUSTER
     asked: list[Application]
 
-    def __init__(self, security: Security) -> None: ...
+    fingerprints: Mapping[str, bytes] = {}
+
+    def __init__(self, security: Security, fault_of_key: object) -> None: ...
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
         other = NodeDescriptor(1, OTHER, b"o" * 16)
@@ -55,7 +57,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def look_around(place: Place) -> None:
     asyncio.run(asyncio.wait_for(
-        place.look_around(lambda: None, lambda: True, lambda store_id, address: None), 10
+        place.look_around(lambda: None, lambda: True, lambda *_: None), 10
     ))  # fmt: skip
 
 
