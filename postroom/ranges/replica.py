@@ -545,7 +545,7 @@ class Replica:
         self._generation += 1
         self._proposal = proposal
         self._view.in_flight = proposal.command.writes
-        self.group.propose(proposal.command, proposal, self._ended)
+        self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
 
     # --- after a turn: what was proposed has ended
 
