@@ -113,3 +113,18 @@ def test_who_serves_no_longer_keeps_nothing(store: Store) -> None:
     watcher.next()
     store.node.replica.stop_serving()
     assert store.node.feed.kept_bytes == 0
+
+
+def test_a_change_of_more_than_is_kept_is_read_from_the_versions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "CHANGES_MAX", 20)
+    watcher = Watcher(store, b"a", b"b")
+    store.db.put(b"a0", b"first")
+    with store.db.begin() as tx:
+        for number in range(500):
+            tx.put(b"a%03d" % number, b"%03d" % number)
+    assert store.node.feed.kept_bytes == 0, "so many are not even looked through"
+    store.db.put(b"a9", b"last")
+    found = [watcher.next() for _ in range(502)]
+    assert found == [b"first", *(b"%03d" % number for number in range(500)), b"last"]
