@@ -93,8 +93,9 @@ class ChangeFeed:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
         self._asked = True
-        if self._floor is None and not view.in_flight:
-            # What is under way was evaluated when nobody watched: it will not be remembered.
+        if self._floor is None and not view.in_flight and not view.before:
+            # What is under way, or just being completed, was evaluated when nobody watched: it will
+            # not be remembered.
             self._floor = until
             self._watched.set()
         if self._floor is None or request.after < self._floor:
