@@ -10,7 +10,7 @@ will never come back (Raft paper, section 5.1: what a member must not forget).
     AdmitNode ─▶ member ── RetireNode, or replaced at its address ─▶ retired ── ForgetNode ─▶ gone
 
 The record says what is wanted. Making the consensus group so is the affair of the leaseholder's
-keeper (:mod:`postroom.server.keeper`), one member at a time.
+membership service (:mod:`postroom.server.membership`), one member at a time.
 
 A store that was never part of a cluster (embedded) has no such record.
 """
@@ -94,7 +94,7 @@ class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=Fa
 
 
 class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
-    """A retired node has left the group: its descriptor goes. For the keeper."""
+    """A retired node has left the group: its descriptor goes. For the membership service."""
 
     node_id: int
 
@@ -233,7 +233,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
     """What a service of the leaseholder is doing.
 
     Attributes:
-        name: dispatcher, executor, collector or keeper.
+        name: dispatcher, executor, collector, feed or membership.
         running: false while it pauses after a failure; and on a node that does not serve.
         failures: how often it has failed under this lease, until it was sound for a minute.
         trouble: why it failed last.

@@ -39,13 +39,13 @@ class PeerLink:
 
     Attributes:
         connected: there is a stream.
-        trouble: why there is none, in words; empty: there is, or nobody knows.
+        connection_error: why there is none, in words; empty: there is, or nobody knows.
     """
 
     def __init__(self, peers: Peers, node_id: int, address: str) -> None:
         self.address = address
         self.connected = False
-        self.trouble = ""
+        self.connection_error = ""
         self._peers = peers
         self._node_id = node_id
         self._where = shown(address)
@@ -109,7 +109,7 @@ class PeerLink:
         how = "" if stream.is_native else ", over gRPC"
         _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
         self._stream, self.connected = stream, True
-        self.trouble = self._refusal = ""
+        self.connection_error = self._refusal = ""
         self._send_queued()
         ended = asyncio.ensure_future(stream.until_ended())
         better = asyncio.ensure_future(dialer.await_better(stream, self.address))
@@ -125,7 +125,7 @@ class PeerLink:
             dialer.ended(self.address)
 
     def _report(self, error: NoAnswer) -> None:
-        self.trouble = shown(error)
+        self.connection_error = shown(error)
         self._is_refused = error.code != UNAVAILABLE
         if self._is_refused:
             self._report_refusal()
@@ -133,14 +133,19 @@ class PeerLink:
             _log.info("lost the connection to node %d at %s", self._node_id, self._where)
         else:
             _log.debug(
-                "no connection to node %d at %s: %s", self._node_id, self._where, self.trouble
+                "no connection to node %d at %s: %s",
+                self._node_id,
+                self._where,
+                self.connection_error,
             )
 
     def _report_refusal(self) -> None:
         """Once, until it is accepted."""
-        level = logging.DEBUG if self.trouble == self._refusal else logging.WARNING
-        _log.log(level, "node %d at %s refuses: %s", self._node_id, self._where, self.trouble)
-        self._refusal = self.trouble
+        level = logging.DEBUG if self.connection_error == self._refusal else logging.WARNING
+        _log.log(
+            level, "node %d at %s refuses: %s", self._node_id, self._where, self.connection_error
+        )
+        self._refusal = self.connection_error
 
     def close(self) -> None:
         """For good."""
