@@ -24,7 +24,7 @@ demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1
 
 .PHONY: test
 test: check  ## Run the checks and all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(ARGS)
 
 .PHONY: test-all
 test-all: test  ## All of that, and a part of the tests on each other Python that is here (.ci/pythons)
@@ -36,7 +36,7 @@ test-all: test  ## All of that, and a part of the tests on each other Python tha
 
 .PHONY: test-part
 test-part: $(VENV)/.dev  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
-	$(BIN)/python -m pytest $(PART) $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(PART) $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev  ## Check format, lint, types and layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random  # noqa: TID251 (seeded)
 
 import pytest
@@ -29,7 +29,9 @@ class Questions:
     cluster_id = CLUSTER
     asked: list[JoinRequest]
 
-    def __init__(self, security: Security) -> None: ...
+    fingerprints: Mapping[str, bytes] = {}
+
+    def __init__(self, security: Security, fault_of_key: object) -> None: ...
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, SelfDescription]:
         other = NodeDescriptor(1, OTHER, b"o" * 16)
@@ -55,7 +57,7 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
 
 def look_around(joining: Joining) -> None:
     asyncio.run(asyncio.wait_for(
-        joining.look_around(lambda: None, lambda: True, lambda store_id, address: None), 10
+        joining.look_around(lambda: None, lambda: True, lambda *_: None), 10
     ))  # fmt: skip
 
 
