@@ -50,7 +50,8 @@ from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.locks import LockTable
-from postroom.ranges.nodes import NodeRecords, NodeStatus, nodes_key
+from postroom.ranges.node_records import NodeRecords
+from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
@@ -340,7 +341,8 @@ class Node:
         if len(self.replica.group.members) < 2:
             return False
         try:
-            is_new = self.damage.note(error)
+            with self._one_write_at_a_time:
+                is_new = self.damage.note(error)
         except EngineFailed as failure:
             self._failing = stopped_by(failure)
             self.wake(urgent=False)

@@ -59,7 +59,7 @@ from postroom.protocol.failures import (
 )
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.deadlines import Deadlines
-from postroom.ranges.nodes import RetireNode
+from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
@@ -82,7 +82,7 @@ LATE_SECONDS: Final = 0.25
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
-_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, DescribeNode})
+_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
 
 
 class _Upkeep(RemoteCall):
@@ -280,7 +280,7 @@ class Router:
             if link is not None:
                 self._place(link, call)
             return link is not None
-        call.is_commit = kind is RetireNode
+        call.is_commit = kind is RetireNode or kind is RebindNode
         return False
 
     def _enqueue(self, call: RemoteCall) -> None:
