@@ -21,7 +21,7 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.setup import Messaging
 from postroom.raft.outcome import Outcome
 from postroom.ranges import evaluators
-from postroom.ranges.calls import Call, Command, Proposal
+from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.evaluators import Reads
 from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
@@ -57,13 +57,12 @@ class ScriptedGroup:
     def __init__(self, replica: Replica, engine: MemoryEngine) -> None:
         self.holds = False
         self.proposed: list[tuple[Proposal, Any]] = []
-        self._forgotten: list[Command] = []
+        self._forgotten: list[LeasedWrites] = []
         self._replica = replica
         self._engine = engine
         self._index = 0
 
-    def propose(self, command: Command, proposal: Proposal, ended: Any) -> None:
-        assert command is proposal.command
+    def propose(self, command: object, proposal: Proposal, ended: Any) -> None:
         self.proposed.append((proposal, ended))
 
     def end(self, outcome: Outcome) -> None:
