@@ -40,7 +40,7 @@ class PeerLink:
 
     Attributes:
         connected: there is a stream.
-        trouble: why there is none, in words; empty: there is, or nobody knows.
+        connection_error: why there is none, in words; empty: there is, or nobody knows.
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
