@@ -58,7 +58,7 @@ from postroom.messaging.requests import (
     SchedulePage,
 )
 from postroom.protocol.failures import WireError
-from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
+from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RebindNode, RetireNode
 from postroom.ranges.requests import (
     Accounting,
     Changes,
@@ -148,6 +148,7 @@ ClientRequest: TypeAlias = (
     | ReadQueueStats
     | ReadNodes
     | RetireNode
+    | RebindNode
     | DescribeNode
 )
 """What a client may ask."""
@@ -180,6 +181,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ReadQueueStats: QueueStats,
     ReadNodes: Nodes,
     RetireNode: Nodes,
+    RebindNode: Nodes,
     DescribeNode: NodeStatus,
 }
 """What each request is answered with."""
