@@ -32,7 +32,7 @@ from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.counters import Change, Counted
 from postroom.messaging.queues.definitions import Changed, Definitions, no_such_queue
 from postroom.messaging.queues.enqueueing import enqueue
-from postroom.messaging.queues.firing import Firing
+from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.records import Ended
@@ -395,13 +395,26 @@ class RangeQueues:
             return
         self._advancing = manager
         try:
-            more = Firing(manager, ctx).fire()
+            is_behind = manager.ordered and self._catch_up(ctx, manager)
+            more = is_behind or Firing(manager, ctx).fire()
         except Exception:
             manager.roll_back()
             self.failed()
             raise
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
+
+    def _catch_up(self, ctx: Evaluation, manager: Manager) -> bool:
+        """In an ordered queue, what is due comes before what was enqueued since; whether there is
+        too much of it for now.
+        """
+        notes_before = len(ctx.notes)
+        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE_MAX)
+        for _, _, act, key, entry in ctx.notes[notes_before:]:
+            if act is Manager.ready_added:
+                manager.begin(ctx)
+                manager.ready.offer(key, entry)
+        return more
 
     def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
         manager.conclude(ctx)
