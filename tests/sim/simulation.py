@@ -65,7 +65,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Watchers,
 )
 STEPS: Final = 2500
-QUEUES_SHARE: Final = 1.0
+QUEUES_SHARE: Final = 0.3
 CALM_SECONDS: Final = 5.0
 
 

@@ -181,7 +181,9 @@ class Jobs:
                 if what == "longer":
                     await _commit(client.db, Extend(queue, named, 1.0))
                 await client.pause(2 * ACK_WAIT if what in {"late", "longer"} else 0.01)
+                is_over = (queue, message.id, message.epoch + 1) in self._claimed
                 await _commit(client.db, *done)
+                assert not is_over, f"{message} was ended by an attempt that was over"
                 self._ended.add(message.id)
         except LeaseLost:
             return
@@ -205,7 +207,7 @@ async def _commit(db: Database, *writes: Any) -> Committed:
     sender = db._sender
     for _ in range(TRIES):
         try:
-            id_, began = sender.next_id(), await db.now()
+            id_, began = sender.next_id(), int(await db.now())
             request = CommitTransaction(id_, began, 60.0, 0, b"jobs", [], [], list(writes))
             committed: Committed = await sender.send(request)
         except Unavailable as error:
