@@ -1,6 +1,6 @@
 """What may be said of a request that was not plainly answered.
 
-What must not be said lightly is "nothing happened":
+One thing must not be said lightly: "nothing happened":
 
 * A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
 * A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had

@@ -9,22 +9,22 @@
 Plain synchronous code, without a network, a loop or a clock of its own: a shell
 (:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
 
-Who leads is the affair of :mod:`.search`. Requests go only to a node that says that it does.
+Who leads is found out by :mod:`.search`. Requests go only to a node that says that it does.
 
 *A node that has too much to do*, or no room, refuses: the request is sent again, with a back-off,
 until its deadline.
 
 *What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
-recognised by its transaction's id and answered as the first time. What is said if there is no
-plain answer is the affair of :mod:`.outcomes`.
+recognised by its transaction's id and answered as the first time. If there is no plain answer,
+:mod:`.outcomes` decides what is said.
 
 *A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
 asked for every half second, and after another second without one the link is given up.
 
 What the leaseholder keeps in memory for this client goes with the lease, and protections go with
-the link: they are asked for again; whoever waits asks again. What it holds for transactions (locks,
-claims) it keeps while it hears of this client. So something is said every second while anything is
-held or awaited there, whatever the application does meanwhile.
+the link: they are asked for again; whoever waits asks again. It keeps what it holds for
+transactions (locks, claims) while it hears of this client. So something is said every second while
+anything is held or awaited there, whatever the application does meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SWEEP_SECONDS: Final = 0.25
 WITHDRAWING_SECONDS: Final = 1.0
 """How long the node's word on a withdrawn request is awaited."""
 LATE_SECONDS: Final = 0.25
-"""Who looks so much too late was not running."""
+"""If ``tick`` is called so much too late, this process was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
