@@ -814,10 +814,10 @@ def test_time_outs_of_what_was_answered_are_forgotten() -> None:
     for number in range(1, 501):
         world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         stream.answer(number, [[], False])
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30
     for number in range(501, 1001):
         call = world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         world.router.cancel(call)
         world.read()
         stream.fail(number, WITHDRAWN)
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30
