@@ -289,7 +289,7 @@ class Router:
         elif len(self._queue) >= QUEUE_MAX:
             self._finish(call, self._outcomes.unknown() if call.maybe else Unavailable(
                 f"{QUEUE_MAX} requests of this client wait to be sent already; nothing was "
-                f"changed: try again after a moment ({self.addresses.trouble()})",
+                f"changed: try again after a moment ({self.addresses.connection_errors()})",
                 retry_after=0.2,
             ))  # fmt: skip
         else:
