@@ -15,7 +15,7 @@ import pytest
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, Summary, run_many
 
-SEEDS = 250
+SEEDS = 100
 BATCH = 50
 
 
