@@ -341,7 +341,8 @@ class Node:
         if len(self.replica.group.members) < 2:
             return False
         try:
-            is_new = self.damage.note(error)
+            with self._one_write_at_a_time:
+                is_new = self.damage.note(error)
         except EngineFailed as failure:
             self._failing = stopped_by(failure)
             self.wake(urgent=False)

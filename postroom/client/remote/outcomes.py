@@ -130,3 +130,12 @@ def too_many_waits(calls_max: int) -> Error:
 def client_closed() -> Error:
     """What is said to those who come, or still wait, when the client is closed."""
     return Invalid("the database was closed; nothing was changed: connect again")
+
+
+def clock_is_behind() -> Unavailable:
+    """A node leads whose clock was set back: what began by a later clock waits for it."""
+    return Unavailable(
+        "the clock of the node that leads is behind that of another one, by which this began; "
+        "nothing was changed: try again, and set the clocks of the nodes",
+        retry_after=0.5,
+    )

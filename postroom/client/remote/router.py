@@ -39,7 +39,12 @@ from postroom.client.remote.calls import Port, RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
-from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
+from postroom.client.remote.outcomes import (
+    Outcomes,
+    client_closed,
+    clock_is_behind,
+    too_many_waits,
+)
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
 from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX
@@ -373,6 +378,8 @@ class Router:
             self._finish(call, DeadlineExceeded())
         elif name == CLOCK_AHEAD:
             self.clock.refused(clock)
+            call.refused = clock_is_behind()
+            call.refusals += 1
             self._try_later(call, 0.05)
         elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True
