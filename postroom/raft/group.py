@@ -92,6 +92,7 @@ class Group:
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
+        self._is_applying = False
         self.entries_received_at = liveness.monotonic()
         self._closed = False
         self._say_that_it_is_back()
@@ -349,7 +350,7 @@ class Group:
         if self.stopped is not None:
             leads = self.core.role == LEADER and not self._closed
             return self.core.now + self.core.options.election_seconds_max if leads else None
-        if self.core.installing:
+        if self.core.installing or self._is_applying:
             return self.core.now
         due = (
             self._elections.deadline(),
@@ -419,7 +420,7 @@ class Group:
             core.commit_index = core.journal.last_index
             self._apply(writes)
             core.journal.drop(core.applied_index)
-        if not proposals.queued:
+        if not proposals.queued or self._is_applying:
             return
         index, term, apply = core.applied_index, core.term, self._state_machine.apply
         replays = core.journal.replays
@@ -465,7 +466,11 @@ class Group:
         core, proposals, state_machine = self.core, self.proposals, self._state_machine
         if core.installing:
             return
+        self._is_applying = False
         for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
+            if not self._is_prepared(payload, index, term):
+                self._is_applying = True
+                break
             context = proposals.applied(index, term)
             if payload[0] == _COMMAND_KIND:
                 state_machine.apply(index, term, payload[1:], context, writes)
@@ -479,6 +484,12 @@ class Group:
             # A leader that is no longer a member steps down once that is committed (section 6).
             self._transfer.depart()
             core.become_follower(core.term, None)
+
+    def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
+        """Whether an entry can be applied in this turn; else it is another turn's work as well."""
+        if payload[0] != _COMMAND_KIND or self.proposals.is_pending(index, term):
+            return True
+        return self._state_machine.prepare(index, term, memoryview(payload)[1:])
 
     def _has_applied_members(self) -> bool:
         return self.core.applied_index >= self.core.journal.members_index
