@@ -36,11 +36,11 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, Command, Proposal, Result, encode_in_parts
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode_in_parts
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
-from postroom.ranges.tenure import Tenure
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Batcher:
         registry: the evaluators.
         cache: the applied state.
         clock: gives the timestamps of commits.
-        tenure: the lease under which commands are good; it is extended along with them.
+        lease_holder: the lease under which commands are good; it is extended along with them.
 
     Attributes:
         queue: the calls that somebody waits for; all clients have their turns.
@@ -71,7 +71,7 @@ class Batcher:
         registry: Registry,
         cache: Cache,
         clock: HybridLogicalClock,
-        tenure: Tenure,
+        lease_holder: LeaseHolder,
     ) -> None:
         self.queue = FairQueue()
         self.upkeep: deque[Call] = deque()
@@ -80,7 +80,7 @@ class Batcher:
         self._registry = registry
         self._cache = cache
         self._clock = clock
-        self._tenure = tenure
+        self._lease_holder = lease_holder
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         self._requests_max = _REQUESTS_MAX
         self._upkeep_leads = False
@@ -121,13 +121,13 @@ class Batcher:
             self._go_on_later(ctx, results)
             return None
         self._forget()
-        command = Command(self._tenure.lease.sequence, ctx.staged)
+        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         size = command.size_bytes() if packed is None else len(packed) + 1
         if ctx.staged and size > COMMAND_BYTES_MAX:
             return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
         extends = self._lease_key in ctx.staged
-        until = self._tenure.until_if_granted() if extends else 0.0
+        until = self._lease_holder.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
 
     def _go_on_later(self, ctx: Evaluation, results: list[Result]) -> None:
@@ -268,11 +268,13 @@ class Batcher:
             finishing = finish(ctx)
             if finishing is not None:
                 yield from finishing
-        if self._tenure.wants_extension(self._clock.last()):
-            ctx.staged[self._lease_key] = leases.encode(self._tenure.extended())
+        if self._lease_holder.wants_extension(self._clock.last()):
+            ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
         if not _is_large(ctx):
             return None
-        return (yield from encode_in_parts(Command(self._tenure.lease.sequence, ctx.staged)))
+        return (
+            yield from encode_in_parts(LeasedWrites(self._lease_holder.lease.sequence, ctx.staged))
+        )
 
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.
@@ -290,7 +292,9 @@ class Batcher:
         return None
 
     def _nothing(self, results: list[Result], last_commit: int) -> Proposal:
-        return Proposal(Command(self._tenure.lease.sequence, {}), results, [], last_commit)
+        return Proposal(
+            LeasedWrites(self._lease_holder.lease.sequence, {}), results, [], last_commit
+        )
 
 
 def _is_large(ctx: Evaluation) -> bool:

@@ -2,7 +2,7 @@
 
 ::
 
-    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ Command (raw writes) ──▶ applied
+    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ LeasedWrites ──▶ applied
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NotLeaseholder(Unavailable):
         self.leader = leader
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True):
+class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
     """What a group replicates: raw writes, good only under one lease."""
 
     lease_sequence: int
@@ -79,7 +79,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_in_parts(command: Command) -> Generator[None, None, bytes]:
+def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
     """``command`` in MessagePack, as a whole: the same bytes, made over several turns."""
     parts = [_encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
     items = iter(command.writes.items())
@@ -91,7 +91,7 @@ def encode_in_parts(command: Command) -> Generator[None, None, bytes]:
     return packed
 
 
-def decode_in_parts(packed: memoryview) -> Generator[None, None, Command]:
+def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
     """The command that ``packed`` is, over several turns."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(packed), strict_map_key=False)
     unpacker.feed(packed)
@@ -107,7 +107,7 @@ def decode_in_parts(packed: memoryview) -> Generator[None, None, Command]:
         writes.update(part)
         left -= len(part)
         yield
-    return Command(lease_sequence, writes)
+    return LeasedWrites(lease_sequence, writes)
 
 
 def _map_header(length: int) -> bytes:
@@ -133,7 +133,7 @@ class Proposal:
         packed: the command as it is replicated, if that has been made already.
     """
 
-    command: Command
+    command: LeasedWrites
     results: list[Result]
     after: list[Callable[[], None]]
     last_commit: int

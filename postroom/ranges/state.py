@@ -17,17 +17,17 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Engine, WriteSet, join
 from postroom.raft.snapshot import Snapshot
-from postroom.ranges.calls import Command, Proposal, decode_in_parts
+from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.snapshot import install, is_chunk, open_snapshot
-from postroom.ranges.tenure import Tenure
 
 APPLIED_RECORD: Final = "applied"
 
 LARGE_BYTES_A_KEY: Final = 16
 """Commands with fewer bytes, for each of the keys that have room in a turn, are decoded at once."""
 
-decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_command = msgspec.msgpack.Decoder(LeasedWrites).decode
 
 
 class Owner(Protocol):
@@ -48,7 +48,7 @@ class RangeState:
         stored: the node's engine.
         cache: of the applied state; emptied when that changes without its knowledge.
         registry: whom to tell what is applied.
-        tenure: the lease that is applied.
+        lease_holder: the lease that is applied.
         owner: the replica.
     """
 
@@ -58,14 +58,14 @@ class RangeState:
         stored: Engine,
         cache: Cache,
         registry: Registry,
-        tenure: Tenure,
+        lease_holder: LeaseHolder,
         owner: Owner,
     ) -> None:
         self._range_id = range_id
         self._stored = stored
         self._cache = cache
         self._observers = registry.observers
-        self._tenure = tenure
+        self._lease_holder = lease_holder
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._applied = self._stored_index()
@@ -98,7 +98,7 @@ class RangeState:
         decided = self._decoded(index, term, command) if mine is None else mine.command
         if mine is None:
             self._cache.clear()
-        if decided.lease_sequence == self._tenure.lease.sequence:
+        if decided.lease_sequence == self._lease_holder.lease.sequence:
             join(staged, decided.writes)
             if self._observers.keys() & decided.writes.keys():
                 self._observe(decided.writes)
@@ -107,7 +107,7 @@ class RangeState:
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
 
-    def _decoded(self, index: int, term: int, command: bytes) -> Command:
+    def _decoded(self, index: int, term: int, command: bytes) -> LeasedWrites:
         decoding, self._decoding = self._decoding, None
         if decoding is not None and decoding.entry == (index, term) and decoding.decoded:
             return decoding.decoded
@@ -156,7 +156,7 @@ class _Decoding:
 
     def __init__(self, entry: tuple[int, int], command: memoryview) -> None:
         self.entry = entry
-        self.decoded: Command | None = None
+        self.decoded: LeasedWrites | None = None
         self._decoding = decode_in_parts(command)
 
     def go_on(self) -> bool:

@@ -27,7 +27,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.ranges import calls, garbage
-from postroom.ranges.calls import Command
+from postroom.ranges.calls import LeasedWrites
 from postroom.ranges.requests import (
     Accounting,
     DeleteRange,
@@ -345,7 +345,7 @@ def test_what_a_large_proposal_comes_to_is_listed_and_encoded_over_turns(
     done = [0]
 
     def counted(value: object) -> bytes:
-        writes = value[1] if isinstance(value, Command) else value
+        writes = value[1] if isinstance(value, LeasedWrites) else value
         done[0] += len(writes) if isinstance(writes, dict | list) else 0
         return msgspec.msgpack.encode(value)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroom import limits
-from postroom.ranges.calls import Command, decode_in_parts, encode_in_parts
+from postroom.ranges.calls import LeasedWrites, decode_in_parts, encode_in_parts
 from postroom.ranges.state import decode_command
 
 
@@ -16,7 +16,7 @@ def test_parts_come_to_the_same_bytes(
     count: int, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", part)
-    command = Command(7, {b"%d" % n: b"v" * (n % 40) if n % 3 else None for n in range(count)})
+    command = LeasedWrites(7, {b"%d" % n: b"v" * (n % 40) if n % 3 else None for n in range(count)})
     encoding, turns = encode_in_parts(command), 0
     try:
         while True:
@@ -31,12 +31,12 @@ def test_parts_come_to_the_same_bytes(
 
 
 def test_a_command_that_is_cut_is_an_error() -> None:
-    packed = msgspec.msgpack.encode(Command(7, {b"%d" % n: b"v" for n in range(100)}))
+    packed = msgspec.msgpack.encode(LeasedWrites(7, {b"%d" % n: b"v" for n in range(100)}))
     with pytest.raises(ValueError, match="writes of a command are missing"):
         _decoded(packed[:500])
 
 
-def _decoded(packed: bytes) -> tuple[Command, int]:
+def _decoded(packed: bytes) -> tuple[LeasedWrites, int]:
     decoding, turns = decode_in_parts(memoryview(packed)), 0
     try:
         while True:
