@@ -42,7 +42,9 @@ WARM_UP_SECONDS: Final = RECORD_SECONDS + 10.0
 more to store, and more to read over, every second, and nothing to collect.
 """
 STUCK_SECONDS: Final = 20.0
-"""A client that has got nothing done for so long does not get on."""
+"""A client that has got nothing done for so long does not get on. Seconds count as far as there was
+a processor to be had: a cluster on a machine that stands still stands still, too.
+"""
 FORGOTTEN_SECONDS: Final = 10.0
 """By then nothing is left of what belonged to clients that are gone."""
 
@@ -112,15 +114,22 @@ async def _measure(
     """A sample each second, until the time is up or a client has failed."""
     until = time.monotonic() + seconds
     processors = Processors(held.processes)
+    clock = most = 0.0
+    seen: dict[str, tuple[int, float]] = {}
     before, began = sum(worker.done for worker in soak.workers), time.monotonic()
     while time.monotonic() < until and not any(task.done() for task in tasks):
         await asyncio.wait(tasks, timeout=SAMPLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         now, done = time.monotonic(), sum(worker.done for worker in soak.workers)
         rate = (done - before) / (now - began)
-        measure.samples.append(Sample(rate, held(), *processors.look()))
+        used, idle = processors.look()
+        measure.samples.append(Sample(rate, held(), used, idle))
+        most = max(most, used, 1e-9)
+        clock += (now - began) * min((used + idle) / most, 1.0)
         before, began = done, now
         for worker in soak.workers:
-            silent = now - worker.last
+            if seen.get(worker.name, (-1, 0.0))[0] != worker.done:
+                seen[worker.name] = worker.done, clock
+            silent = clock - seen[worker.name][1]
             if silent > STUCK_SECONDS:
                 stuck[worker.name] = max(stuck.get(worker.name, 0.0), silent)
 
