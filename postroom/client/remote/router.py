@@ -433,10 +433,17 @@ class Router:
             self._place_queued()
 
     def _protect_again(self, link: Link) -> None:
-        """The leaseholder's memory of this client is gone, or another node's."""
+        """The leaseholder's memory of this client is gone, or another node's.
+
+        Or it is not: this is called when a node says that it leads, and again with its first answer
+        under a lease. A timestamp that is protected twice would be so for as long as the stream
+        lasts, so it is taken back first; of what it does not protect, the node ignores that.
+        """
         self._mark_holding(link)
-        for moment in self._holdings.protected():
-            self._place(link, self._upkeep(Protect(moment)))
+        moments = list(self._holdings.protected())
+        for again in (Unprotect, Protect):
+            for moment in moments:
+                self._place(link, self._upkeep(again(moment)))
 
     # --- links that end
 
