@@ -422,19 +422,20 @@ class Group:
         if not proposals.queued:
             return
         index, term, apply = core.applied_index, core.term, self._state_machine.apply
-        replays = core.journal.replays
+        journal = core.journal
+        replays = journal.replays
         while proposals.queued:
             command, context, done = proposals.queued[0]
             index += 1
             payload = b"" if context is not None and not replays else encoded(command)
             if replays:
-                core.journal.write_only(COMMAND + payload, index, term)
+                journal.write_only(COMMAND + payload, index, term)
             apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
             proposals.ended.append((done, Outcome.APPLIED))
         core.commit_index = core.applied_index = index
-        core.journal.applied(index, term)
-        core.journal.pass_over(index, term)
+        journal.applied(index, term)
+        journal.pass_over(index, term)
 
     def _follow_leadership(self) -> None:
         core = self.core

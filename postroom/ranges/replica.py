@@ -365,9 +365,10 @@ class Replica:
         return self._has_work() and not self._must_wait_for_lease()
 
     def _has_work(self) -> bool:
+        queue = self._queue
         return bool(
-            self._queue or self._upkeep or self._without_lease or self._wants_lease
-            or self._long_reads or self._batcher.before
+            queue.arrived or queue.by_owner or self._upkeep or self._without_lease
+            or self._wants_lease or self._long_reads or self._batcher.before
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
