@@ -789,11 +789,11 @@ def test_who_reaps_without_a_claim_takes_it_from_who_has_one(store: Store) -> No
 
 
 def test_the_same_in_one_proposal(store: Store) -> None:
-    send(store.db, b"k", b"1", b"2")
+    send(store.db, b"k", b"1", b"2", b"3")
     tx, other = store.core.begin(), store.core.begin()
-    assert len(store.driver.run(tx.reap_queue(b"k"))) == 2
+    assert len(store.driver.run(tx.reap_queue(b"k", 2))) == 2
     store.node.replica.release_locks(tx.id)
-    assert len(store.driver.run(other.reap_queue(b"k"))) == 2
+    assert len(store.driver.run(other.reap_queue(b"k", 2))) == 2
     ended: list[str] = []
 
     async def commit(transaction: postroom.aio.Transaction) -> None:
@@ -808,4 +808,4 @@ def test_the_same_in_one_proposal(store: Store) -> None:
         store.driver.later(commit(each))
     store.driver.settle()
     assert ended == ["committed", "conflict"]
-    assert waiting(store.db, b"k") == []
+    assert waiting(store.db, b"k") == [b"3"]
