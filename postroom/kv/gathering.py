@@ -57,6 +57,7 @@ class Gathering:
         self._under_way: WriteSet = {}
         self._bytes = 0
         self._sorted: list[bytes] | None = None
+        self._failure: EngineFailed | None = None
 
     # --- writing
 
@@ -70,8 +71,14 @@ class Gathering:
         return len(self._gathered) > self._keys_max or self._bytes > GATHERED_BYTES_MAX
 
     def add(self, writes: WriteSet) -> None:
-        """What a turn writes; ``writes`` is used up. To be called by one thread at a time."""
+        """What a turn writes; ``writes`` is used up. To be called by one thread at a time.
+
+        Raises:
+            EngineFailed: somebody who read has found that the engine takes nothing any more.
+        """
         with self._writing:
+            if self._failure is not None:
+                raise self._failure
             if len(writes) <= self._keys_max:  # else it is time to write anyway
                 self._bytes += sum(map(len, filter(None, writes.values())))
             if self._gathered:
@@ -107,8 +114,10 @@ class Gathering:
         self._gathered, self._bytes, self._sorted = {}, 0, None
         try:
             self._engine.write(writes, sync=sync)
-        except BaseException:
+        except BaseException as error:
             self._gathered = writes
+            if isinstance(error, EngineFailed):
+                self._failure = error
             raise
         self._under_way = {}
 
@@ -128,7 +137,7 @@ class Gathering:
         if self._holds_any(lower, upper):
             try:
                 self.flush()
-            except EngineFailed:  # whoever writes next is told
+            except EngineFailed:  # the next turn is told
                 return self._merged(lower, upper, reverse=reverse)
         return self._engine.iterate(lower, upper, reverse=reverse)
 
@@ -152,8 +161,9 @@ class Gathering:
         return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
 
     def snapshot(self) -> EngineSnapshot:
-        """The state as it is now."""
-        self.flush()
+        """The state as it is now; if the engine refuses what is gathered, as that last was."""
+        with contextlib.suppress(EngineFailed):  # the next turn is told
+            self.flush()
         return self._engine.snapshot()
 
     def sync(self) -> None:
@@ -167,7 +177,7 @@ class Gathering:
 
     def disk_bytes(self) -> int:
         """As the engine says."""
-        with contextlib.suppress(EngineFailed):  # whoever writes next is told
+        with contextlib.suppress(EngineFailed):  # the next turn is told
             self.flush()
         return self._engine.disk_bytes()
 
