@@ -138,7 +138,9 @@ class Gathering:
             try:
                 self.flush()
             except EngineFailed:  # the next turn is told
-                return self._merged(lower, upper, reverse=reverse)
+                return _Overlaid(self._engine, dict(self._gathered)).iterate(
+                    lower, upper, reverse=reverse
+                )
         return self._engine.iterate(lower, upper, reverse=reverse)
 
     def _holds_any(self, lower: bytes, upper: bytes) -> bool:
@@ -150,20 +152,12 @@ class Gathering:
                 return first < len(self._sorted) and self._sorted[first] < upper
         return False
 
-    def _merged(
-        self, lower: bytes, upper: bytes, *, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
-        gathered = dict(self._gathered)
-        here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
-        here.sort(key=itemgetter(0), reverse=reverse)
-        stored = self._engine.iterate(lower, upper, reverse=reverse)
-        there = (pair for pair in stored if pair[0] not in gathered)
-        return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
-
     def snapshot(self) -> EngineSnapshot:
-        """The state as it is now; if the engine refuses what is gathered, as that last was."""
-        with contextlib.suppress(EngineFailed):  # the next turn is told
+        """The state as it is now."""
+        try:
             self.flush()
+        except EngineFailed:  # the next turn is told
+            return _Overlaid(self._engine.snapshot(), dict(self._gathered))
         return self._engine.snapshot()
 
     def sync(self) -> None:
@@ -192,3 +186,28 @@ class Gathering:
 
     def close(self) -> None:
         """Nothing: who opened the engine closes it."""
+
+
+class _Overlaid:
+    """What an engine holds, or a snapshot of it, with what it could not take."""
+
+    def __init__(self, stored: Engine | EngineSnapshot, gathered: WriteSet) -> None:
+        self._stored = stored
+        self._gathered = gathered
+
+    def get(self, key: bytes, /) -> bytes | None:
+        value = self._gathered.get(key, _UNKNOWN)
+        return self._stored.get(key) if value is _UNKNOWN else value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        gathered = self._gathered
+        here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
+        here.sort(key=itemgetter(0), reverse=reverse)
+        stored = self._stored.iterate(lower, upper, reverse=reverse)
+        there = (pair for pair in stored if pair[0] not in gathered)
+        return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
+
+    def close(self) -> None:
+        self._stored.close()

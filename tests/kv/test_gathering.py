@@ -102,9 +102,11 @@ def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
     assert found == (expected[::-1] if reverse else expected)
     assert state.gathering.get(b"c") is None
     assert state.gathering.get(b"z") == b"new"
-    old = state.gathering.snapshot()
-    assert old.get(b"z") is None, "as it last was"
-    old.close()
+    snapshot = state.gathering.snapshot()
+    assert snapshot.get(b"z") == b"new"
+    assert snapshot.get(b"a") == b"old"
+    assert list(snapshot.iterate(b"a", b"f", reverse=reverse)) == found
+    snapshot.close()
     with pytest.raises(EngineFailed):
         state.gathering.add({b"y": b"newer"})
     with pytest.raises(EngineFailed):
