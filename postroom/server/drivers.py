@@ -445,6 +445,8 @@ class ThreadDriver:
 
     def _wake_some(self) -> None:
         for _ in range(CHAINS):
+            if not self._to_wake:
+                return
             self.wake_next()
 
     def forget(self, answer: _ThreadAnswer) -> None:

@@ -190,7 +190,7 @@ class Node:
     def _create_replica(self) -> Replica:
         registry, locks, protections = Registry(), LockTable(), Protections()
         # What a range reads is all in the state.
-        stored = self.engine if self._storage is None else self._storage.state
+        stored = self.engine if self._storage is None else self._storage.applied
         replica = Replica(RANGE_ID, self.options.node_id, stored, self.clock, registry, self)
         evaluators.register(registry)
         reads = Reads(locks, protections, replica.holders)

@@ -93,8 +93,8 @@ def _has_free(replica: Replica, key: bytes) -> bool:
     """Whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
     entries = replica._stored.iterate(prefix, prefix + b"\xff" * 20)
-    claimed = _claims(replica).free(key, b"").claimed
-    return any(raw[-20:] not in claimed for raw, _ in entries)
+    inbox = _claims(replica)._inboxes.get(key)
+    return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 
 
 def _claims(replica: Replica) -> Claims:
