@@ -97,7 +97,7 @@ class _AsyncioAnswer(Call):
             self.complete(None, DeadlineExceeded())
 
     def _withdraw(self) -> bool:
-        return self._driver.node.replica.cancel(self)
+        return self._driver.node.replicas.cancel(self)
 
     def _take_back(self) -> None:
         """The answer came, and nobody took it."""
@@ -121,7 +121,7 @@ class AsyncioDriver:
         self._closed = False
         self._refusal = _CLOSED
         node.on_wake = self._on_wake
-        self._submit = node.replica.submit
+        self._submit = node.replicas.submit
         self.monotonic = node.monotonic
         forks.mind(self)
 
@@ -270,8 +270,8 @@ class ThreadDriver:
         self._asleep_until = 0.0
         node.on_wake = self._on_wake
         self.monotonic = node.monotonic
-        self._submit = node.replica.submit
-        self._try_get = node.replica.try_get
+        self._submit = node.replicas.submit
+        self._try_get = node.replicas.try_get
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
         forks.mind(self)
 
@@ -438,7 +438,7 @@ class ThreadDriver:
             if answer.drive:
                 self._hand_over()
             answer.drive = False
-            if not answer.done and self.node.replica.cancel(answer):
+            if not answer.done and self.node.replicas.cancel(answer):
                 answer.complete(None, error)
 
     def _drive(self, answer: _ThreadAnswer) -> None:

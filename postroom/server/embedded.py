@@ -116,8 +116,8 @@ class _StatusReader:
         return Status(
             self._path,
             node.options.node_id,
-            node.replica.group.term,
-            node.replica.state.applied_index(),
+            node.group.term,
+            node.applied_index(),
             Timestamp(self._driver.now()),
             node.engine.disk_bytes(),
             counters,

@@ -302,9 +302,7 @@ class ServedNode:
     def _has_its_place(self) -> bool:
         """Whether this node counts: whoever replaces one after the other waits for that."""
         node = self.node
-        return node.nodes is not None and has_its_place(
-            node.node_id, node.replica.group, node.nodes
-        )
+        return node.nodes is not None and has_its_place(node.node_id, node.group, node.nodes)
 
     async def _look_around(self) -> None:
         """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
@@ -330,7 +328,7 @@ class ServedNode:
 
     def _is_removed(self) -> bool:
         """Whether the cluster goes on without this node, for good."""
-        nodes, group = self.node.nodes, self.node.replica.group
+        nodes, group = self.node.nodes, self.node.group
         mine = None if nodes is None else nodes.by_id(self.node.node_id)
         if nodes is None or (mine is not None and not mine.retired):
             return False

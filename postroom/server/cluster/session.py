@@ -58,7 +58,6 @@ from postroom.protocol.requests import DescribeNode
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.nodes import Nodes, NodeStatus
-from postroom.ranges.replica import Replica
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
@@ -70,6 +69,7 @@ from postroom.ranges.requests import (
 )
 from postroom.server.cluster.access import ALLOWED, Role, denied
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
+from postroom.server.replicas import Replicas
 
 if TYPE_CHECKING:
     from postroom.server.cluster.sessions import Sessions
@@ -89,7 +89,7 @@ class Node(Protocol):
     nodes: Nodes | None
     clock: HybridLogicalClock
     monotonic: Callable[[], float]
-    replica: Replica
+    replicas: Replicas
 
     @property
     def node_id(self) -> int:
@@ -321,13 +321,13 @@ class Session:
             self._node.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # by now: one that was cancelled may have let the next one take
-        if self._node.replica.lease.sequence == self._protected_under:
+        if self._node.replicas.lease_sequence == self._protected_under:
             for moment in self._protected.elements():
                 self._submit(_TakenBack(Unprotect(moment)))
 
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
-        held = self._node.replica.holders.of(self.client)
+        held = self._node.replicas.holds_for(self.client)
         return bool(self._asked or self._backlog or self._protected or held)
 
     def _is_own(self, client: bytes) -> bool:
@@ -397,7 +397,7 @@ class Session:
             self._wait_for_room()
 
     def _may_submit(self) -> bool:
-        return self._takes_answers() and not self._node.replica.is_used_up
+        return self._takes_answers() and not self._node.replicas.is_used_up
 
     def _wait_for_room(self) -> None:
         """The backlog goes on when answers were taken, or with the next turn."""
@@ -497,7 +497,7 @@ class Session:
     def _may_have_protected(self, moment: int) -> bool:
         """Else the protection belongs to somebody else, or to nobody any more."""
         if self._protected[moment]:
-            return self._node.replica.lease.sequence == self._protected_under
+            return self._node.replicas.lease_sequence == self._protected_under
         asked = (call.request for call in self._asked.values() if type(call) is _Protecting)
         return any(type(each) is Protect and each.timestamp == moment for each in asked)
 
@@ -534,7 +534,7 @@ class Session:
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
         """The node has done that for this client: to be taken back when the stream ends."""
-        under = self._node.replica.lease.sequence
+        under = self._node.replicas.lease_sequence
         if under != self._protected_under:
             self._protected.clear()
             self._protections = 0
@@ -551,7 +551,7 @@ class Session:
     def _failure(self, error: BaseException) -> Failure:
         if isinstance(error, NotLeaseholder):
             return NOT_LEASEHOLDER, str(error), self._whereabouts(error.leader)
-        if error is self._node.replica.failed:
+        if error is self._node.replicas.failed:
             return NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
         if not isinstance(error, Error | ValueError | TypeError):
             _log.error("a request of client %s failed", self._peer, exc_info=error)
@@ -598,7 +598,7 @@ class Session:
 
     def _pack(self, batch: list[tuple[Any, ...]]) -> None:
         node = self._node
-        frame = frames.encode((1, node.clock.reading(), node.replica.lease.sequence, batch))
+        frame = frames.encode((1, node.clock.reading(), node.replicas.lease_sequence, batch))
         if len(frame) <= frames.FRAME_BYTES_MAX:
             self._put(frame)
         elif len(batch) > 1:

@@ -36,7 +36,7 @@ class Sessions:
         self._open: dict[bytes, Session] = {}
         self._silence = Silence(node, self._open.values)
         self._with_backlog: dict[Session, None] = {}
-        node.replica.on_room = self._work_off
+        node.replicas.on_room(self._work_off)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,8 +49,8 @@ class Sessions:
 
     def _work_off(self) -> None:
         """A turn has room for reads: one request of each client that has a backlog, in turns."""
-        waiting, replica = self._with_backlog, self.node.replica
-        while waiting and not replica.is_used_up:
+        waiting, replicas = self._with_backlog, self.node.replicas
+        while waiting and not replicas.is_used_up:
             session = next(iter(waiting))
             del waiting[session]
             if session.work_off_one():
