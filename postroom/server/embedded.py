@@ -29,11 +29,12 @@ from postroom.limits import (
 )
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
-from postroom.server.drivers import AsyncioDriver, ThreadDriver
 from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
+from postroom.server.thread_driver import ThreadDriver
 
 MEMORY: Final = ":memory:"
 Durability = Literal["commit", "interval", "none"]

@@ -28,6 +28,7 @@ from postroom.limits import DISK_RESERVE_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
@@ -40,7 +41,6 @@ from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.place import Place, store_at
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.drivers import AsyncioDriver
 from postroom.server.keeper import has_its_place
 from postroom.server.node import RANGE_ID, Node, NodeOptions
 from postroom.server.opening import open_storage
