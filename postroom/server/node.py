@@ -9,8 +9,8 @@
 
 A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
 (:mod:`.asyncio_driver`, :mod:`.thread_driver`) calls it: on an event loop, from many threads, or in
-a simulation. It says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by when
-at the latest.
+a simulation. It says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by
+when at the latest.
 
 :mod:`.assembly` puts its parts together, :mod:`.turn_writer` makes a turn durable,
 :mod:`.disk_guard` guards its disk, :mod:`.handing_over` has another node serve in its place.
