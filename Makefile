@@ -67,7 +67,7 @@ crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check wh
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)
 
 .PHONY: chaos
-chaos: $(VENV)/.dev  ## Torment clusters of real processes (MINUTES=10, or SEED=n RUNS=1; SECONDS=20 of faults each)
+chaos: $(VENV)/.dev  ## Inject faults into clusters of real processes (MINUTES=10, or SEED=n RUNS=1; SECONDS=20 of faults each)
 	$(BIN)/python -m tests.cluster --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
 		--seconds $(or $(SECONDS),20) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from postroom.kv.engine import WriteSet
 from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
-from postroom.raft.inbox import Inbox
+from postroom.raft.incoming import IncomingMessages
 from postroom.raft.liveness import Liveness
 from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
@@ -84,7 +84,7 @@ class Group:
             core, self.proposals, state_machine, self._feeding, self._following, self._transfer
         )
         self._receiver = SnapshotReceiver(core, self._elections, state_machine, spool)
-        self._inbox = Inbox(
+        self._incoming = IncomingMessages(
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
@@ -230,7 +230,7 @@ class Group:
     def deliver(self, sender: NodeId, message: Message) -> None:
         """A message for the next turn."""
         if self.stopped is None:
-            self._inbox.waiting.append((sender, message))
+            self._incoming.waiting.append((sender, message))
             self._wake(self)
 
     def on_silence(self, node: NodeId, now: float) -> None:
@@ -354,7 +354,7 @@ class Group:
         """Do nothing any more, because of ``error``; what this turn staged is dropped."""
         self.stopped = self.stopped or error
         self.core.outbox = []
-        self._inbox.waiting = []
+        self._incoming.waiting = []
         self._transfer_to = None
         self._feeding.close()
         self.proposals.abandon()
@@ -372,13 +372,13 @@ class Group:
     def _turn(self, writes: WriteSet) -> None:
         core, changes = self.core, self._changes
         is_alone = core.is_sole and core.role == LEADER
-        if is_alone and not self._inbox.waiting and not changes.queued:
+        if is_alone and not self._incoming.waiting and not changes.queued:
             self._application.decide_alone(writes)
             return
         if core.installing:
             self._receiver.step(writes)
-        self._inbox.work_off(writes)
-        if self._inbox.has_entries:
+        self._incoming.work_off(writes)
+        if self._incoming.has_entries:
             # Read now: what arrived may be younger than the beginning of the turn.
             self.entries_received_at = self._liveness.monotonic()
         if core.quiet and core.role == LEADER and self._has_work():

@@ -8,8 +8,10 @@
 
 A new leader asks as soon as it may: there may be messages to deliver. After that it asks when there
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
-without asking (*rest*). :mod:`.tenure` says what is held, and until when; this says what to do
-about it. What is decided here is proposed by the replica like any other command.
+without asking (*rest*).
+
+:mod:`.lease_holder` says what is held, and until when. Here it is decided what to do about it; the
+replica proposes that like any other command.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Protocol
 from postroom.raft.group import Group
 from postroom.ranges import lease as leases
 from postroom.ranges.host import Host
-from postroom.ranges.tenure import Tenure
+from postroom.ranges.lease_holder import LeaseHolder
 
 
 class Owner(Protocol):
@@ -45,7 +47,7 @@ class LeaseAcquisition:
     """See the module.
 
     Args:
-        tenure: what this node holds.
+        lease_holder: what this node holds.
         host: the node.
         owner: the replica.
 
@@ -53,8 +55,8 @@ class LeaseAcquisition:
         wanted: it is to be asked for, whether or not anybody waits for something.
     """
 
-    def __init__(self, tenure: Tenure, host: Host, owner: Owner) -> None:
-        self._tenure = tenure
+    def __init__(self, lease_holder: LeaseHolder, host: Host, owner: Owner) -> None:
+        self._lease_holder = lease_holder
         self._host = host
         self._owner = owner
         self.wanted = False
@@ -68,39 +70,39 @@ class LeaseAcquisition:
 
     def deadline(self) -> float | None:
         """When this leader may ask; ``None``: it need not, or must not."""
-        if self._tenure.serves_from or self._must_not_ask():
+        if self._lease_holder.serves_from or self._must_not_ask():
             return None
-        return self._tenure.may_ask_at(self._owner.group.entries_received_at)
+        return self._lease_holder.may_ask_at(self._owner.group.entries_received_at)
 
     def must_wait(self) -> bool:
         """Whether this is a leader who must not ask for the lease, or not yet."""
         group = self._owner.group
-        if self._tenure.serves_from or not group.is_leader:
+        if self._lease_holder.serves_from or not group.is_leader:
             return False
         if self._must_not_ask():
             return True
-        return self._tenure.may_ask_at(group.entries_received_at) > self._host.monotonic()
+        return self._lease_holder.may_ask_at(group.entries_received_at) > self._host.monotonic()
 
     # --- asking
 
     def ask(self) -> None:
         """For the same lease again, if it has lapsed; or for the next one."""
-        if self._tenure.resting:
-            lease, after = self._tenure.extended(), self._end_rest
-        elif self._tenure.serves_from:
-            lease, after = self._tenure.extended(), self._owner.serve_again
+        if self._lease_holder.resting:
+            lease, after = self._lease_holder.extended(), self._end_rest
+        elif self._lease_holder.serves_from:
+            lease, after = self._lease_holder.extended(), self._owner.serve_again
         else:
-            lease, after = self._tenure.successor(), self._begin_to_serve
-        self._owner.propose_lease(lease, after, self._tenure.until_if_granted())
+            lease, after = self._lease_holder.successor(), self._begin_to_serve
+        self._owner.propose_lease(lease, after, self._lease_holder.until_if_granted())
 
     def rest(self) -> bool:
         """Alone, and with the lease of an earlier life: read, until there is something to write."""
         group = self._owner.group
-        if self._tenure.serves_from:
+        if self._lease_holder.serves_from:
             return False
         if group.learners or len(group.members) > 1 or not self._host.may_rest():
             return False
-        if not self._tenure.rest():
+        if not self._lease_holder.rest():
             return False
         self._owner.begin_with_fresh_memory()
         return True
@@ -145,12 +147,12 @@ class LeaseAcquisition:
         """It is the turn in which the lease is given back."""
         done, self._hands_over = self._hands_over, None
         assert done is not None
-        if not self._tenure.serves_from:
+        if not self._lease_holder.serves_from:
             done()
             return
         # It stops before it says so: from here on nothing is read under this lease.
         self._owner.stop_serving()
-        self._owner.propose_lease(self._tenure.given_back(), done, 0.0)
+        self._owner.propose_lease(self._lease_holder.given_back(), done, 0.0)
 
     def on_leadership(self, leads: bool) -> None:
         """This member has begun or ceased to lead."""

@@ -30,9 +30,9 @@ from postroom.kv.engine import Engine
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.host import Host
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Get, Value
-from postroom.ranges.tenure import Tenure
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_MAX: Final = 1000
@@ -46,7 +46,7 @@ class LocalReads:
         cache: of the applied state.
         clock: the node's clock.
         registry: the evaluators.
-        tenure: tells whether this replica serves.
+        lease_holder: tells whether this replica serves.
         host: the node.
 
     Attributes:
@@ -65,7 +65,7 @@ class LocalReads:
         cache: Cache,
         clock: HybridLogicalClock,
         registry: Registry,
-        tenure: Tenure,
+        lease_holder: LeaseHolder,
         host: Host,
     ) -> None:
         self._stored = stored
@@ -73,7 +73,7 @@ class LocalReads:
         self._clock = clock
         self._registry = registry
         self._evaluators = registry.reads
-        self._tenure = tenure
+        self._lease_holder = lease_holder
         self._host = host
         self._view = View(cache)
         self.last_commit = 0
@@ -95,7 +95,7 @@ class LocalReads:
         if self._clock.rests and type(call.request) in self._registry.locking:
             self._clock.now()
         view.now = now = self._clock.read()
-        if view.is_used_up() or not self._tenure.serves(now):
+        if view.is_used_up() or not self._lease_holder.serves(now):
             self.without_lease[call] = None
             self.waiting.look_later(call)
             self._host.wake(urgent=True)
@@ -216,7 +216,7 @@ class LocalReads:
             return None
         generation, at = self._generation, self.last_commit
         head = keys.head_key(request.key)
-        if not self._tenure.serves(self._clock.reading()):
+        if not self._lease_holder.serves(self._clock.reading()):
             return None
         if head in self._view.in_flight:
             return None

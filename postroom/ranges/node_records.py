@@ -12,8 +12,8 @@ from postroom.errors import AccessDenied, Invalid
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.nodes import (
     FINGERPRINT_BYTES,
-    Admission,
     AdmitNode,
+    Admitted,
     BindKey,
     ForgetNode,
     NodeDescriptor,
@@ -49,7 +49,7 @@ class NodeRecords:
     def _read(self, view: View, _: ReadNodes) -> Nodes:
         return _present(decode(view.get(self._key)))
 
-    def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admission:
+    def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admitted:
         nodes = _present(decode(ctx.get(self._key)))
         known = nodes.by_store(request.store_id)
         # Who is retired, and still in the record, may have to be found: for its vote.
@@ -69,14 +69,14 @@ class NodeRecords:
         else:
             wanted = _told(known, request)
             if wanted == known:
-                return Admission(known.node_id, nodes)
+                return Admitted(known.node_id, nodes)
         nodes = Nodes(
             nodes.cluster_id,
             max(nodes.next_node_id, wanted.node_id + 1),
             tuple(sorted((*others, wanted), key=lambda node: node.node_id)),
         )
         self._write(ctx, nodes)
-        return Admission(wanted.node_id, nodes)
+        return Admitted(wanted.node_id, nodes)
 
     def _retire(self, ctx: Evaluation, request: RetireNode) -> Nodes:
         nodes = _present(decode(ctx.get(self._key)))

@@ -23,7 +23,7 @@ Invariants:
 * An answer leaves only after the proposal that it speaks of is applied and durable, errors
   included: an error may tell of a write that another request of the same proposal made.
 * The applied index is written with the state that it describes.
-* It serves only while it leads and the lease is its own (:mod:`.tenure`), with fresh memory.
+* It serves only while it leads and the lease is its own (:mod:`.lease_holder`), with fresh memory.
 * A command evaluated under one lease has no effect under another one.
 * A lease is asked for only when every entry of earlier leaders is applied: the last one is known.
 
@@ -45,17 +45,17 @@ from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher
-from postroom.ranges.calls import Call, Command, NotLeaseholder, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, NotLeaseholder, Proposal, Result
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.holders import Holders
 from postroom.ranges.host import Host
 from postroom.ranges.lease_acquisition import LeaseAcquisition
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
-from postroom.ranges.tenure import Tenure
 from postroom.ranges.waiting import Line
 
 
@@ -97,18 +97,18 @@ class Replica:
         self._host = host
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         lease = leases.decode(stored.get(self._lease_key))
-        self._tenure = Tenure(node_id, lease, clock, host.monotonic, host.lease_seconds)
+        self._lease_holder = LeaseHolder(node_id, lease, clock, host.monotonic, host.lease_seconds)
         self._cache = Cache(stored)
-        self._reads = LocalReads(stored, self._cache, clock, registry, self._tenure, host)
+        self._reads = LocalReads(stored, self._cache, clock, registry, self._lease_holder, host)
         self._reads.translate = self._elsewhere_if_damaged
         self.try_get = self._reads.try_get
         self._waiting = self._reads.waiting
-        self._batcher = Batcher(range_id, registry, self._cache, clock, self._tenure)
+        self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
-        self.state = RangeState(range_id, stored, self._cache, registry, self._tenure, self)
+        self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         self._proposal: Proposal | None = None
-        self._acquisition = LeaseAcquisition(self._tenure, host, self)
+        self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         self.on_room: Callable[[], None] = lambda: None
         registry.observers[self._lease_key] = self._observe_lease
         self.group: Group
@@ -192,17 +192,17 @@ class Replica:
     @property
     def serves(self) -> bool:
         """Whether this replica answers reads now, and evaluates commands."""
-        return self._tenure.serves(self._clock.reading())
+        return self._lease_holder.serves(self._clock.reading())
 
     @property
     def rests(self) -> bool:
         """Whether it only reads, and has written nothing since it was started."""
-        return self._tenure.resting
+        return self._lease_holder.resting
 
     @property
     def lease(self) -> leases.Lease:
         """The lease that is applied here, whoever holds it."""
-        return self._tenure.lease
+        return self._lease_holder.lease
 
     # --- a turn: evaluate what waits
 
@@ -241,7 +241,7 @@ class Replica:
             self._turn_away()
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
-        elif not self.serves or (self._tenure.resting and self._wants_to_write()):
+        elif not self.serves or (self._lease_holder.resting and self._wants_to_write()):
             if not self._rest():
                 self._acquisition.ask()
         else:
@@ -288,12 +288,12 @@ class Replica:
 
     def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
         """Have the group agree on ``lease``; ``after`` is called when it is applied."""
-        command = Command(self.lease.sequence, {self._lease_key: leases.encode(lease)})
+        command = LeasedWrites(self.lease.sequence, {self._lease_key: leases.encode(lease)})
         self._start(Proposal(command, [], [after], self.last_commit, until))
 
     def begin_with_fresh_memory(self) -> None:
         """Serve under a new lease: memory starts afresh from what is stored."""
-        self._reads.last_commit = self._tenure.begin()
+        self._reads.last_commit = self._lease_holder.begin()
         self._acquisition.wanted = False
         self._cache.clear()
         self.holders.clear()
@@ -321,7 +321,7 @@ class Replica:
 
     def stop_serving(self) -> None:
         """This lease is not used any more, and whoever waits is sent elsewhere."""
-        if self._tenure.end():
+        if self._lease_holder.end():
             self._host.on_serving(False)
             self.holders.clear()
             for end in self.registry.on_lease_end:
@@ -349,7 +349,7 @@ class Replica:
     def _start(self, proposal: Proposal) -> None:
         self._proposal = proposal
         self._reads.proposal_started(proposal.command.writes)
-        self.group.propose(proposal.command, proposal, self._ended)
+        self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
 
     # --- after a turn: what was proposed has ended
 
@@ -364,7 +364,7 @@ class Replica:
         self._reads.proposal_ended()
         if applied:
             self._reads.last_commit = proposal.last_commit
-            self._tenure.granted(proposal.lease_until)
+            self._lease_holder.granted(proposal.lease_until)
             self._tell(proposal.results, proposal.after, wrote=True)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
@@ -446,7 +446,7 @@ class Replica:
 
     def _observe_lease(self, stored: bytes | None) -> None:
         """A lease is applied. It may be another node's, or this one's next."""
-        if not self._tenure.applied(stored):
+        if not self._lease_holder.applied(stored):
             self.stop_serving()
 
 

@@ -22,7 +22,7 @@ from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions import Committer
-from postroom.server.keeper import Keeper
+from postroom.server.membership import MembershipService
 from postroom.server.resting import Rest
 from postroom.server.services import Services
 from postroom.server.tasks import Signal
@@ -99,6 +99,6 @@ def assemble(node: Node, stored: Engine) -> Parts:
         "executor": executor(node.upkeep, executions, *moving).run,
         "collector": collector.run,
         "feed": lambda: feed.forget_when_idle(tasks.sleep),
-        "keeper": Keeper(node, replica.group, nodes_changed).run,
+        "membership": MembershipService(node, replica.group, nodes_changed).run,
     })  # fmt: skip
     return Parts(replica, feed, rest, services, nodes_changed)

@@ -1,6 +1,6 @@
 """Guards the disk of a node: hands over, and refuses writes, before it fills up or when it rots.
 
-What is told of the free space is :mod:`.room`, what is remembered of damage :mod:`.damage`.
+What is told of the free space is :mod:`.disk_reserve`, what is remembered of damage :mod:`.damage`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.kv.engine import BlockDamaged, EngineFailed
 from postroom.server.damage import Damage
-from postroom.server.room import Room
+from postroom.server.disk_reserve import DiskReserve
 from postroom.server.store import stopped_by
+from postroom.server.turn_writer import TurnWriter
 
 if TYPE_CHECKING:
     from postroom.server.node import Node
@@ -25,13 +26,15 @@ class DiskGuard:
     Args:
         node: whose disk.
         damage: what is known to be damaged.
+        writer: writes to the disk, perhaps in another thread.
         reserve_bytes: writes are refused when less is free.
     """
 
-    def __init__(self, node: Node, damage: Damage, reserve_bytes: int) -> None:
+    def __init__(self, node: Node, damage: Damage, writer: TurnWriter, reserve_bytes: int) -> None:
         self._node = node
+        self._writer = writer
         self._damage = damage
-        self._room = Room(reserve_bytes)
+        self._reserve = DiskReserve(reserve_bytes)
         self._look_at = node.monotonic()
 
     def look(self) -> None:
@@ -41,10 +44,10 @@ class DiskGuard:
             return
         self._look_at = now + ROOM_CHECK_SECONDS
         free = node.engine.free_bytes()
-        refusal = self._room.refusal(free)
+        refusal = self._reserve.refusal(free)
         node.replicas.refuse(refusal)
         if node.nodes is not None:  # of an embedded store, the callers are told
-            self._room.tell(free, now)
+            self._reserve.tell(free, now)
         if refusal is not None and len(node.group.members) > 1:
             node.hand_over()
 
@@ -54,9 +57,10 @@ class DiskGuard:
         if len(node.group.members) < 2:
             return False
         try:
-            is_new = self._damage.note(error)
+            with self._writer.one_write_at_a_time:
+                is_new = self._damage.note(error)
         except EngineFailed as failure:
-            node.cannot_go_on(stopped_by(failure))
+            self._writer.fails_with(stopped_by(failure))
             return True
         if is_new:
             node.group.step_aside()

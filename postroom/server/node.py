@@ -159,7 +159,7 @@ class Node:
         self._nodes_changed = parts.nodes_changed
         self.replicas = Replicas()
         self.replicas.add(parts.replica)
-        self._guard = DiskGuard(self, self.damage, options.disk_reserve_bytes)
+        self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
         self._handing_over = HandingOver(parts.replica, self.tasks, self.damage)
         if storage is not None:
             bring_up_to_date(storage, self.consensus)
@@ -261,10 +261,6 @@ class Node:
     def on_damage(self, error: BlockDamaged) -> bool:
         """Some of the data cannot be read; whether another node is to serve instead."""
         return self._guard.on_damage(error)
-
-    def cannot_go_on(self, error: Error) -> None:
-        """A write beside a turn has failed: the next turn ends this node."""
-        self._writer.fails_with(error)
 
     def clock_offset_seconds(self) -> float:
         """How far this node's wall clock is ahead of those of most others."""

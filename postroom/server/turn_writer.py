@@ -35,6 +35,7 @@ class TurnWriter:
 
     Attributes:
         failing: what the next turn is to tell; ``None``: nothing.
+        one_write_at_a_time: held by who writes beside a turn.
         storage: the engine, if it has a log of its own; ``None``: it has none.
     """
 
@@ -54,7 +55,7 @@ class TurnWriter:
         self._sync_interval_seconds = sync_interval_seconds
         self._monotonic = monotonic
         self._on_failing = on_failing
-        self._one_write_at_a_time = threading.Lock()
+        self.one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
 
@@ -81,7 +82,7 @@ class TurnWriter:
 
     def _write_turn(self, writes: WriteSet, *, sync: bool) -> None:
         """A new ceiling may be written by another thread: after this."""
-        with self._one_write_at_a_time:
+        with self.one_write_at_a_time:
             if self.storage is not None:
                 self.storage.write_turn(writes, sync=sync)
             else:
@@ -137,7 +138,7 @@ class TurnWriter:
     def write_ceiling(self, ceiling: int) -> Error | None:
         """Durably; what went wrong."""
         try:
-            with self._one_write_at_a_time:
+            with self.one_write_at_a_time:
                 self._engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
         except EngineFailed as failure:
             return stopped_by(failure)

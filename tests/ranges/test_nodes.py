@@ -13,8 +13,8 @@ from postroom.kv.memory import MemoryEngine
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import (
-    Admission,
     AdmitNode,
+    Admitted,
     BindKey,
     NodeDescriptor,
     Nodes,
@@ -37,9 +37,9 @@ def node(node_id: int, address: str = "", *, retired: bool = False) -> NodeDescr
     return NodeDescriptor(node_id, address or f"host{node_id}:1", store(node_id), retired)
 
 
-def admit(request: AdmitNode, *nodes: NodeDescriptor) -> Admission:
+def admit(request: AdmitNode, *nodes: NodeDescriptor) -> Admitted:
     """What comes of a request, where ``nodes`` are the nodes and three numbers were given."""
-    admission: Admission = evaluate(request, *nodes)[0]
+    admission: Admitted = evaluate(request, *nodes)[0]
     return admission
 
 
@@ -63,7 +63,7 @@ def test_a_new_store_gets_a_number_that_nobody_had() -> None:
 
 def test_a_store_that_is_known_moves() -> None:
     admission = admit(AdmitNode(store(2), "elsewhere:1", 2), node(1), node(2))
-    assert admission == Admission(2, Nodes(CLUSTER, 4, (node(1), node(2, "elsewhere:1"))))
+    assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), node(2, "elsewhere:1"))))
 
 
 def test_whose_disk_is_lost_is_replaced_at_its_address() -> None:
@@ -77,7 +77,7 @@ def test_who_is_retired_and_not_gone_yet_may_move() -> None:
     """Without its vote it might never be gone."""
     admission = admit(AdmitNode(store(2), "elsewhere:1", 2), node(1), node(2, retired=True))
     moved = node(2, "elsewhere:1", retired=True)
-    assert admission == Admission(2, Nodes(CLUSTER, 4, (node(1), moved)))
+    assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), moved)))
 
 
 def test_who_is_gone_does_not_come_back_by_moving() -> None:
@@ -88,7 +88,7 @@ def test_who_is_gone_does_not_come_back_by_moving() -> None:
 
 def test_asking_again_changes_nothing() -> None:
     request = AdmitNode(store(2), "host2:1", 2)
-    assert admit(request, node(1), node(2)) == Admission(2, Nodes(CLUSTER, 4, (node(1), node(2))))
+    assert admit(request, node(1), node(2)) == Admitted(2, Nodes(CLUSTER, 4, (node(1), node(2))))
     assert msgspec.structs.replace(request, node_id=0) == AdmitNode(store(2), "host2:1")
 
 
@@ -103,7 +103,7 @@ def bound(node_id: int, key: bytes = OLD, following: bytes = b"", **other: Any) 
 
 
 def key_of(answer: Any, node_id: int) -> tuple[bytes, bytes]:
-    nodes: Nodes = answer.nodes if isinstance(answer, Admission) else answer
+    nodes: Nodes = answer.nodes if isinstance(answer, Admitted) else answer
     found = nodes.by_id(node_id)
     assert found is not None
     return found.fingerprint, found.next_fingerprint

@@ -15,8 +15,8 @@ from postroom.raft.messages import Append
 from postroom.raft.replication import Feeding, Following
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.state import RangeState, decode_command
-from postroom.ranges.tenure import Tenure
 from postroom.ranges.transactions import Committer
 from postroom.server.turn_writer import TurnWriter
 from tests.sim.cluster.broken import Patch
@@ -34,16 +34,16 @@ def lease_not_waited_for() -> Patch:
 
 def lease_never_ends() -> Patch:
     """A holder serves until it hears of another lease."""
-    return Tenure, "serves", lambda self, now: self.serves_from != 0
+    return LeaseHolder, "serves", lambda self, now: self.serves_from != 0
 
 
 def lease_starts_too_early() -> Patch:
     """A new lease starts by its holder's own clock, wherever the one before it ends."""
 
-    def successor(self: Tenure) -> Lease:
+    def successor(self: LeaseHolder) -> Lease:
         return leases.successor(self.lease, self._node_id, self._clock.now(), self._seconds)
 
-    return Tenure, "successor", successor
+    return LeaseHolder, "successor", successor
 
 
 def lease_not_checked() -> Patch:
@@ -51,14 +51,14 @@ def lease_not_checked() -> Patch:
     apply = RangeState.apply
 
     def unchecked(self: RangeState, index: int, *rest: Any) -> None:
-        lease = self._tenure.lease
+        lease = self._lease_holder.lease
         command, context = rest[1], rest[2]
         decided = getattr(context, "command", None) or decode_command(command)
-        self._tenure.lease = _with_sequence(lease, decided.lease_sequence)
-        before = self._tenure.lease
+        self._lease_holder.lease = _with_sequence(lease, decided.lease_sequence)
+        before = self._lease_holder.lease
         apply(self, index, *rest)
-        if self._tenure.lease is before:
-            self._tenure.lease = lease
+        if self._lease_holder.lease is before:
+            self._lease_holder.lease = lease
 
     return RangeState, "apply", unchecked
 
@@ -133,7 +133,7 @@ def never_syncs() -> Patch:
 
     def write_turn(self: TurnWriter, writes: Any, *, sync: bool) -> None:
         del sync
-        with self._one_write_at_a_time:
+        with self.one_write_at_a_time:
             self.storage.write_turn(writes, sync=False)  # type: ignore[union-attr]
 
     return TurnWriter, "_write_turn", write_turn
