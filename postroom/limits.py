@@ -40,7 +40,7 @@ DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
 
 HELLO_SECONDS: Final = 5.0
-"""Who connects must have agreed on TLS, and said who it is, in this time."""
+"""A caller must have agreed on TLS, and have said who it is, in this time after it connects."""
 CONNECTIONS_MAX: Final = 10_000
 """Of a node, or fewer, so that descriptors are left for storage (``DESCRIPTORS_RESERVED``)."""
 CONNECTIONS_PENDING_MAX: Final = 1_000
@@ -79,6 +79,8 @@ METRICS_PER_PREFIX_MAX: Final = 1024
 TURN_STEPS_MAX: Final = 8192
 """How much is evaluated in one turn of the node, in steps: about so many keys are visited. What
 takes more goes on with the next turn."""
+COMPLETED_AT_ONCE_MAX: Final = 32_768
+"""Of a proposal with more writes, so many are listed as garbage, and encoded, in one turn."""
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more joins one answer that has grown past this, whatever its request asks for."""
 DELIVERED_AT_ONCE_MAX: Final = 10_000

@@ -1,10 +1,11 @@
-"""The commands about the store itself and its nodes: status, remove-node."""
+"""The commands about the store itself and its nodes: status, remove-node, rebind-node."""
 
 from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,10 +18,13 @@ from rich.table import Table
 import postroom
 from postroom.cli.options import AsJson, Store, in_options, on_a_store, quiet_grpc
 from postroom.cli.output import print_json, print_line
+from postroom.client.remote.rebinding import rebind_node as rebind
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.errors import Error
 from postroom.messaging.counters import Counters
+from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
+from postroom.server.cluster.node_keys import fingerprint_of_file
 
 MEGABYTE = 1_000_000
 GIGABYTE = 1_000_000_000
@@ -69,6 +73,52 @@ def remove_node(
         print_line(f"node {node_id} is removed; the nodes are {', '.join(map(str, nodes))}")
 
 
+@on_a_store
+def rebind_node(
+    store: Store,
+    node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="The node's new certificate, PEM."),
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option("--fingerprint", metavar="HEX", help="SHA-256 of its public key, instead."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give node ID another key: that of its new certificate. For administrators.
+
+    A node that runs while its certificate's file is replaced says so itself: this is for one that
+    could not, because it was stopped or has lost its old key.
+    """
+    if store.path is not None:
+        raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
+    request = RebindNode(node_id, _fingerprint(certificate, fingerprint))
+    randomness = random.Random(random.SystemRandom().randbytes(32))
+    asyncio.run(rebind(store.addresses, request, store.tls, store.token, randomness, store.timeout))
+    if as_json:
+        print_json({"node": node_id, "fingerprint": request.fingerprint.hex()})
+    else:
+        print_line(f"node {node_id} has the key sha256:{request.fingerprint.hex()}")
+
+
+def _fingerprint(certificate: Path | None, fingerprint: str | None) -> bytes:
+    if (certificate is None) == (fingerprint is None):
+        raise typer.BadParameter("give --certificate FILE or --fingerprint HEX")
+    if certificate is not None:
+        return fingerprint_of_file(certificate)
+    try:
+        given = bytes.fromhex((fingerprint or "").removeprefix("sha256:"))
+    except ValueError:
+        given = b""
+    if len(given) != FINGERPRINT_BYTES:
+        raise typer.BadParameter(
+            f"{fingerprint!r} is no SHA-256: 64 hexadecimal digits", param_hint="--fingerprint"
+        )
+    return given
+
+
 def _check_majority(now: Survey, node_id: int) -> None:
     left = [each for each in now.nodes if each.node_id not in {0, node_id}]
     answering = [each for each in left if each.status is not None and each.status.role in VOTING]
@@ -100,7 +150,7 @@ def _print_survey(now: Survey, as_json: bool) -> None:
                     f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
                     f"disk:[/bold red] {escape(report.status.damage)}"
                 )
-        for line in service_troubles(now):
+        for line in service_errors(now):
             console.print(line, markup=False, style="bold red")
         if now.counters is not None:
             console.print(_table("messages", _counted(now.counters)))
@@ -124,7 +174,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "node_id": report.node_id or None,
         "address": report.address,
         "answers": status is not None,
-        "trouble": None if report.trouble is None else in_options(str(report.trouble)),
+        "trouble": None if report.error is None else in_options(str(report.error)),
         "role": status and status.role,
         "term": status and status.term,
         "applied_index": status and status.applied_index,
@@ -138,7 +188,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
     }
 
 
-def service_troubles(now: Survey) -> list[str]:
+def service_errors(now: Survey) -> list[str]:
     """What the leader's services suffer from, if anything: one line each."""
     status = now.leader and now.leader.status
     return [
@@ -148,11 +198,11 @@ def service_troubles(now: Survey) -> list[str]:
     ]
 
 
-def _service_state(running: bool, failures: int, trouble: str, name: str = "") -> str:
-    """Of one service, on one line; what a trouble says may have come from anybody."""
+def _service_state(running: bool, failures: int, last_error: str, name: str = "") -> str:
+    """Of one service, on one line; what an error says may have come from anybody."""
     state = "running" if running else "pausing"
     if failures:
-        told = trouble.encode("unicode_escape").decode("ascii")
+        told = last_error.encode("unicode_escape").decode("ascii")
         state += f"; failed {failures} times, the last time: {told}"
     return f"{name}: {state}" if name else state
 

@@ -13,7 +13,7 @@ not asked for again goes with the next change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from postroom.kv.engine import Reader, WriteSet
@@ -66,8 +66,12 @@ class Cache:
     def wrote(self, writes: WriteSet) -> None:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
-        for key, value in writes.items():
+        known: Iterable[bytes] = writes
+        if len(writes) > len(young) + len(old):
+            known = [*(writes.keys() & young.keys()), *(writes.keys() & old.keys() - young.keys())]
+        for key in known:
             if key in young:
+                value = writes[key]
                 if value is not None and len(value) > ENTRY_BYTES_MAX:
                     # The old one first: who reads beside us must never find that behind this one.
                     old.pop(key, None)
@@ -76,6 +80,7 @@ class Cache:
                     young[key] = value
                     self._bytes += len(value or b"")
             elif key in old:
+                value = writes[key]
                 if value is not None and len(value) > ENTRY_BYTES_MAX:
                     del old[key]
                 else:

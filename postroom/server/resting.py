@@ -1,12 +1,12 @@
 """An embedded store that nobody writes to rests: it has no services, and writes nothing.
 
-What the services would do must not wait for the first write, though: what a transaction scheduled
+But the work of the services must not wait for the first write: what a transaction scheduled
 falls due by itself. So a store rests only while nothing is due, and is woken when something is::
 
     opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin
        └───── something due ────────┴─ an entry of an outbox is due ──▶
 
-(:mod:`postroom.ranges.tenure` says why reading without a lease of its own is safe.)
+(:mod:`postroom.ranges.lease_holder` says why reading without a lease of its own is safe.)
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from tests.remote.puppets import COMMITTED, VALUE, Asked, Stream, World, commit
+from tests.remote.scripted_nodes import COMMITTED, VALUE, Asked, Stream, World, commit
 
 GET = Get(b"k")
 
@@ -468,7 +468,7 @@ def test_what_is_cancelled_before_it_leaves_never_leaves() -> None:
     world.router.cancel(queued)
     stream = world.settle()
     assert not stream.requests
-    from tests.remote.puppets import Asked  # noqa: PLC0415 - placed, and not taken yet
+    from tests.remote.scripted_nodes import Asked  # noqa: PLC0415 - placed, and not taken yet
 
     placed = Asked(commit(2))
     world.router.submit(placed)
@@ -619,7 +619,7 @@ def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.Mon
     stream.welcome(leader=1)
     before = stream.frames
     big = [Put(b"k", bytes(1024 * 1024))] * 12
-    from tests.remote.puppets import Asked  # noqa: PLC0415 - all placed before any is taken
+    from tests.remote.scripted_nodes import Asked  # noqa: PLC0415 - all placed before any is taken
 
     calls = [Asked(commit(number, *big)) for number in range(1, 6)]
     for call in calls:
@@ -724,6 +724,19 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
     assert call.result == VALUE
 
 
+def test_a_clock_that_stays_behind_is_told_of() -> None:
+    """What began by a later clock is not taken, however often it is sent."""
+    world = World()
+    stream = world.settle()
+    call = world.ask(GET)
+    for _ in range(300):
+        for number in list(stream.requests):
+            stream.fail(number, CLOCK_AHEAD)
+        world.pass_time(0.1)
+    assert isinstance(call.error, Unavailable)
+    assert "the clock of the node that leads is behind" in str(call.error)
+
+
 # --- what makes no sense
 
 
@@ -801,10 +814,10 @@ def test_time_outs_of_what_was_answered_are_forgotten() -> None:
     for number in range(1, 501):
         world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         stream.answer(number, [[], False])
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30
     for number in range(501, 1001):
         call = world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         world.router.cancel(call)
         world.read()
         stream.fail(number, WITHDRAWN)
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30

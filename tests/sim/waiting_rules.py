@@ -1,8 +1,9 @@
 """Who waits is not forgotten, and nothing stays that nobody needs: looked at from outside.
 
 At every step: timers are few, whatever waits; each transaction that holds something holds a lock or
-a claim; nobody stands in line who has given up; and nobody stands in line for what is free. When
-nothing is under way any more, all of it has gone.
+a claim; nobody stands in line who has given up; and nobody stands in line for what is free; and the
+head cursors of the outboxes have not passed over anything that is stored. When nothing is under way
+any more, all of it has gone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any, Final
 from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.kv.gathering import Gathering, Overlaid
 from postroom.messaging.claims import Claims
-from postroom.messaging.requests import ReapQueue
+from postroom.messaging.outbox import Outbox
+from postroom.messaging.requests import DeliverDue, ExecuteDue, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.locks import LockTable
 from postroom.ranges.replica import Replica
@@ -49,8 +53,20 @@ def check_step(node: Node) -> None:
     timers, deadlines = sizes["timers"], sizes["deadlines"]
     if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX or sizes["holders"] > held:
         raise Broken(f"timers gather, or transactions that hold nothing: {sizes}")
+    check_outboxes(node)
     if sizes["parked"]:
         check_lines(node)
+
+
+def check_outboxes(node: Node) -> None:
+    """Nothing lies below a head cursor, where it would be found with the next lease only."""
+    replica = node.replica
+    if replica._proposal is not None:
+        return
+    for request in (DeliverDue, ExecuteDue):
+        outbox = _outbox(replica, request)
+        passed = next(iter(_seen(replica).iterate(outbox.prefix, outbox._head)), None)
+        require(passed is None, f"the head of {outbox.pending} has passed over {passed}")
 
 
 def check_lines(node: Node) -> None:
@@ -75,10 +91,18 @@ def check_rest(node: Node) -> None:
     require(not left, f"clients have gone, but there is still {left}")
 
 
+def _seen(replica: Replica) -> Reader:
+    """What the replica reads, without writing what waits in memory first."""
+    stored: Reader = replica._stored
+    if isinstance(stored, Gathering):
+        return Overlaid(stored._engine, dict(stored._gathered))
+    return stored
+
+
 def _has_free(replica: Replica, key: bytes) -> bool:
     """Whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
-    entries = replica._stored.iterate(prefix, prefix + b"\xff" * 20)
+    entries = _seen(replica).iterate(prefix, prefix + b"\xff" * 20)
     inbox = _claims(replica)._inboxes.get(key)
     return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 
@@ -87,6 +111,12 @@ def _claims(replica: Replica) -> Claims:
     evaluator: Any = inspect.unwrap(replica.registry.reads[ReapQueue])
     claims: Claims = evaluator.__self__._claims
     return claims
+
+
+def _outbox(replica: Replica, request: type) -> Outbox:
+    evaluator: Any = inspect.unwrap(replica.registry.commands[request])
+    outbox: Outbox = evaluator.__self__._outbox
+    return outbox
 
 
 def _locks(replica: Replica) -> LockTable:

@@ -1,9 +1,9 @@
 """Nodes that come and go: disks that are lost, machines that are added, nodes that are retired.
 
 A machine whose disk was wiped has forgotten what its node had promised, so it must not go on as
-that node. It asks for admission and gets a new number, as one that is added does; the keeper on the
-leaseholder feeds it, counts it when it has caught up, and removes its predecessor. One machine at a
-time loses its disk, until that is done: a minority.
+that node. It asks for admission and gets a new number, as one that is added does. The membership
+service on the leaseholder feeds it, counts it when it has caught up, and removes its predecessor.
+One machine at a time loses its disk, until that is done: a minority.
 
 A node that is retired, perhaps the one that leads, perhaps while it or others are down, goes on for
 a while after it was removed: nobody tells it. It may not be in anybody's way. Machines are added
@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call
-from postroom.ranges.nodes import Admission, AdmitNode, RetireNode
+from postroom.ranges.nodes import AdmitNode, Admitted, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster, address_of, settle
@@ -34,7 +34,7 @@ MACHINES_MAX: Final = 6
 MACHINES_MIN: Final = 3
 """Of fewer, one whose disk is lost, or that is gone, would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
-"""By then the keeper knows of a dead machine. One that is removed just before is bad luck."""
+"""By then the leader knows of a dead machine. One that is removed just before is bad luck."""
 
 
 class _Asked(Call):
@@ -200,7 +200,7 @@ class Joining:
     def _ask(self, machine: Machine, store_id: bytes) -> None:
         request = AdmitNode(store_id, address_of(machine.name))
 
-        def told(admission: Admission | None) -> None:
+        def told(admission: Admitted | None) -> None:
             if machine.is_homeless and admission is not None:
                 self._admitted(machine, admission)
 
@@ -210,7 +210,7 @@ class Joining:
             lambda: self._ask(machine, store_id) if machine.is_homeless else None,
         )
 
-    def _admitted(self, machine: Machine, admission: Admission) -> None:
+    def _admitted(self, machine: Machine, admission: Admitted) -> None:
         machine.is_homeless = False
         machine.repair_disk()
         settle(machine, become_writes(admission.node_id, admission.nodes), admission.node_id)
