@@ -70,8 +70,8 @@ class Cache:
         if len(writes) > len(young) + len(old):
             known = [*(writes.keys() & young.keys()), *(writes.keys() & old.keys() - young.keys())]
         for key in known:
-            value = writes[key]
             if key in young:
+                value = writes[key]
                 if value is not None and len(value) > ENTRY_BYTES_MAX:
                     # The old one first: who reads beside us must never find that behind this one.
                     old.pop(key, None)
@@ -80,6 +80,7 @@ class Cache:
                     young[key] = value
                     self._bytes += len(value or b"")
             elif key in old:
+                value = writes[key]
                 if value is not None and len(value) > ENTRY_BYTES_MAX:
                     del old[key]
                 else:

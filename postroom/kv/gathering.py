@@ -138,7 +138,7 @@ class Gathering:
             try:
                 self.flush()
             except EngineFailed:  # the next turn is told
-                return _Overlaid(self._engine, dict(self._gathered)).iterate(
+                return Overlaid(self._engine, dict(self._gathered)).iterate(
                     lower, upper, reverse=reverse
                 )
         return self._engine.iterate(lower, upper, reverse=reverse)
@@ -157,7 +157,7 @@ class Gathering:
         try:
             self.flush()
         except EngineFailed:  # the next turn is told
-            return _Overlaid(self._engine.snapshot(), dict(self._gathered))
+            return Overlaid(self._engine.snapshot(), dict(self._gathered))
         return self._engine.snapshot()
 
     def sync(self) -> None:
@@ -188,7 +188,7 @@ class Gathering:
         """Nothing: who opened the engine closes it."""
 
 
-class _Overlaid:
+class Overlaid:
     """What an engine holds, or a snapshot of it, with what it could not take."""
 
     def __init__(self, stored: Engine | EngineSnapshot, gathered: WriteSet) -> None:
@@ -196,12 +196,14 @@ class _Overlaid:
         self._gathered = gathered
 
     def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``."""
         value = self._gathered.get(key, _UNKNOWN)
         return self._stored.get(key) if value is _UNKNOWN else value
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span."""
         gathered = self._gathered
         here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
         here.sort(key=itemgetter(0), reverse=reverse)
@@ -210,4 +212,5 @@ class _Overlaid:
         return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
 
     def close(self) -> None:
+        """Let go of the snapshot."""
         self._stored.close()
