@@ -40,7 +40,7 @@ DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
 
 HELLO_SECONDS: Final = 5.0
-"""Who connects must have agreed on TLS, and said who it is, in this time."""
+"""A caller must have agreed on TLS, and have said who it is, in this time after it connects."""
 CONNECTIONS_MAX: Final = 10_000
 """Of a node, or fewer, so that descriptors are left for storage (``DESCRIPTORS_RESERVED``)."""
 CONNECTIONS_PENDING_MAX: Final = 1_000
@@ -52,6 +52,13 @@ LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Of a segment of the log. Two are in use as a rule, more while followers lag."""
 
 LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024
+
+CLAIMED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of messages that reapers have found and not consumed yet, which a range keeps in memory."""
+
+GATHERED_KEYS_MAX: Final = 256
+GATHERED_BYTES_MAX: Final = 1024 * 1024
+"""What several turns have written into the state becomes one batch when it is more than that."""
 
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """Of the headers of one message, packed."""

@@ -14,7 +14,8 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
   it omits a lone key that equals the lower bound; ``RawIterator`` does neither, so it is used.
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
   the old log may be gone while the new one survives: a hole, where a prefix was promised. See
-  :class:`LogRotation`. Nor is the folder synced, so the new log's name may be lost; we do that.
+  :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost; we do
+  that.
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
   nothing were missing: :mod:`postroom.kv.manifest` looks whether the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
@@ -151,8 +152,8 @@ class _LevelDBReader:
             return iter(())
         # Here rather than in the generator: what it sees is fixed when the iterator is made.
         source = self._source.raw_iterator(verify_checksums=True)
-        pairs = _backward(source, lower, upper) if reverse else _forward(source, lower, upper)
-        return _checked(source, pairs, self._folder)
+        pairs = _backward if reverse else _forward
+        return pairs(source, lower, upper, self._folder)
 
 
 class LevelDBSnapshot(_LevelDBReader):
@@ -356,38 +357,44 @@ def _try_to_open(folder: Path, **options: int) -> Any:
     )
 
 
-def _forward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-    item, advance, valid = source.item, source.next, source.valid
-    source.seek(lower)
-    while valid():
-        pair = item()
-        if pair[0] >= upper:
-            return
-        yield pair
-        advance()
+# One generator each, not one around the other: what takes a hundred messages takes them from here.
+# LevelDB's errors become ours, and the iterator is closed with the generator.
 
 
-def _backward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-    item, back, valid = source.item, source.prev, source.valid
-    source.seek(upper)
-    if valid():
-        back()
-    else:
-        source.seek_to_last()
-    while valid():
-        pair = item()
-        if pair[0] < lower:
-            return
-        yield pair
-        back()
-
-
-def _checked(
-    source: Any, pairs: Iterator[tuple[bytes, bytes]], folder: Path
+def _forward(
+    source: Any, lower: bytes, upper: bytes, folder: Path
 ) -> Iterator[tuple[bytes, bytes]]:
-    """``pairs``; LevelDB's errors become ours, and the iterator is closed with the generator."""
+    item, advance, valid = source.item, source.next, source.valid
     try:
-        yield from pairs
+        source.seek(lower)
+        while valid():
+            pair = item()
+            if pair[0] >= upper:
+                return
+            yield pair
+            advance()
+    except plyvel.Error as error:
+        raise damaged(folder, reason(error)) from error
+    finally:
+        source.close()
+
+
+def _backward(
+    source: Any, lower: bytes, upper: bytes, folder: Path
+) -> Iterator[tuple[bytes, bytes]]:
+    item, back, valid = source.item, source.prev, source.valid
+    try:
+        source.seek(upper)
+        if valid():
+            back()
+        else:
+            source.seek_to_last()
+        while valid():
+            pair = item()
+            if pair[0] < lower:
+                return
+            yield pair
+            back()
     except plyvel.Error as error:
         raise damaged(folder, reason(error)) from error
     finally:

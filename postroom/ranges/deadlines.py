@@ -1,8 +1,8 @@
 """Deadlines by name: one each, replaced and cancelled, never more of them than names.
 
 A heap cannot give up an entry in its middle. So a deadline that is replaced or cancelled stays
-there until it comes to the top, and the heap is made anew when most of it is such leftovers. What
-sets a deadline a million times and cancels it as often therefore holds no more than a few dozen
+there until it comes to the top, and the heap is made anew when most of it is such leftovers. So
+code that sets a deadline a million times, and cancels it as often, holds no more than a few dozen
 entries.
 """
 
@@ -51,7 +51,9 @@ class Deadlines(Generic[Name]):
 
     def take_due(self, now: float) -> list[Name]:
         """The names whose moments have come, in order; they have no deadline any more."""
-        due = []
+        due: list[Name] = []
+        if not self._heap or self._heap[0][0] > now:
+            return due
         while (moment := self.first()) is not None and moment <= now:
             name = heapq.heappop(self._heap)[2]
             del self._moments[name]
