@@ -1,8 +1,9 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
-from postroom.client.database import Database, Snapshot
+from postroom.client.database import Database
 from postroom.client.remote.connect import TLS
 from postroom.client.remote.connect import connect_async as connect
+from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
 from postroom.server.embedded import open_async as open  # noqa: A004 - a public name

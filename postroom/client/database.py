@@ -9,40 +9,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from postroom.client import arguments, letters
-from postroom.client.codec import Packing
+from postroom.client import arguments
+from postroom.client.administration import Administration
+from postroom.client.commits import commit_one
 from postroom.client.pages import (
     Page,
     pages,
-    stored_letters,
     stored_messages,
-    stored_schedule,
     stored_values,
+    unpacked_messages,
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, post, send_again
-from postroom.client.transaction import Transaction, messages
-from postroom.client.values import Change, DeadLetter, InboxInfo, Message, Moment, Scheduled, Status
-from postroom.errors import ConditionFailed, NotInTransaction, Unavailable
+from postroom.client.sender import post
+from postroom.client.snapshot import Snapshot
+from postroom.client.transaction import Transaction
+from postroom.client.values import Change, Message, Moment
+from postroom.errors import ConditionFailed, NotInTransaction
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.requests import (
-    AwaitQuiet,
-    CancelScheduled,
-    DiscardDeadLetters,
-    Inbox,
-    ListInboxes,
-    ReplayDeadLetters,
-)
-from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     Changes,
-    Committed,
-    CommitTransaction,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -60,46 +49,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while it is open."""
-
-    def __init__(self, database: Database, timestamp: int) -> None:
-        self._database = database
-        self.timestamp = Timestamp(timestamp)
-
-    async def get(self, key: bytes) -> Any:
-        """The value of ``key`` then."""
-        return await self._database.get(key, at=self.timestamp)
-
-    async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys`` then."""
-        return await self._database.get_many(keys, at=self.timestamp)
-
-    def scan(
-        self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
-    ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        """The pairs in ``[start, end)`` then."""
-        return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
-
-    async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The inbox of ``key`` then."""
-        return await self._database.peek(key, limit, at=self.timestamp)
-
-
-class Database:
+class Database(Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
-
-    def __init__(
-        self,
-        sender: Sender,
-        codec: Packing,
-        status: Callable[[], Awaitable[Status]],
-        close: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._sender = sender
-        self.codec = codec
-        self._status = status
-        self._close = close
 
     # --- reading
 
@@ -237,17 +188,17 @@ class Database:
             TypeError, KeyTooLarge, ValueTooLarge, Unavailable, CommitUnknown.
         """
         key = arguments.key(key)
-        await self._commit_one(key, Put(key, arguments.value(value, self.codec, key)))
+        await commit_one(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
 
     async def delete(self, key: bytes) -> None:
         """Removes ``key``, if it is there."""
         key = arguments.key(key)
-        await self._commit_one(key, Delete(key))
+        await commit_one(self._sender, key, Delete(key))
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were."""
         start, end = arguments.span(start, end)
-        deleted: int = await self._commit_one(start, DeleteRange(start, end))
+        deleted: int = await commit_one(self._sender, start, DeleteRange(start, end))
         return deleted
 
     async def increment(self, key: bytes, by: int = 1) -> int:
@@ -259,7 +210,7 @@ class Database:
         """
         key = arguments.key(key)
         request = Increment(key, arguments.integer(by), self.codec.packs)
-        number: int = await self._commit_one(key, request)
+        number: int = await commit_one(self._sender, key, request)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -273,22 +224,11 @@ class Database:
         wanted, or_integer = arguments.expected(expected, self.codec)
         request = ConditionalPut(key, packed, wanted, self.codec.packs, or_integer)
         try:
-            await self._commit_one(key, request)
+            await commit_one(self._sender, key, request)
         except ConditionFailed as failed:
             if isinstance(failed.actual, bytes):
                 failed.actual = self.codec.decode(failed.actual, key)
             raise
-
-    async def _commit_one(self, anchor: bytes, write: Any) -> Any:
-        sender = self._sender
-        request = CommitTransaction(
-            sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
-        )
-        try:
-            reply: Committed = await sender.send(request)
-        except Unavailable as refusal:
-            reply = await send_again(sender, request, refusal)
-        return reply.answers[0] if reply.answers else None
 
     # --- transactions
 
@@ -353,17 +293,7 @@ class Database:
         found = await stored_messages(
             self._sender, arguments.key(key), arguments.timestamp(at), most
         )
-        return messages(key, found.messages, self.codec)
-
-    async def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
-    ) -> list[InboxInfo]:
-        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first."""
-        start, end = arguments.span(start, end)
-        found: list[Inbox] = await self._sender.send(
-            ListInboxes(start, end, arguments.count(limit, "limit"))
-        )
-        return [InboxInfo(each.key, each.messages, Timestamp(each.oldest)) for each in found]
+        return unpacked_messages(key, found.messages, self.codec)
 
     def reap_queue(self, *_: Any, **__: Any) -> Any:
         """Works only in a transaction.
@@ -376,68 +306,6 @@ class Database:
             "with db.begin() as tx: tx.reap_queue(key)"
         )
 
-    async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
-        found = await stored_letters(self._sender, arguments.count(limit, "limit"))
-        return [letters.dead_letter(each, self.codec) for each in found]
-
-    async def replay(self, dead_letter_ids: Iterable[str]) -> int:
-        """Tries dead letters again; returns how many there were."""
-        ids = letters.dead_letter_ids(dead_letter_ids)
-        replayed: int = await self._commit_one(b"", ReplayDeadLetters(ids))
-        return replayed
-
-    async def discard(self, dead_letter_ids: Iterable[str]) -> int:
-        """Gives dead letters up for good; returns how many there were."""
-        ids = letters.dead_letter_ids(dead_letter_ids)
-        discarded: int = await self._commit_one(b"", DiscardDeadLetters(ids))
-        return discarded
-
-    async def scheduled(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
-    ) -> list[Scheduled]:
-        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
-
-        Args:
-            start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
-            limit: how many at most; those that are due first come first.
-        """
-        start, end = arguments.span(start, end)
-        most = arguments.count(limit, "limit")
-        found = await stored_schedule(self._sender, start, end, most)
-        return [letters.scheduled(each, self.codec) for each in found]
-
-    async def cancel(self, ids: Iterable[str]) -> int:
-        """Has messages and updates that wait for their time not take place.
-
-        Args:
-            ids: those of :meth:`scheduled`.
-
-        Returns:
-            How many were cancelled. Those that have been delivered or carried out meanwhile, or
-            cancelled before, do not count; of each, one thing happens.
-
-        Raises:
-            ValueError: that is the id of nothing that was ever scheduled.
-        """
-        found = letters.scheduled_ids(ids)
-        cancelled: int = await self._commit_one(b"", CancelScheduled(found))
-        return cancelled
-
-    async def drain(self, timeout: float = 30.0) -> None:
-        """Waits until every outbox entry that is due has been delivered or executed.
-
-        Raises:
-            TimeoutError: that was not so within ``timeout`` seconds.
-        """
-        try:
-            await self._sender.send(AwaitQuiet(), timeout)
-        except DeadlineExceeded:
-            raise TimeoutError(
-                f"outbox entries were still due after {timeout:g} s, or no node could tell"
-            ) from None
-
     # --- the store itself
 
     def now(self) -> Moment | Awaitable[Timestamp]:
@@ -449,25 +317,6 @@ class Database:
         """
         moment = self._sender.now()
         return Moment(moment) if isinstance(moment, int) else _timestamp(moment)
-
-    async def status(self) -> Status:
-        """How the store is."""
-        return await self._status()
-
-    async def close(self) -> None:
-        """Waits for what is under way, then lets go of the store. Idempotent."""
-        await self._close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 async def _timestamp(moment: Awaitable[int]) -> Timestamp:

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from postroom.client.codec import Packing
 from postroom.client.sender import Sender, post
+from postroom.client.values import Message
 from postroom.messaging.requests import (
     DeadLetter,
+    Delivered,
     ListDeadLetters,
     ListScheduled,
     Peek,
@@ -37,6 +41,8 @@ KEYS_PER_PAGE: Final = 4096
 """So many keys are asked for at a time: more would have to be sent again and again."""
 LIST_BYTES_PER_PAGE: Final = 4 * 1024 * 1024
 """Larger, as the whole list will be in memory anyway: few need a second page."""
+
+_delivered = msgspec.msgpack.Decoder(Delivered)
 
 
 class Page(NamedTuple):
@@ -144,6 +150,19 @@ async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int
                 return Peeked(found, page.more, moment)
     finally:
         post(sender, Unprotect(moment))
+
+
+def unpacked_messages(
+    key: bytes, stored: Iterable[tuple[bytes, bytes]], codec: Packing
+) -> list[Message]:
+    """Messages in the inbox of ``key`` as applications see them."""
+    decode, unpack = _delivered.decode, codec.decode
+    result = []
+    for id_, packed in stored:
+        entry = decode(packed)
+        value = unpack(entry.value, key)
+        result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
+    return result
 
 
 async def stored_schedule(

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
 from postroom.client.pages import Page
 from postroom.client.sender import BlockingSender
+from postroom.client.sync_administration import Administration
+from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_transaction import Transaction, iterate
 from postroom.client.values import (
     Change,
-    DeadLetter,
-    InboxInfo,
     Message,
-    Scheduled,
-    Status,
 )
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -40,54 +37,12 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while it is open.
-
-    Raises (all its methods):
-        WrongType: the codec cannot unpack what was there.
-        SnapshotTooOld: the leaseholder's memory was lost for so long that it was collected after
-            all.
-    """
-
-    def __init__(self, sender: BlockingSender, core: asynchronous.Snapshot) -> None:
-        self._sender = sender
-        self._core = core
-
-    @property
-    def timestamp(self) -> Timestamp:
-        """Where it reads."""
-        return self._core.timestamp
-
-    def get(self, key: bytes) -> Any:
-        """The value of ``key`` then."""
-        return self._sender.run(self._core.get(key))
-
-    def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys`` then, in their order."""
-        return self._sender.run(self._core.get_many(keys))
-
-    def scan(
-        self,
-        start: bytes = b"",
-        end: bytes | None = None,
-        *,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> Iterator[tuple[bytes, Any]]:
-        """The pairs in ``[start, end)`` then; arguments as :meth:`Database.scan`."""
-        return iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
-
-    def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The oldest ``limit`` messages in the inbox of ``key`` then."""
-        return self._sender.run(self._core.peek(key, limit))
-
-
-class Database:
+class Database(Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
+        super().__init__(sender, core)
         self._sender = sender
-        self._run = sender.run
         self._core = core
 
     # --- reading
@@ -291,18 +246,6 @@ class Database:
         """
         return self._run(self._core.peek(key, limit, at=at))
 
-    def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
-    ) -> list[InboxInfo]:
-        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first.
-
-        Args:
-            start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
-            limit: how many keys at most.
-        """
-        return self._run(self._core.inboxes(start, end, limit=limit))
-
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
         """Works only in a transaction.
 
@@ -311,105 +254,12 @@ class Database:
         """
         return self._core.reap_queue(*args, **kwargs)
 
-    def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first, up to ``limit`` of it.
-
-        Raises:
-            WrongType: the codec cannot unpack one of the messages.
-        """
-        return self._run(self._core.dead_letters(limit=limit))
-
-    def replay(self, dead_letter_ids: Iterable[str]) -> int:
-        """Tries dead letters again; returns how many there were.
-
-        Args:
-            dead_letter_ids: those of :meth:`dead_letters`.
-
-        Raises:
-            ValueError: that is no such id.
-            Unavailable, CommitUnknown: as ``put``.
-        """
-        return self._run(self._core.replay(dead_letter_ids))
-
-    def discard(self, dead_letter_ids: Iterable[str]) -> int:
-        """Gives dead letters up for good; returns how many there were.
-
-        Args:
-            dead_letter_ids: those of :meth:`dead_letters`.
-
-        Raises:
-            ValueError: that is no such id.
-            Unavailable, CommitUnknown: as ``put``.
-        """
-        return self._run(self._core.discard(dead_letter_ids))
-
-    def scheduled(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
-    ) -> list[Scheduled]:
-        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
-
-        Args:
-            start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
-            limit: how many at most; those that are due first come first.
-
-        Raises:
-            WrongType: the codec cannot unpack one of the messages.
-        """
-        return self._run(self._core.scheduled(start, end, limit=limit))
-
-    def cancel(self, ids: Iterable[str]) -> int:
-        """Has messages and updates that wait for their time not take place.
-
-        Args:
-            ids: those of :meth:`scheduled`.
-
-        Returns:
-            How many were cancelled. Those that have been delivered or carried out meanwhile, or
-            cancelled before, do not count; of each, one thing happens.
-
-        Raises:
-            ValueError: that is the id of nothing that was ever scheduled.
-            Unavailable, CommitUnknown: as ``put``.
-        """
-        return self._run(self._core.cancel(ids))
-
-    def drain(self, timeout: float = 30.0) -> None:
-        """Waits until every outbox entry that is due has been delivered or executed.
-
-        Args:
-            timeout: seconds.
-
-        Raises:
-            TimeoutError: that was not so in time.
-        """
-        self._run(self._core.drain(timeout))
-
     # --- the store itself
 
     def now(self) -> Timestamp:
         """A timestamp above that of every commit so far, and below that of every later one."""
         moment = self._core.now()
         return moment if isinstance(moment, Timestamp) else self._run(_awaited(moment))
-
-    def status(self) -> Status:
-        """How the store is."""
-        return self._run(self._core.status())
-
-    def close(self) -> None:
-        """Waits for what is under way, then lets go of the store. Idempotent."""
-        self._run(self._core.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 __all__ = ["Database", "Snapshot", "Transaction"]

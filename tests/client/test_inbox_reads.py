@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.client.transaction import LAST_LOOK_SECONDS
+from postroom.client.reaping import LAST_LOOK_SECONDS
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionTooLarge
 from postroom.kv.memory import WriteFault
 from postroom.limits import PEEKED_MESSAGES_MAX
@@ -365,7 +365,7 @@ def test_a_transaction_peeks_no_more_than_its_commit_can_check(
     with pytest.raises(TransactionTooLarge):
         tx.peek(b"q")
     tx.rollback()
-    monkeypatch.setattr("postroom.client.transaction.PEEKED_MESSAGES_MAX", 3)
+    monkeypatch.setattr("postroom.client.buffer.PEEKED_MESSAGES_MAX", 3)
     tx = store.db.begin()
     with pytest.raises(TransactionTooLarge, match="more than 3 messages"):
         tx.peek(b"q", 4)

@@ -1,0 +1,138 @@
+"""What operators ask of a database: what waits, what has died, how it is; in its asyncio form.
+
+:class:`postroom.aio.Database` is this and what applications do with data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from postroom.client import arguments, letters
+from postroom.client.codec import Packing
+from postroom.client.commits import commit_one
+from postroom.client.pages import stored_letters, stored_schedule
+from postroom.client.sender import Sender
+from postroom.client.values import DeadLetter, InboxInfo, Scheduled, Status
+from postroom.kv.clock import Timestamp
+from postroom.messaging.requests import (
+    AwaitQuiet,
+    CancelScheduled,
+    DiscardDeadLetters,
+    Inbox,
+    ListInboxes,
+    ReplayDeadLetters,
+)
+from postroom.protocol.failures import DeadlineExceeded
+
+
+class Administration:
+    """An open store, as its operator sees it."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        codec: Packing,
+        status: Callable[[], Awaitable[Status]],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._sender = sender
+        self.codec = codec
+        self._status = status
+        self._close = close
+
+    # --- what waits
+
+    async def inboxes(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[InboxInfo]:
+        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first."""
+        start, end = arguments.span(start, end)
+        found: list[Inbox] = await self._sender.send(
+            ListInboxes(start, end, arguments.count(limit, "limit"))
+        )
+        return [InboxInfo(each.key, each.messages, Timestamp(each.oldest)) for each in found]
+
+    async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
+        """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
+        found = await stored_letters(self._sender, arguments.count(limit, "limit"))
+        return [letters.dead_letter(each, self.codec) for each in found]
+
+    async def replay(self, dead_letter_ids: Iterable[str]) -> int:
+        """Tries dead letters again; returns how many there were."""
+        ids = letters.dead_letter_ids(dead_letter_ids)
+        replayed: int = await commit_one(self._sender, b"", ReplayDeadLetters(ids))
+        return replayed
+
+    async def discard(self, dead_letter_ids: Iterable[str]) -> int:
+        """Gives dead letters up for good; returns how many there were."""
+        ids = letters.dead_letter_ids(dead_letter_ids)
+        discarded: int = await commit_one(self._sender, b"", DiscardDeadLetters(ids))
+        return discarded
+
+    async def scheduled(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+    ) -> list[Scheduled]:
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many at most; those that are due first come first.
+        """
+        start, end = arguments.span(start, end)
+        most = arguments.count(limit, "limit")
+        found = await stored_schedule(self._sender, start, end, most)
+        return [letters.scheduled(each, self.codec) for each in found]
+
+    async def cancel(self, ids: Iterable[str]) -> int:
+        """Has messages and updates that wait for their time not take place.
+
+        Args:
+            ids: those of :meth:`scheduled`.
+
+        Returns:
+            How many were cancelled. Those that have been delivered or carried out meanwhile, or
+            cancelled before, do not count; of each, one thing happens.
+
+        Raises:
+            ValueError: that is the id of nothing that was ever scheduled.
+        """
+        found = letters.scheduled_ids(ids)
+        cancelled: int = await commit_one(self._sender, b"", CancelScheduled(found))
+        return cancelled
+
+    async def drain(self, timeout: float = 30.0) -> None:
+        """Waits until every outbox entry that is due has been delivered or executed.
+
+        Raises:
+            TimeoutError: that was not so within ``timeout`` seconds.
+        """
+        try:
+            await self._sender.send(AwaitQuiet(), timeout)
+        except DeadlineExceeded:
+            raise TimeoutError(
+                f"outbox entries were still due after {timeout:g} s, or no node could tell"
+            ) from None
+
+    # --- the store itself
+
+    async def status(self) -> Status:
+        """How the store is."""
+        return await self._status()
+
+    async def close(self) -> None:
+        """Waits for what is under way, then lets go of the store. Idempotent."""
+        await self._close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,139 @@
+"""What a transaction has gathered for its commit: its writes, and what it sends.
+
+Writes are a dictionary, so the last one to a key counts; messages and deferred updates are a list,
+in the order of their calls. All of it together has a limit in bytes, which is checked when
+something is added: a transaction learns of it at the call that goes too far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from postroom.client.codec import Packing
+from postroom.client.pages import Page
+from postroom.errors import TransactionTooLarge, shorten
+from postroom.limits import PEEKED_MESSAGES_MAX, TRANSACTION_BYTES_MAX
+from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.ranges.requests import Accounting, Delete, Put
+
+_OVERHEAD_BYTES: Final = 32
+
+
+class Buffer:
+    """The writes and messages of one transaction.
+
+    Attributes:
+        writes: what each key is set to; ``None``: it is deleted.
+        integers: the keys that are set to integers.
+    """
+
+    __slots__ = ("_bytes", "_sends", "integers", "writes")
+
+    def __init__(self) -> None:
+        self.writes: dict[bytes, bytes | None] = {}
+        self.integers: set[bytes] = set()
+        self._sends: list[EnqueueMessage | EnqueueUpdate] = []
+        self._bytes = 0
+
+    def write(self, key: bytes, packed: bytes | None, *, integer: bool = False) -> None:
+        """Sets ``key``; ``None`` deletes it."""
+        self.grow(len(key) + (len(packed) if packed else 0))
+        self.writes[key] = packed
+        if integer:
+            self.integers.add(key)
+        else:
+            self.integers.discard(key)
+
+    def send_message(self, message: EnqueueMessage, headers_bytes: int) -> None:
+        """Adds a message. Its headers, unpacked as they are, have ``headers_bytes``."""
+        self.grow(len(message.key) + len(message.value) + headers_bytes)
+        self._sends.append(message)
+
+    def send_update(self, update: EnqueueUpdate) -> None:
+        """Adds a deferred update."""
+        self.grow(_size(update.request))
+        self._sends.append(update)
+
+    def grow(self, size: int) -> None:
+        """Counts ``size`` bytes more.
+
+        Raises:
+            TransactionTooLarge: these are too many.
+        """
+        self._bytes += size + _OVERHEAD_BYTES
+        if self._bytes > TRANSACTION_BYTES_MAX:
+            raise TransactionTooLarge(
+                f"the transaction has gathered more than {TRANSACTION_BYTES_MAX} bytes of writes "
+                "and messages; nothing was changed: do the work in smaller transactions"
+            )
+
+    def count_peeked(self, key: bytes, found: list[tuple[bytes, bytes]]) -> None:
+        """Counts what was peeked at, which the commit has to check.
+
+        Raises:
+            TransactionTooLarge: these are too many.
+        """
+        if len(found) > PEEKED_MESSAGES_MAX:
+            raise TransactionTooLarge(
+                f"more than {PEEKED_MESSAGES_MAX} messages of {shorten(key)} were peeked at, which "
+                "a commit cannot check; nothing was changed: peek with a lower limit"
+            )
+        for _, stored in found:
+            self.grow(len(stored))
+
+    # --- reading it
+
+    def value(self, key: bytes, codec: Packing) -> Any:
+        """What was written to ``key``, unpacked; ``None`` if it was deleted."""
+        written = self.writes[key]
+        return None if written is None else codec.decode(written, key, integer=key in self.integers)
+
+    def writes_in(self, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
+        """The writes to ``[start, end)``."""
+        return [(k, v) for k, v in self.writes.items() if k >= start and (end is None or k < end)]
+
+    def integers_in(self, page: Page) -> set[bytes]:
+        """The keys that hold integers, of a page with these writes in place."""
+        stored = {page.pairs[index][0] for index in page.integers}
+        return (stored - self.writes.keys()) | self.integers
+
+    # --- at the commit
+
+    def write_requests(self) -> list[Any]:
+        """The writes, as the commit carries them."""
+        integers = self.integers
+        return [
+            Delete(key) if value is None else Put(key, value, key in integers)
+            for key, value in self.writes.items()
+        ]
+
+    def sends(self) -> list[EnqueueMessage | EnqueueUpdate]:
+        """The messages and updates, in the order of their calls."""
+        return self._sends
+
+
+def overlaid(
+    page: Page, own: list[tuple[bytes, bytes | None]], *, reverse: bool
+) -> Iterable[tuple[bytes, bytes]]:
+    """A page of a scan with ``own`` writes to its span in place."""
+    if not own:
+        return page.pairs
+    start, end = page.start, page.end
+    here = {k: v for k, v in own if k >= start and (end is None or k < end)}
+    merged = {**dict(page.pairs), **here}
+    return [(k, v) for k, v in sorted(merged.items(), reverse=reverse) if v is not None]
+
+
+def _size(request: Any) -> int:
+    match request:
+        case Put(key=key, value=value):
+            return len(key) + len(value)
+        case Accounting(key=key, deltas=deltas):
+            return 2 * len(key) + sum(map(len, deltas))
+        case _ if hasattr(request, "key"):
+            return 2 * len(request.key)
+    return len(request.start) + len(request.end or b"")
+
+
+__all__ = ["Buffer", "overlaid"]

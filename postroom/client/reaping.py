@@ -1,0 +1,133 @@
+"""What a transaction has taken out of inboxes, and how it waits for more.
+
+A reap claims messages: until the transaction ends nobody else is given them. Its commit deletes
+them, by their ids. The leaseholder keeps claims in memory only, so a new one may give a transaction
+the same messages again; those are not told twice.
+
+A transaction that has neither read nor reaped anything has no age. So it may wait for the first
+message as long as it likes, and its time begins when the wait ends. Later waits use up its time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from postroom.client.codec import Packing
+from postroom.client.lifetime import Lifetime
+from postroom.client.pages import unpacked_messages
+from postroom.client.reading import Reads
+from postroom.client.sender import Sender
+from postroom.client.values import Reaped
+from postroom.errors import TransactionConflict, Unavailable
+from postroom.messaging.requests import Reaped as ReapedMessages
+from postroom.messaging.requests import ReapMessages, ReapQueue
+from postroom.protocol.failures import DeadlineExceeded
+
+LAST_LOOK_SECONDS: Final = 0.5
+"""How much longer than ``wait`` a reap may take that gives up."""
+
+
+class Reaping:
+    """The reaps of one transaction.
+
+    Attributes:
+        waited_seconds: how long it has waited for messages.
+    """
+
+    __slots__ = ("_id", "_lifetime", "_reads", "_sender", "_taken", "waited_seconds")
+
+    def __init__(
+        self, sender: Sender, transaction_id: bytes, lifetime: Lifetime, reads: Reads
+    ) -> None:
+        self._sender = sender
+        self._id = transaction_id
+        self._lifetime = lifetime
+        self._reads = reads
+        self._taken: dict[bytes, dict[bytes, None]] = {}
+        self.waited_seconds = 0.0
+
+    def taken(self, key: bytes) -> dict[bytes, None]:
+        """The ids that it has taken out of the inbox of ``key``, in order."""
+        return self._taken.get(key, {})
+
+    def requests(self) -> list[ReapMessages]:
+        """What the commit deletes."""
+        return [ReapMessages(key, list(ids)) for key, ids in self._taken.items()]
+
+    async def reap(
+        self, key: bytes, most: int, most_bytes: int, patience: float, codec: Packing
+    ) -> Reaped:
+        """The oldest messages of ``key`` that nobody else holds.
+
+        Args:
+            key: whose inbox.
+            most, most_bytes: how many, and how many bytes of them.
+            patience: seconds to wait for the first one.
+            codec: unpacks them.
+
+        Raises:
+            TransactionConflict: what was read or reaped before has become too old while it waited.
+        """
+        reply = await self._ask(key, most, most_bytes, patience)
+        self._lifetime.check_still_open()
+        if reply.drained is not None:
+            self._reads.found_drained(key, reply.drained)
+        own = self._taken.get(key, ())
+        # A new leaseholder has forgotten what this transaction holds, and may give it once more.
+        fresh = [pair for pair in reply.messages if pair[0] not in own] if own else reply.messages
+        if fresh:
+            self._taken.setdefault(key, {}).update(dict.fromkeys(id_ for id_, _ in fresh))
+        return Reaped(unpacked_messages(key, fresh, codec), more=reply.more)
+
+    async def _ask(self, key: bytes, most: int, most_bytes: int, patience: float) -> ReapedMessages:
+        """What there is, or what comes within ``patience`` seconds.
+
+        Before it has read or reaped anything a transaction has no age: nothing that it knows can
+        be outdated, and nobody waits for it. Afterwards the time that it waits counts, like any.
+        """
+        lifetime = self._lifetime
+        left = lifetime.remaining()
+        is_idle = not (self._reads or self._taken or lifetime.is_unknown)
+        seconds_left = lifetime.timeout if is_idle else left
+        request = ReapQueue(key, most, most_bytes, self._id, seconds_left, wait=patience > 0)
+        lifetime.holds = True
+        time_out = patience if is_idle else min(patience, left)
+        began_to_wait = self._sender.monotonic()
+        reply: ReapedMessages | None = None
+        try:
+            reply = await self._sender.send(request, time_out if patience else None)
+        except DeadlineExceeded:
+            if time_out < patience:
+                raise self._too_old() from None
+        finally:
+            if patience:
+                self.waited_seconds += self._sender.monotonic() - began_to_wait
+        if patience and is_idle:
+            lifetime.start_clock()
+        if reply is None:
+            reply = await self._last_look(request)
+        return reply
+
+    async def _last_look(self, request: ReapQueue) -> ReapedMessages:
+        """Nothing came while it waited: what there is now, and whether others hold it.
+
+        If nobody can tell at once the inbox counts as found empty, which the commit checks.
+        """
+        at_once = msgspec.structs.replace(request, wait=False)
+        try:
+            reply: ReapedMessages = await self._sender.send(at_once, LAST_LOOK_SECONDS)
+        except (DeadlineExceeded, Unavailable):
+            return ReapedMessages([], more=False, drained=len(self._taken.get(request.key, ())))
+        return reply
+
+    def _too_old(self) -> TransactionConflict:
+        return TransactionConflict(
+            f"the transaction waited for messages until it had been open for "
+            f"{self._lifetime.timeout:g} s, and what it had read or reaped before is too old; "
+            "nothing was changed: try again (run() does), and wait for messages first"
+        )
+
+
+__all__ = ["LAST_LOOK_SECONDS", "Reaping"]

@@ -1,0 +1,38 @@
+"""A snapshot as applications use it, in its asyncio form: reads of a database at one timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from postroom.client.values import Message
+from postroom.kv.clock import Timestamp
+
+if TYPE_CHECKING:
+    from postroom.client.database import Database
+
+
+class Snapshot:
+    """Reads at one timestamp, protected from garbage collection while it is open."""
+
+    def __init__(self, database: Database, timestamp: int) -> None:
+        self._database = database
+        self.timestamp = Timestamp(timestamp)
+
+    async def get(self, key: bytes) -> Any:
+        """The value of ``key`` then."""
+        return await self._database.get(key, at=self.timestamp)
+
+    async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
+        """The values of ``keys`` then."""
+        return await self._database.get_many(keys, at=self.timestamp)
+
+    def scan(
+        self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
+        """The pairs in ``[start, end)`` then."""
+        return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
+
+    async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
+        """The inbox of ``key`` then."""
+        return await self._database.peek(key, limit, at=self.timestamp)
