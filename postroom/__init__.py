@@ -6,6 +6,9 @@ This module hands on the public names and nothing else; the asyncio forms are in
 
 from postroom import errors
 from postroom.client.codec import Codec
+from postroom.client.queues.messages import EnqueueHandle, QueueInfo
+from postroom.client.queues.sending import Enqueue
+from postroom.client.queues.sync_queue import Queue, QueueMessage
 from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database, Snapshot, Transaction
 from postroom.client.transactional import transactional
@@ -28,6 +31,7 @@ from postroom.errors import (
     Error,
     Invalid,
     KeyTooLarge,
+    LeaseLost,
     NotInTransaction,
     Overflow,
     Retryable,
@@ -45,6 +49,7 @@ from postroom.errors import (
 )
 from postroom.kv.clock import Timestamp
 from postroom.kv.tuples import key, prefix, unpack
+from postroom.messaging.queues.requests import QueueSettings, QueueStats
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
@@ -62,16 +67,24 @@ __all__ = [
     "DeadLetter",
     "Delete",
     "DeleteRange",
+    "Enqueue",
+    "EnqueueHandle",
     "Error",
     "InboxInfo",
     "Increment",
     "Invalid",
     "KeyTooLarge",
+    "LeaseLost",
     "Message",
     "NodeInfo",
     "NotInTransaction",
     "Overflow",
     "Put",
+    "Queue",
+    "QueueInfo",
+    "QueueMessage",
+    "QueueSettings",
+    "QueueStats",
     "Reaped",
     "Retryable",
     "Scheduled",

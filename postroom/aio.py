@@ -1,6 +1,8 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
 from postroom.client.database import Database
+from postroom.client.queues.messages import QueueMessage
+from postroom.client.queues.queue import Queue
 from postroom.client.remote.connect import TLS
 from postroom.client.remote.connect import connect_async as connect
 from postroom.client.snapshot import Snapshot
@@ -8,4 +10,14 @@ from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
 from postroom.server.embedded import open_async as open  # noqa: A004 - a public name
 
-__all__ = ["TLS", "Database", "Snapshot", "Transaction", "connect", "open", "transactional"]
+__all__ = [
+    "TLS",
+    "Database",
+    "Queue",
+    "QueueMessage",
+    "Snapshot",
+    "Transaction",
+    "connect",
+    "open",
+    "transactional",
+]

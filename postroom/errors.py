@@ -11,6 +11,7 @@
     │   ├── KeyTooLarge  ValueTooLarge  TransactionTooLarge  TransactionExpired  TransactionClosed
     │   └── WrongType  Overflow  NotInTransaction  SnapshotTooOld
     ├── ConditionFailed          the value was another one (carries actual); nothing happened
+    ├── LeaseLost                a queue message is not held any more; nothing happened
     ├── StoreLocked  StoreCorrupted  VersionMismatch
     └── AccessDenied
 
@@ -99,6 +100,14 @@ class ConditionFailed(Error):
     def __init__(self, message: str, actual: object = None) -> None:
         super().__init__(message)
         self.actual = actual
+
+
+class LeaseLost(Error):
+    """An attempt does not hold its queue message any more: its lease ran out, or somebody ended it.
+
+    Nothing happened: what was to be committed with it is not there either. Whoever holds the
+    message now does the work; there is nothing to try again.
+    """
 
 
 class StoreLocked(Error):

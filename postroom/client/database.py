@@ -22,6 +22,7 @@ from postroom.client.pages import (
     unpacked_messages,
     unpacked_values,
 )
+from postroom.client.queues.queue import QueuesOfDatabase
 from postroom.client.retries import repeat
 from postroom.client.sender import post
 from postroom.client.snapshot import Snapshot
@@ -49,7 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(Administration):
+class Database(QueuesOfDatabase, Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading

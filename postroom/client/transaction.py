@@ -28,6 +28,7 @@ from postroom.client.commits import anchor_of, send_for
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.overlay import Overlay
 from postroom.client.pages import unpacked_messages
+from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
@@ -41,7 +42,7 @@ from postroom.ranges.requests import CommitTransaction, UpdateRequest
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 
-class Transaction:
+class Transaction(QueueWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -58,6 +59,7 @@ class Transaction:
         "_id",
         "_lifetime",
         "_overlay",
+        "_queues",
         "_reads",
         "_reaping",
         "_sender",
@@ -74,6 +76,9 @@ class Transaction:
         self._buffer = Buffer()
         self._overlay = Overlay(self._lifetime, self._reads, self._buffer, codec)
         self._reaping = Reaping(sender, transaction_id, self._lifetime, self._reads)
+        self._queues = Sends(
+            sender, codec, transaction_id, self._lifetime, self._buffer.grow, self._is_idle
+        )
         self._commit_timestamp = 0
 
     # --- what it is
@@ -102,7 +107,13 @@ class Transaction:
     @property
     def waited_seconds(self) -> float:
         """How long it has waited for messages."""
-        return self._reaping.waited_seconds
+        return self._reaping.waited_seconds + self._queues.waited_seconds
+
+    def _is_idle(self) -> bool:
+        """Whether it knows nothing that could become too old."""
+        return not (
+            self._reads or self._reaping or self._queues.has_claimed or self._lifetime.is_unknown
+        )
 
     # --- reading
 
@@ -335,6 +346,7 @@ class Transaction:
             return Timestamp(self._commit_timestamp)
         reply = await send_for(lifetime, self._sender, self._request(writes))
         self._commit_timestamp = reply.timestamp
+        self._queues.committed(reply.answers)
         return Timestamp(reply.timestamp)
 
     async def _now(self) -> int:
@@ -358,6 +370,7 @@ class Transaction:
             *self._buffer.write_requests(),
             *self._reaping.requests(),
             *self._buffer.sends(),
+            *self._queues.requests(),
         ]
         return self._reads.checks(writes=bool(requests)) + requests
 

@@ -1,0 +1,1 @@
+"""Workers: functions that are called with messages of queues and inboxes."""
