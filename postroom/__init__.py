@@ -6,7 +6,7 @@ This module hands on the public names and nothing else; the asyncio forms are in
 
 from postroom import errors
 from postroom.client.codec import Codec
-from postroom.client.queues.messages import EnqueueHandle, QueueInfo
+from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
 from postroom.client.queues.sending import Enqueue
 from postroom.client.queues.sync_queue import Queue, QueueMessage
 from postroom.client.remote.connect import TLS, connect
@@ -24,6 +24,8 @@ from postroom.client.values import (
     Status,
     integer,
 )
+from postroom.client.worker.outcomes import Discard, Reject
+from postroom.client.worker.sync_worker import Worker
 from postroom.errors import (
     AccessDenied,
     CommitUnknown,
@@ -67,6 +69,7 @@ __all__ = [
     "DeadLetter",
     "Delete",
     "DeleteRange",
+    "Discard",
     "Enqueue",
     "EnqueueHandle",
     "Error",
@@ -83,9 +86,11 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "QueueMessage",
+    "QueueSchedule",
     "QueueSettings",
     "QueueStats",
     "Reaped",
+    "Reject",
     "Retryable",
     "Scheduled",
     "ServiceInfo",
@@ -103,6 +108,7 @@ __all__ = [
     "Unavailable",
     "ValueTooLarge",
     "VersionMismatch",
+    "Worker",
     "WrongType",
     "connect",
     "errors",

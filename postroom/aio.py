@@ -8,6 +8,7 @@ from postroom.client.remote.connect import connect_async as connect
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
+from postroom.client.worker.worker import Worker
 from postroom.server.embedded import open_async as open  # noqa: A004 - a public name
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "QueueMessage",
     "Snapshot",
     "Transaction",
+    "Worker",
     "connect",
     "open",
     "transactional",

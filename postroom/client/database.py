@@ -24,7 +24,7 @@ from postroom.client.pages import (
 )
 from postroom.client.queues.queue import QueuesOfDatabase
 from postroom.client.retries import repeat
-from postroom.client.sender import post
+from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.values import Change, Message, Moment
@@ -230,6 +230,10 @@ class Database(QueuesOfDatabase, Administration):
             if isinstance(failed.actual, bytes):
                 failed.actual = self.codec.decode(failed.actual, key)
             raise
+
+    def through(self, sender: Sender) -> Database:
+        """The same store, by another sender of the same client."""
+        return Database(sender, self.codec, self._status, self._close)
 
     # --- transactions
 

@@ -37,8 +37,9 @@ from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import REAPED_BYTES_DEFAULT
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.requests import CommitTransaction, UpdateRequest
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, UpdateRequest
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 
@@ -139,6 +140,23 @@ class Transaction(QueueWrites):
         """
         self._lifetime.check_alive()
         return await self._overlay.get_for_update(arguments.key(key), self._id)
+
+    async def try_lock(self, key: bytes, patience: float) -> bool:
+        """Locks ``key`` as ``get_for_update`` does, without reading it; whether it could in time.
+
+        Args:
+            key: what to lock.
+            patience: seconds.
+        """
+        self._lifetime.check_alive()
+        request = GetForUpdate(arguments.key(key), 0, self._id, self._lifetime.remaining())
+        self._lifetime.holds = True
+        try:
+            await self._sender.send(request, patience)
+        except DeadlineExceeded:
+            return False
+        self._lifetime.check_still_open()
+        return True
 
     def scan(
         self,

@@ -101,7 +101,7 @@ class _AsyncioAnswer(Call):
 
     def _take_back(self) -> None:
         """The answer came, and nobody took it."""
-        request = taken_back_by(self.request, self._result)
+        request = taken_back_by(self._driver, self.request, self._result)
         if request is not None:
             with suppress(Invalid):  # the store is closed
                 self._driver.send(request)

@@ -134,6 +134,17 @@ class Consumer:
             with suppress(Error):
                 await commit_one(self._sender, request.key, request)
 
+    async def give_back_at_once(self, message: QueueMessage) -> None:
+        """One that was handed out is given back as well, since nobody will work on it."""
+        request = Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)
+        with suppress(Error):
+            await commit_one(self._sender, request.key, request)
+        message.settled()
+
+    def extended(self, message: QueueMessage, seconds: float) -> None:
+        """One that was handed out is held for ``seconds`` from now on."""
+        self._intake.extended(message, self._sender.monotonic() + seconds)
+
     def _returned(self) -> list[Reject]:
         late = self._intake.take_back()
         return [

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple, Protocol
 from postroom.client.codec import Packing
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
-from postroom.messaging.queues.requests import Attempt, QueueDefinition, QueueSettings
+from postroom.messaging.queues.requests import (
+    Attempt,
+    QueueDefinition,
+    QueueSettings,
+    SetSchedule,
+)
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
 _UNREAD: Any = object()
@@ -283,6 +288,28 @@ class QueueInfo(NamedTuple):
     created_at: Timestamp
 
 
+class QueueSchedule(NamedTuple):
+    """A periodic schedule: at each tick of ``cron`` a message is enqueued."""
+
+    name: str
+    cron: str
+    timezone: str
+    kind: str
+    payload: Any
+    headers: dict[str, Any]
+    priority: int
+    group: str
+
+
+def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
+    """A stored schedule as applications see it."""
+    payload = codec.decode(stored.payload, stored.key)
+    return QueueSchedule(
+        stored.name, stored.cron or "", stored.timezone, stored.kind, payload,
+        stored.headers or {}, stored.priority, stored.group,
+    )  # fmt: skip
+
+
 def info_of(definition: QueueDefinition) -> QueueInfo:
     """A stored definition as applications see it."""
     return QueueInfo(
@@ -295,7 +322,9 @@ __all__ = [
     "EnqueueHandle",
     "QueueInfo",
     "QueueMessage",
+    "QueueSchedule",
     "Settling",
     "info_of",
+    "schedule_of",
     "shown_id",
 ]

@@ -19,7 +19,14 @@ from postroom.client.queues import arguments as checks
 from postroom.client.queues.arguments import Id, Messages
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.consuming import Consumer, received
-from postroom.client.queues.messages import AnyMessage, QueueInfo, QueueMessage, info_of
+from postroom.client.queues.messages import (
+    AnyMessage,
+    QueueInfo,
+    QueueMessage,
+    QueueSchedule,
+    info_of,
+    schedule_of,
+)
 from postroom.client.sender import Sender
 from postroom.kv.clock import Timestamp
 from postroom.messaging.queues.requests import (
@@ -37,6 +44,7 @@ from postroom.messaging.queues.requests import (
     ReadQueueMessage,
     ReadQueues,
     ReadQueueStats,
+    ReadSchedules,
     Reject,
     ReplayMessages,
     Reschedule,
@@ -417,6 +425,11 @@ class Queue:
             checks.priority(priority), checks.group(group),
         ))  # fmt: skip
 
+    async def schedules(self) -> list[QueueSchedule]:
+        """Its periodic schedules."""
+        found: list[SetSchedule] = await self._sender.send(ReadSchedules(self.name))
+        return [schedule_of(each, self._codec) for each in found]
+
     async def unschedule(self, name: str) -> None:
         """Ends a schedule; what it has enqueued stays."""
         await self._do(SetSchedule(self.name, checks.schedule_name(name), None))
@@ -427,6 +440,11 @@ class QueuesOfDatabase:
 
     _sender: Sender
     codec: Packing
+
+    @property
+    def sender(self) -> Sender:
+        """How the store is reached: for what is built on top, as workers are."""
+        return self._sender
 
     async def create_queue(  # noqa: PLR0913 - each argument is a setting
         self,

@@ -191,6 +191,11 @@ class Sends:
     async def _batch_size(self, queue: str) -> int:
         return (await definition(self._sender, queue)).settings.batch_size
 
+    def keep_young(self) -> None:
+        """The time of the transaction begins now, if it knows nothing that could become too old."""
+        if self._is_idle() and not self._lifetime.closed:
+            self._lifetime.start_clock()
+
     @property
     def has_claimed(self) -> bool:
         """Whether it holds messages."""

@@ -11,7 +11,7 @@ from postroom.client.arguments import Due
 from postroom.client.queues import queue as asynchronous
 from postroom.client.queues import sending
 from postroom.client.queues.arguments import Id, Messages
-from postroom.client.queues.messages import AnyMessage, QueueInfo
+from postroom.client.queues.messages import AnyMessage, QueueInfo, QueueSchedule
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
 from postroom.client.queues.queue import CREDIT_DEFAULT, State, When
 from postroom.client.sender import BlockingSender
@@ -349,6 +349,10 @@ class Queue:
             name, cron=cron, payload=payload, timezone=timezone, kind=kind, headers=headers,
             priority=priority, group=group,
         ))  # fmt: skip
+
+    def schedules(self) -> list[QueueSchedule]:
+        """Its periodic schedules."""
+        return self._run(self._core.schedules())
 
     def unschedule(self, name: str) -> None:
         """Ends a schedule; what it has enqueued stays."""

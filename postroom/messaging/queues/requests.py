@@ -430,6 +430,12 @@ class QueuePage(msgspec.Struct, frozen=True, array_like=True):
     next: bytes = b""
 
 
+class ReadSchedules(Request, frozen=True, array_like=True, tag="read_schedules", gc=False):
+    """The periodic schedules of a queue: ``list[SetSchedule]``."""
+
+    queue: QueueName
+
+
 class ReadQueueStats(Request, frozen=True, array_like=True, tag="read_queue_stats", gc=False):
     """What a queue has done, and holds: ``QueueStats``."""
 
