@@ -24,7 +24,7 @@ demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1
 
 .PHONY: test
 test: check  ## Run the checks and all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(ARGS)
 
 .PHONY: test-all
 test-all: test  ## All of that, and a part of the tests on each other Python that is here (.ci/pythons)
@@ -36,7 +36,7 @@ test-all: test  ## All of that, and a part of the tests on each other Python tha
 
 .PHONY: test-part
 test-part: $(VENV)/.dev  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
-	$(BIN)/python -m pytest $(PART) $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(PART) $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev  ## Check format, lint, types and layers
@@ -67,7 +67,7 @@ crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check wh
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)
 
 .PHONY: chaos
-chaos: $(VENV)/.dev  ## Torment clusters of real processes (MINUTES=10, or SEED=n RUNS=1; SECONDS=20 of faults each)
+chaos: $(VENV)/.dev  ## Inject faults into clusters of real processes (MINUTES=10, or SEED=n RUNS=1; SECONDS=20 of faults each)
 	$(BIN)/python -m tests.cluster --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
 		--seconds $(or $(SECONDS),20) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 

@@ -7,7 +7,7 @@
 `values`              get, put, delete, increment, scan, watch, accounting
 `mail`                send, peek, reap, inboxes
 `letters`             scheduled, cancel, dead-letters
-`state`               status, remove-node
+`state`               status, remove-node, rebind-node
 `serve`               serve
 `cluster`             cluster
 `measure`             bench

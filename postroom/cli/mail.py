@@ -9,7 +9,7 @@ import typer
 
 import postroom
 from postroom.cli.options import Key, Store, on_a_store_with_values
-from postroom.cli.output import Notation, print_json, print_line
+from postroom.cli.output import Notation, json_headers, print_json, print_line
 
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 

@@ -1,10 +1,11 @@
-"""The commands about the store itself and its nodes: status, remove-node."""
+"""The commands about the store itself and its nodes: status, remove-node, rebind-node."""
 
 from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,10 +18,13 @@ from rich.table import Table
 import postroom
 from postroom.cli.options import AsJson, Store, in_options, on_a_store, quiet_grpc
 from postroom.cli.output import print_json, print_line
+from postroom.client.remote.rebinding import rebind_node as rebind
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.errors import Error
 from postroom.messaging.counters import Counters
+from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
+from postroom.server.cluster.node_keys import fingerprint_of_file
 
 MEGABYTE = 1_000_000
 GIGABYTE = 1_000_000_000
@@ -67,6 +71,52 @@ def remove_node(
         print_json({"removed": node_id, "nodes": nodes})
     else:
         print_line(f"node {node_id} is removed; the nodes are {', '.join(map(str, nodes))}")
+
+
+@on_a_store
+def rebind_node(
+    store: Store,
+    node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="The node's new certificate, PEM."),
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option("--fingerprint", metavar="HEX", help="SHA-256 of its public key, instead."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give node ID another key: that of its new certificate. For administrators.
+
+    A node that runs while its certificate's file is replaced says so itself: this is for one that
+    could not, because it was stopped or has lost its old key.
+    """
+    if store.path is not None:
+        raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
+    request = RebindNode(node_id, _fingerprint(certificate, fingerprint))
+    randomness = random.Random(random.SystemRandom().randbytes(32))
+    asyncio.run(rebind(store.addresses, request, store.tls, store.token, randomness, store.timeout))
+    if as_json:
+        print_json({"node": node_id, "fingerprint": request.fingerprint.hex()})
+    else:
+        print_line(f"node {node_id} has the key sha256:{request.fingerprint.hex()}")
+
+
+def _fingerprint(certificate: Path | None, fingerprint: str | None) -> bytes:
+    if (certificate is None) == (fingerprint is None):
+        raise typer.BadParameter("give --certificate FILE or --fingerprint HEX")
+    if certificate is not None:
+        return fingerprint_of_file(certificate)
+    try:
+        given = bytes.fromhex((fingerprint or "").removeprefix("sha256:"))
+    except ValueError:
+        given = b""
+    if len(given) != FINGERPRINT_BYTES:
+        raise typer.BadParameter(
+            f"{fingerprint!r} is no SHA-256: 64 hexadecimal digits", param_hint="--fingerprint"
+        )
+    return given
 
 
 def _check_majority(now: Survey, node_id: int) -> None:

@@ -1,4 +1,4 @@
-"""``postroom demo --nodes 3``: the tour on a cluster of this machine; ``--chaos`` torments it.
+"""``postroom demo --nodes 3``: the tour on a cluster of this machine; ``--chaos`` kills its nodes.
 
 The job and its check are those of the embedded tour, line by line: that nodes die meanwhile is the
 client's business and the cluster's, and not the application's.
@@ -76,7 +76,7 @@ async def _demonstrate(
         await claim(db, folder)
         pauses = Pauses()
         wanted = min(flights_asked, count_flights())
-        async with _tormented(console, running, db, randomness):
+        async with _with_faults(console, running, db, randomness):
             total = await replay_missing(console, db, folder, wanted, pauses.note)
         if randomness is not None:
             console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
@@ -114,7 +114,7 @@ class Pauses:
 
 
 @asynccontextmanager
-async def _tormented(
+async def _with_faults(
     console: Console,
     running: LocalCluster,
     db: postroom.aio.Database,
@@ -124,20 +124,20 @@ async def _tormented(
     if randomness is None:
         yield
         return
-    tormentor = Tormentor(console, running, db, randomness)
-    task = asyncio.create_task(tormentor.run())
+    injector = FaultInjector(console, running, db, randomness)
+    task = asyncio.create_task(injector.run())
     try:
         yield
     finally:
-        tormentor.finish()
+        injector.finish()
         await task
     console.out(
-        f"{tormentor.kills} times a node was killed, {tormentor.leaders} times the leader.",
+        f"{injector.kills} times a node was killed, {injector.leaders} times the leader.",
         highlight=False,
     )
 
 
-class Tormentor:
+class FaultInjector:
     """Kills a node every few seconds, and starts it again.
 
     Attributes:

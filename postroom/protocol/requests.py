@@ -33,7 +33,7 @@ from postroom.messaging.requests import (
     SchedulePage,
 )
 from postroom.protocol.failures import WireError
-from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RetireNode
+from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RebindNode, RetireNode
 from postroom.ranges.requests import (
     Accounting,
     Changes,
@@ -105,6 +105,7 @@ ClientRequest: TypeAlias = (
     | AwaitQuiet
     | ReadNodes
     | RetireNode
+    | RebindNode
     | DescribeNode
 )
 """What a client may ask."""
@@ -131,6 +132,7 @@ ANSWERS: Final[dict[type, Any]] = {
     AwaitQuiet: None,
     ReadNodes: Nodes,
     RetireNode: Nodes,
+    RebindNode: Nodes,
     DescribeNode: NodeStatus,
 }
 """What each request is answered with."""

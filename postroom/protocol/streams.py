@@ -46,6 +46,7 @@ TALK: Final = "talk"
 FRAMES: Final = "frames"
 HELLO: Final = "hello"
 ADMIT: Final = "admit"
+PROVE: Final = "prove"
 """What a stream is for: a client's requests, frames of consensus from another node, and the two
 questions that nodes ask each other, which are answered in ``Accepted``."""
 

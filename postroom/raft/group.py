@@ -23,18 +23,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
-from postroom.raft.inbox import Inbox
-from postroom.raft.journal import COMMAND, NOOP
+from postroom.raft.incoming import IncomingMessages
 from postroom.raft.liveness import Liveness
+from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
-from postroom.raft.messages import COMMAND_BYTES_MAX, Append, Appended, Message, PreVote
+from postroom.raft.messages import Append, Appended, Message, PreVote
 from postroom.raft.outcome import Outcome
-from postroom.raft.proposals import Command, Done, Proposals, encoded
+from postroom.raft.proposals import Command, Done, Proposals
 from postroom.raft.reach import beyond_reach
 from postroom.raft.replication import Feeding, Following, Progress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
@@ -44,11 +43,6 @@ from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import Transfer
 
 logger = logging.getLogger(__name__)
-
-_COMMAND_KIND: Final = COMMAND[0]
-_NOOP_KIND: Final = NOOP[0]
-REPLAYED_BYTES: Final = 4 * 1024 * 1024
-"""Of entries that are applied at a time when the group is opened."""
 
 
 class Group:
@@ -78,7 +72,6 @@ class Group:
         self.on_leadership: Callable[[bool, int], None] | None = None
         self.core = core
         self.proposals = Proposals()
-        self._state_machine = state_machine
         self._wake = wake
         self._transfer_to: tuple[NodeId | None] | None = None
         self._liveness = liveness
@@ -87,8 +80,11 @@ class Group:
         self._transfer = Transfer(core, self._feeding)
         self._changes = MemberChanges(core, self.proposals, self._transfer, self._feeding)
         self._following = Following(core, self._elections)
+        self._application = LogApplication(
+            core, self.proposals, state_machine, self._feeding, self._following, self._transfer
+        )
         self._receiver = SnapshotReceiver(core, self._elections, state_machine, spool)
-        self._inbox = Inbox(
+        self._incoming = IncomingMessages(
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
@@ -234,7 +230,7 @@ class Group:
     def deliver(self, sender: NodeId, message: Message) -> None:
         """A message for the next turn."""
         if self.stopped is None:
-            self._inbox.waiting.append((sender, message))
+            self._incoming.waiting.append((sender, message))
             self._wake(self)
 
     def on_silence(self, node: NodeId, now: float) -> None:
@@ -294,22 +290,17 @@ class Group:
         Each piece is written before the next one is asked for. An only voter has committed all that
         its log holds; what others have is committed as far as the log itself says so.
         """
-        core = self.core
-        known = core.journal.last_index if core.is_only_voter else core.journal.committed_index
-        while core.applied_index < known and not core.installing and self.stopped is None:
-            entries = core.journal.batch(core.applied_index + 1, REPLAYED_BYTES)
-            core.commit_index = min(entries[-1][1], known)
-            writes: WriteSet = {}
-            core.journal.begin(writes)
+        pieces = self._application.replay()
+        while self.stopped is None:
             try:
-                self._apply(writes)
+                writes = next(pieces)
+            except StopIteration:
+                return
             except Exception as error:
                 logger.critical("group %d stops", self.group_id, exc_info=error)
                 self.stop(error)
-                return
-            yield writes
-        if core.is_only_voter:
-            core.journal.drop(core.applied_index)
+            else:
+                yield writes
 
     def take_early_messages(self) -> list[tuple[NodeId, Message]]:
         """A leader's append messages, which may leave before the turn is durable.
@@ -363,7 +354,7 @@ class Group:
         """Do nothing any more, because of ``error``; what this turn staged is dropped."""
         self.stopped = self.stopped or error
         self.core.outbox = []
-        self._inbox.waiting = []
+        self._incoming.waiting = []
         self._transfer_to = None
         self._feeding.close()
         self.proposals.abandon()
@@ -381,60 +372,36 @@ class Group:
     def _turn(self, writes: WriteSet) -> None:
         core, changes = self.core, self._changes
         is_alone = core.is_sole and core.role == LEADER
-        if is_alone and not self._inbox.waiting and not changes.queued:
-            self._decide_alone(writes)
+        if is_alone and not self._incoming.waiting and not changes.queued:
+            self._application.decide_alone(writes)
             return
         if core.installing:
             self._receiver.step(writes)
-        self._inbox.work_off(writes)
-        if self._inbox.has_entries:
+        self._incoming.work_off(writes)
+        if self._incoming.has_entries:
             # Read now: what arrived may be younger than the beginning of the turn.
             self.entries_received_at = self._liveness.monotonic()
         if core.quiet and core.role == LEADER and self._has_work():
             self._feeding.wake()
         self._elections.tick()
         if core.is_sole and core.role == LEADER and not changes.queued:
-            self._decide_alone(writes)
+            self._application.decide_alone(writes)
             return
         self._follow_leadership()
         changes.append()
         if not self._transfer.is_under_way or core.role != LEADER:
-            self._append_queued()
+            self._application.append_queued()
         if core.role == LEADER:
             self._feeding.advance_commit()
-        self._apply(writes)
+        self._application.apply(writes)
         if core.role == LEADER:
             changes.finish_replacement()
             self._feeding.send()
             self._transfer.send()
-        self._truncate()
+        self._application.truncate()
 
     def _has_work(self) -> bool:
         return bool(self.proposals.queued or self._changes.queued or self._transfer_to)
-
-    def _decide_alone(self, writes: WriteSet) -> None:
-        """A group of one: append, commit, apply and truncate are one."""
-        core, proposals = self.core, self.proposals
-        if len(core.journal):
-            core.commit_index = core.journal.last_index
-            self._apply(writes)
-            core.journal.drop(core.applied_index)
-        if not proposals.queued:
-            return
-        index, term, apply = core.applied_index, core.term, self._state_machine.apply
-        replays = core.journal.replays
-        while proposals.queued:
-            command, context, done = proposals.queued[0]
-            index += 1
-            payload = b"" if context is not None and not replays else encoded(command)
-            if replays:
-                core.journal.write_only(COMMAND + payload, index, term)
-            apply(index, term, b"" if context is not None else payload, context, writes)
-            del proposals.queued[0]
-            proposals.ended.append((done, Outcome.APPLIED))
-        core.commit_index = core.applied_index = index
-        core.journal.applied(index, term)
-        core.journal.pass_over(index, term)
 
     def _follow_leadership(self) -> None:
         core = self.core
@@ -447,59 +414,11 @@ class Group:
             self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
         self.proposals.tick(core.now)
 
-    def _append_queued(self) -> None:
-        core, proposals = self.core, self.proposals
-        if core.role != LEADER:
-            proposals.refuse()
-        while proposals.queued:
-            command, context, done = proposals.queued[0]
-            payload = COMMAND + encoded(command)
-            if len(payload) > COMMAND_BYTES_MAX:
-                raise ValueError(f"a command of {len(payload)} bytes, over {COMMAND_BYTES_MAX}")
-            index = core.journal.last_index + 1
-            core.journal.add(payload, index, core.term)
-            del proposals.queued[0]
-            proposals.appended(index, core.term, context, done)
-
-    def _apply(self, writes: WriteSet) -> None:
-        core, proposals, state_machine = self.core, self.proposals, self._state_machine
-        if core.installing:
-            return
-        for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
-            context = proposals.applied(index, term)
-            if payload[0] == _COMMAND_KIND:
-                state_machine.apply(index, term, payload[1:], context, writes)
-            else:
-                state_machine.noop(index, term, writes)
-                if payload[0] > _NOOP_KIND:
-                    core.journal.members_applied(index)
-            core.applied_index = index
-            core.journal.applied(index, term)
-        if not core.is_voter and core.role == LEADER and self._has_applied_members():
-            # A leader that is no longer a member steps down once that is committed (section 6).
-            self._transfer.depart()
-            core.become_follower(core.term, None)
-
-    def _has_applied_members(self) -> bool:
-        return self.core.applied_index >= self.core.journal.members_index
-
     def _say_that_it_is_back(self) -> None:
         """A leader, quiet or not, learns at once from where this member wants to be fed."""
         core = self.core
         for peer in core.peers:
             core.send(peer.id, Appended(core.term, success=False, index=core.commit_index))
-
-    def _truncate(self) -> None:
-        """Let go of entries that nobody wants, or of which there are too many."""
-        core, log, options = self.core, self.core.journal, self.core.options
-        entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
-        keeps, factor = core.applied_index, options.log_catching_up_factor
-        if len(log) <= entries_max and log.bytes_kept <= bytes_max:
-            wanted = self._feeding.all_have() if core.role == LEADER else None
-            keeps = self._following.leader_base_index if wanted is None else wanted
-        elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
-            keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
-        log.drop(min(core.applied_index, keeps))
 
     def _resign(self) -> None:
         """A leader that has stopped says so, again and again, for its node lives.

@@ -35,11 +35,11 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, Command, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
-from postroom.ranges.tenure import Tenure
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Batcher:
         registry: the evaluators.
         cache: the applied state.
         clock: gives the timestamps of commits.
-        tenure: the lease under which commands are good; it is extended along with them.
+        lease_holder: the lease under which commands are good; it is extended along with them.
 
     Attributes:
         queue: the calls that somebody waits for; all clients have their turns.
@@ -70,7 +70,7 @@ class Batcher:
         registry: Registry,
         cache: Cache,
         clock: HybridLogicalClock,
-        tenure: Tenure,
+        lease_holder: LeaseHolder,
     ) -> None:
         self.queue = FairQueue()
         self.upkeep: deque[Call] = deque()
@@ -79,7 +79,7 @@ class Batcher:
         self._registry = registry
         self._cache = cache
         self._clock = clock
-        self._tenure = tenure
+        self._lease_holder = lease_holder
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         self._requests_max = _REQUESTS_MAX
         self._upkeep_leads = False
@@ -112,12 +112,12 @@ class Batcher:
             # Not one request is at fault but what they come to: none of it happens.
             _log.critical("a proposal was stopped", exc_info=True)
             return self._nothing([(call, None, error) for call, _, _ in results], last_commit)
-        command = Command(self._tenure.lease.sequence, ctx.staged)
+        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         if ctx.staged and command.size_bytes() > COMMAND_BYTES_MAX:
             return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
         extends = self._lease_key in ctx.staged
-        until = self._tenure.until_if_granted() if extends else 0.0
+        until = self._lease_holder.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until)
 
     def abandon(self) -> list[Call]:
@@ -234,8 +234,8 @@ class Batcher:
         ctx.begin(ctx.last_commit)
         for finish in self._registry.finishers:
             finish(ctx)
-        if self._tenure.wants_extension(self._clock.last()):
-            ctx.staged[self._lease_key] = leases.encode(self._tenure.extended())
+        if self._lease_holder.wants_extension(self._clock.last()):
+            ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
 
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.
@@ -253,7 +253,9 @@ class Batcher:
         return None
 
     def _nothing(self, results: list[Result], last_commit: int) -> Proposal:
-        return Proposal(Command(self._tenure.lease.sequence, {}), results, [], last_commit)
+        return Proposal(
+            LeasedWrites(self._lease_holder.lease.sequence, {}), results, [], last_commit
+        )
 
 
 def _too_many_steps() -> TransactionTooLarge:

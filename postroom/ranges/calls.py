@@ -2,7 +2,7 @@
 
 ::
 
-    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ Command (raw writes) ──▶ applied
+    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ LeasedWrites ──▶ applied
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NotLeaseholder(Unavailable):
         self.leader = leader
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True):
+class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
     """What a group replicates: raw writes, good only under one lease."""
 
     lease_sequence: int
@@ -86,7 +86,7 @@ class Proposal:
         rejected: it was applied under another lease, to no effect.
     """
 
-    command: Command
+    command: LeasedWrites
     results: list[Result]
     after: list[Callable[[], None]]
     last_commit: int

@@ -9,6 +9,14 @@ will never come back (Raft paper, section 5.1: what a member must not forget).
 
     AdmitNode ─▶ member ── RetireNode, or replaced at its address ─▶ retired ── ForgetNode ─▶ gone
 
+A node is also one *key*, the public key of its certificate, of which the record has the SHA-256. It
+is bound when the node is admitted. Then only the node itself, as long as it has the old key, or an
+administrator gives it another one::
+
+    none ── BindKey: what it shows ──▶ bound ── AdmitNode(next_fingerprint) ──▶ bound, next known
+    (of before, or without TLS)         ▲  ▲                                           │
+                              RebindNode┘  └────── BindKey: it shows the next one ─────┘
+
 The record says what is wanted. Making the consensus group so is the affair of the leaseholder's
 keeper (:mod:`postroom.server.keeper`), one member at a time.
 
@@ -21,15 +29,15 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Request
 
 NODES_RECORD: Final = "nodes"
+SECRET_RECORD: Final = "nodes secret"
 STORE_ID_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 32
+SECRET_BYTES: Final = 32
 ADDRESS_CHARACTERS_MAX: Final = 255
 
 
@@ -41,12 +49,20 @@ class NodeDescriptor(msgspec.Struct, frozen=True, array_like=True):
         address: where the others reach it, ``host:port``.
         store_id: what its disk knows itself by.
         retired: it is to leave the group for good.
+        fingerprint: SHA-256 of its public key; empty: none is bound to it, or there is no TLS.
+        next_fingerprint: of the key that it will change to, which counts as well.
     """
 
     node_id: int
     address: str
     store_id: bytes
     retired: bool = False
+    fingerprint: bytes = b""
+    next_fingerprint: bytes = b""
+
+    def may_show(self, fingerprint: bytes) -> bool:
+        """Whether a key is one of this node's, or none is bound to it."""
+        return not self.fingerprint or fingerprint in {self.fingerprint, self.next_fingerprint}
 
 
 class Nodes(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +84,9 @@ class Nodes(msgspec.Struct, frozen=True, array_like=True):
 # --- requests -------------------------------------------------------------------------------------
 
 StoreId = Annotated[bytes, msgspec.Meta(min_length=STORE_ID_BYTES, max_length=STORE_ID_BYTES)]
+Fingerprint = Annotated[
+    bytes, msgspec.Meta(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)
+]
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX)]
 
 
@@ -76,15 +95,21 @@ class ReadNodes(Request, frozen=True, array_like=True, tag="read_nodes", gc=Fals
 
 
 class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=False):
-    """Makes a store a node of the cluster; answers ``Admission``. Repeating it changes nothing.
+    """Makes a store a node of the cluster; answers ``Admitted``. Repeating it changes nothing.
 
     Attributes:
         node_id: which node the store is, if it has moved to another address; 0: none yet.
+        fingerprint: of the key with which it asks; empty: there is no TLS, and nothing is checked.
+        next_fingerprint: of the key that it will change to; empty: as before.
+        vouched: an administrator wants it to be a node.
     """
 
     store_id: StoreId
     address: Address
     node_id: int = 0
+    fingerprint: bytes = b""
+    next_fingerprint: bytes = b""
+    vouched: bool = False
 
 
 class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=False):
@@ -93,13 +118,38 @@ class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=Fa
     node_id: int
 
 
+class RebindNode(Request, frozen=True, array_like=True, tag="rebind_node", gc=False):
+    """Gives a node another key; answers ``Nodes``.
+
+    Attributes:
+        fingerprint: SHA-256 of the new public key.
+    """
+
+    node_id: int
+    fingerprint: Fingerprint
+
+
+class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
+    """A node has shown a key; answers ``Nodes``. For the leaseholder's node.
+
+    It is bound if the node has none, or has announced it as its next one; else nothing changes.
+
+    Attributes:
+        secret: becomes the cluster's, if it has none yet.
+    """
+
+    node_id: int
+    fingerprint: Fingerprint
+    secret: bytes = b""
+
+
 class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
     """A retired node has left the group: its descriptor goes. For the keeper."""
 
     node_id: int
 
 
-class Admission(msgspec.Struct, frozen=True, array_like=True):
+class Admitted(msgspec.Struct, frozen=True, array_like=True):
     """Answers ``AdmitNode``: who the store is from now on, and who the others are."""
 
     node_id: int
@@ -121,94 +171,31 @@ def nodes_key(range_id: int) -> bytes:
     return keys.record_key(range_id, NODES_RECORD)
 
 
-def founding_writes(range_id: int, nodes: Nodes) -> WriteSet:
+def secret_key(range_id: int) -> bytes:
+    """Where the cluster's secret is: who knows it has been given the state of the cluster."""
+    return keys.record_key(range_id, SECRET_RECORD)
+
+
+def founding_writes(range_id: int, nodes: Nodes, secret: bytes = b"") -> WriteSet:
     """What each founder stores before its replica is opened for the first time."""
-    return {nodes_key(range_id): msgspec.msgpack.encode(nodes)}
+    writes: WriteSet = {nodes_key(range_id): msgspec.msgpack.encode(nodes)}
+    if secret:
+        writes[secret_key(range_id)] = secret
+    return writes
 
 
-class NodeRecords:
-    """Evaluates the requests."""
-
-    def __init__(self, range_id: int) -> None:
-        self._key = nodes_key(range_id)
-
-    def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
-        registry.reads[ReadNodes] = self._read
-        registry.commands[AdmitNode] = self._admit
-        registry.commands[RetireNode] = self._retire
-        registry.commands[ForgetNode] = self._forget
-
-    def _read(self, view: View, _: ReadNodes) -> Nodes:
-        return _present(decode(view.get(self._key)))
-
-    def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admission:
-        nodes = _present(decode(ctx.get(self._key)))
-        known = nodes.by_store(request.store_id)
-        # Who is retired, and still in the record, may have to be found: for its vote.
-        if known is None and request.node_id:
-            raise Invalid(
-                f"node {request.node_id} has been removed for good; nothing was changed: wipe its "
-                "data folder to let it join as a new node"
-            )
-        others = [node for node in nodes.nodes if node is not known]
-        if known is None:
-            known = NodeDescriptor(nodes.next_node_id, request.address, request.store_id)
-            others = [_without_address(node, request.address) for node in others]
-        elif known.address == request.address:
-            return Admission(known.node_id, nodes)
-        moved = msgspec.structs.replace(known, address=request.address)
-        nodes = Nodes(
-            nodes.cluster_id,
-            max(nodes.next_node_id, known.node_id + 1),
-            tuple(sorted((*others, moved), key=lambda node: node.node_id)),
-        )
-        self._write(ctx, nodes)
-        return Admission(known.node_id, nodes)
-
-    def _retire(self, ctx: Evaluation, request: RetireNode) -> Nodes:
-        nodes = _present(decode(ctx.get(self._key)))
-        leaving = nodes.by_id(request.node_id)
-        if leaving is None:
-            known = ", ".join(str(node.node_id) for node in nodes.nodes)
-            raise Invalid(
-                f"there is no node {request.node_id}; nothing was changed: the nodes are {known}"
-            )
-        staying = [n for n in nodes.nodes if not n.retired and n.node_id != request.node_id]
-        if not staying:
-            raise Invalid(
-                f"node {request.node_id} is the last one; nothing was changed: a cluster needs one"
-            )
-        changed = tuple(
-            msgspec.structs.replace(node, retired=True) if node is leaving else node
-            for node in nodes.nodes
-        )
-        nodes = msgspec.structs.replace(nodes, nodes=changed)
-        self._write(ctx, nodes)
-        return nodes
-
-    def _forget(self, ctx: Evaluation, request: ForgetNode) -> Nodes:
-        nodes = _present(decode(ctx.get(self._key)))
-        staying = tuple(
-            node for node in nodes.nodes if node.node_id != request.node_id or not node.retired
-        )
-        nodes = msgspec.structs.replace(nodes, nodes=staying)
-        self._write(ctx, nodes)
-        return nodes
-
-    def _write(self, ctx: Evaluation, nodes: Nodes) -> None:
-        ctx.writes[self._key] = msgspec.msgpack.encode(nodes)
+def short(fingerprint: bytes) -> str:
+    """A fingerprint, as people compare it."""
+    return f"sha256:{fingerprint.hex()[:16]}..." if fingerprint else "no key"
 
 
-def _without_address(node: NodeDescriptor, taken: str) -> NodeDescriptor:
-    """Who had the address that a new store has now has lost its disk, and is to go."""
-    return msgspec.structs.replace(node, retired=True) if node.address == taken else node
-
-
-def _present(nodes: Nodes | None) -> Nodes:
-    if nodes is None:
-        raise Invalid("this store is not part of a cluster; nothing was changed")
-    return nodes
+def wrong_key(node: NodeDescriptor, fingerprint: bytes) -> str:
+    """What is said of who shows another key than the node that it wants to be."""
+    return (
+        f"node {node.node_id} has the key {short(node.fingerprint)}, not {short(fingerprint)}; "
+        "nothing was done: give it back its old key, or, if this is its new one, run 'postroom "
+        f"rebind-node {node.node_id}' as administrator"
+    )
 
 
 # --- what a node says of itself -------------------------------------------------------------------
@@ -275,18 +262,22 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 __all__: list[Any] = [
-    "Admission",
     "AdmitNode",
+    "Admitted",
+    "BindKey",
     "ForgetNode",
     "NodeDescriptor",
-    "NodeRecords",
     "NodeStatus",
     "Nodes",
     "PeerStatus",
     "ReadNodes",
+    "RebindNode",
     "RetireNode",
     "ServiceStatus",
     "decode",
     "founding_writes",
     "nodes_key",
+    "secret_key",
+    "short",
+    "wrong_key",
 ]  # fmt: skip

@@ -16,14 +16,14 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Engine, WriteSet
 from postroom.raft.snapshot import Snapshot
-from postroom.ranges.calls import Command, Proposal
+from postroom.ranges.calls import LeasedWrites, Proposal
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.snapshot import install, is_chunk, open_snapshot
-from postroom.ranges.tenure import Tenure
 
 APPLIED_RECORD: Final = "applied"
 
-decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_command = msgspec.msgpack.Decoder(LeasedWrites).decode
 
 
 class Owner(Protocol):
@@ -44,7 +44,7 @@ class RangeState:
         stored: the node's engine.
         cache: of the applied state; emptied when that changes without its knowledge.
         registry: whom to tell what is applied.
-        tenure: the lease that is applied.
+        lease_holder: the lease that is applied.
         owner: the replica.
     """
 
@@ -54,14 +54,14 @@ class RangeState:
         stored: Engine,
         cache: Cache,
         registry: Registry,
-        tenure: Tenure,
+        lease_holder: LeaseHolder,
         owner: Owner,
     ) -> None:
         self._range_id = range_id
         self._stored = stored
         self._cache = cache
         self._observers = registry.observers
-        self._tenure = tenure
+        self._lease_holder = lease_holder
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._applied = self._stored_index()
@@ -86,7 +86,7 @@ class RangeState:
         decided = mine.command if mine is not None else decode_command(command)
         if mine is None:
             self._cache.clear()
-        if decided.lease_sequence == self._tenure.lease.sequence:
+        if decided.lease_sequence == self._lease_holder.lease.sequence:
             staged.update(decided.writes)
             if self._observers.keys() & decided.writes.keys():
                 self._observe(decided.writes)

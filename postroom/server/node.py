@@ -50,7 +50,8 @@ from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.locks import LockTable
-from postroom.ranges.nodes import NodeRecords, NodeStatus, nodes_key
+from postroom.ranges.node_records import NodeRecords
+from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry

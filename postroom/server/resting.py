@@ -6,7 +6,7 @@ falls due by itself. So a store rests only while nothing is due, and is woken wh
     opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin
        └───── something due ────────┴─ an entry of an outbox is due ──▶
 
-(:mod:`postroom.ranges.tenure` says why reading without a lease of its own is safe.)
+(:mod:`postroom.ranges.lease_holder` says why reading without a lease of its own is safe.)
 """
 
 from __future__ import annotations

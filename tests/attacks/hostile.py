@@ -178,9 +178,9 @@ class Target:
         replica = self.store.node.replica
         assert not replica._queue
         assert not replica._upkeep
-        assert not replica._long_reads
-        assert not replica._without_lease
-        assert not replica._blocked
+        assert not replica._reads.long
+        assert not replica._reads.without_lease
+        assert not replica._reads.blocked
         assert not any(replica.waiting_for.values())
         admission = self.sessions.admission
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)

@@ -19,9 +19,9 @@ from postroom.cli.application import app
 from postroom.kv.folder import OWNER_FILE
 
 COMMANDS = {
-    "demo", "serve", "cluster", "status", "remove-node", "get", "put", "delete", "increment",
-    "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled", "cancel",
-    "dead-letters", "worker", "bench",
+    "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
+    "increment", "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled",
+    "cancel", "dead-letters", "worker", "bench",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ import postroom
 from postroom.cli import serve
 from postroom.cli.application import app
 from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.server.cluster.node_keys import fingerprint_of_file
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
 from tests.kv.on_disk import INSTALLED
@@ -106,6 +107,9 @@ USAGE = [
     (("get", "k", "--connect", "::1:7400", "--insecure"), "[::1]:7400"),
     (("remove-node", "1", "--path", "x"), "give --connect"),
     (("remove-node", "0", "--connect", NOBODY, "--insecure"), "equal to 1"),
+    (("rebind-node", "1", "--path", "x"), "give --connect"),
+    (("rebind-node", "1", "--connect", NOBODY, "--insecure"), "--certificate FILE or --fing"),
+    (("rebind-node", "1", "--fingerprint", "12", "--connect", NOBODY, "--insecure"), "no SHA-256"),
     (("cluster", "--nodes", "0"), "equal to 1"),
     ((*SERVE, "--join", ""), "give at least one HOST:PORT"),
     ((*SERVE, "--join", "::1:7400"), "[::1]:7400"),
@@ -141,7 +145,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_secure_cluster(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     tokens = tmp_path / "tokens"
-    tokens.write_text("secret\n")
+    tokens.write_text("secret\nadmin boss\n")
     there = Authority(tmp_path, "other")
     with cluster(tmp_path, 0) as processes:
         host = processes.place.address(1).rpartition(":")[0]
@@ -157,6 +161,15 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
         )  # fmt: skip
         assert invoke("put", "k", "v", *known, token="secret").exit_code == 0
         assert invoke("get", "k", *known, "--token", "secret").stdout == "v\n"
+        its_own = ("rebind-node", "1", "--certificate", str(node.certificate), *known)
+        assert failed_with(invoke(*its_own, token="secret"), 1, "role", "admin")
+        told = invoke(*its_own, token="boss").stdout
+        key = fingerprint_of_file(node.certificate).hex()
+        assert told == f"node 1 has the key sha256:{key}\n"
+        other = ("rebind-node", "9", "--fingerprint", f"sha256:{key}", *known)
+        assert failed_with(invoke(*other, token="boss"), 1, "there is no node 9")
+        missing = ("rebind-node", "1", "--certificate", str(tmp_path / "none"), *known)
+        assert failed_with(invoke(*missing, token="boss"), 1, "cannot read")
         for command in (("get", "k"), ("status",)):
             assert failed_with(invoke(*command, *known), 1, "asks for a token", "--token")
             assert failed_with(invoke(*command, *known, token="wrong"), 1, "not known here")

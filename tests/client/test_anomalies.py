@@ -7,7 +7,7 @@ script                               kept by
 ==================================== ==============================================================
 anomaly_dirty_write                  ``Transaction._writes``: writes gather in the client, and leave
                                      in one ``CommitTransaction``; one raw write set a proposal
-anomaly_dirty_read                   the same; ``Replica._read`` asks only what is applied, which
+anomaly_dirty_read                   the same; ``LocalReads.read`` asks only what is applied, which
                                      ``View.in_flight`` keeps apart
 anomaly_lost_update                  ``ranges.transactions._check_reads``, keys
 anomaly_fuzzy_read                   ``Transaction._read_timestamp`` goes along with every read

@@ -72,7 +72,14 @@ def in_transaction(call: Callable[[postroom.Transaction], Any]) -> Callable[...,
 
 # --- types
 
-WRONG_BYTES = [bytearray(b"a"), "a", None, memoryview(b"a"), 1, [b"a"]]
+WRONG_BYTES = [
+    bytearray(b"a"),
+    "a",
+    None,
+    pytest.param(memoryview(b"a"), id="memoryview"),
+    1,
+    [b"a"],
+]
 
 KEYED: dict[str, Callable[[postroom.Database, Any], Any]] = {
     "get": lambda db, key: db.get(key),

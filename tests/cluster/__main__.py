@@ -1,6 +1,6 @@
 """Chaos for as long as you like: ``python -m tests.cluster --seed 7 --runs 20``.
 
-Each seed is a cluster of its own, tormented for a while and then judged. What a failed run did, and
+Each seed is a cluster of its own, disturbed for a while and then judged. What a failed run did, and
 what its nodes wrote, is printed, with the command that makes the same choice of faults again.
 """
 

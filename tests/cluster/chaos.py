@@ -29,10 +29,10 @@ from postroom.kv import keys
 from postroom.kv.opening import open_engine
 from postroom.kv.sorted_map import SortedMap
 from tests.cluster.disks import small_disks_work
+from tests.cluster.fault_injector import FaultInjector
 from tests.cluster.harness import NodeProcess, cluster
 from tests.cluster.places import Namespaces, namespaces_work
 from tests.cluster.strikes import Strike, draw, possible_kinds
-from tests.cluster.tormentor import Tormentor
 from tests.cluster.witness import WitnessedSender, connect
 from tests.sim import checkers
 from tests.sim.cluster import replica_rules
@@ -152,11 +152,11 @@ class Chaos:
             for number in range(workload.clients):
                 await self._begin_client(index, number)
         observer = asyncio.create_task(self._observe())
-        tormentor = Tormentor(self._cluster, self)
-        self.log = tormentor.told
+        injector = FaultInjector(self._cluster, self)
+        self.log = injector.told
         try:
-            await tormentor.run(self.strikes)
-            tormentor.note("calm")
+            await injector.run(self.strikes)
+            injector.note("calm")
             await self._calm()
             await self._reckon()
         finally:
@@ -166,9 +166,9 @@ class Chaos:
                 await _end(task, database)
             await self._database.close()
         await asyncio.sleep(QUIET_SECONDS)  # nobody asks: followers hear of the last entry
-        tormentor.note("everybody has ended")
-        self.report.faults = tormentor.seen
-        tormentor.verdict()
+        injector.note("everybody has ended")
+        self.report.faults = injector.seen
+        injector.verdict()
 
     # --- clients
 
@@ -199,7 +199,7 @@ class Chaos:
             await self._begin_client(*place)
         return True
 
-    # --- what the tormentor must know
+    # --- what the injector must know
 
     def leader(self) -> NodeProcess | None:
         """Who leads, as far as is known."""

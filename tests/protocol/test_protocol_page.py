@@ -24,7 +24,7 @@ from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
 from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
-from tests.remote.puppets import Asked
+from tests.remote.scripted_nodes import Asked
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 PLACE: Final = re.compile(r"(<!-- written by: .* -->\n```\n)(.*?)(```\n)", re.DOTALL)

@@ -32,93 +32,93 @@ from postroom.raft.messages import (
 )
 from postroom.raft.options import RaftOptions
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
 OPTIONS = RaftOptions(log_entries_max=3, log_catching_up_factor=1, quiet_after_seconds=0.1)
 
 # States.
 
 
-def fresh() -> Puppets:
-    return Puppets(options=OPTIONS)
+def fresh() -> ScriptedPeers:
+    return ScriptedPeers(options=OPTIONS)
 
 
-def following() -> Puppets:
-    puppets = fresh()
+def following() -> ScriptedPeers:
+    peers = fresh()
     entries = [(1, NOOP_PAYLOAD), (1, command(b"a")), (2, command(b"b"))]
-    puppets.turn((2, puppets.append(2, (0, 0), *entries, commit=2)))
-    return puppets
+    peers.turn((2, peers.append(2, (0, 0), *entries, commit=2)))
+    return peers
 
 
-def quiet() -> Puppets:
-    puppets = following()
-    puppets.turn((2, Append(2, 3, 2, 3, 0, (), quiet=True)))
-    assert puppets.group.is_quiet
-    return puppets
+def quiet() -> ScriptedPeers:
+    peers = following()
+    peers.turn((2, Append(2, 3, 2, 3, 0, (), quiet=True)))
+    assert peers.group.is_quiet
+    return peers
 
 
-def campaigning() -> Puppets:
-    puppets = following()
-    puppets.wait(1.1)
-    puppets.turn((2, PreVoted(3, True)))
-    return puppets
+def campaigning() -> ScriptedPeers:
+    peers = following()
+    peers.wait(1.1)
+    peers.turn((2, PreVoted(3, True)))
+    return peers
 
 
-def leading() -> Puppets:
+def leading() -> ScriptedPeers:
     """With a member that gets a snapshot, and a learner."""
-    puppets = fresh()
-    puppets.lead()
-    puppets.acknowledge(2)
-    puppets.group.change_members(AddLearner(4), puppets.outcomes.append)
+    peers = fresh()
+    peers.lead()
+    peers.acknowledge(2)
+    peers.group.change_members(AddLearner(4), peers.outcomes.append)
     for _ in range(6):
-        puppets.propose(b"x")
-        puppets.turn()
-        puppets.acknowledge(2)
-    puppets.turn((3, Appended(1, False, 0)))
-    assert puppets.group.progress()[3].snapshot_under_way
-    return puppets
+        peers.propose(b"x")
+        peers.turn()
+        peers.acknowledge(2)
+    peers.turn((3, Appended(1, False, 0)))
+    assert peers.group.progress()[3].snapshot_under_way
+    return peers
 
 
-def handing_over() -> Puppets:
-    puppets = leading()
-    puppets.propose(b"waits")
-    puppets.group.transfer_leadership(2)
-    puppets.turn()
-    return puppets
+def handing_over() -> ScriptedPeers:
+    peers = leading()
+    peers.propose(b"waits")
+    peers.group.transfer_leadership(2)
+    peers.turn()
+    return peers
 
 
-def leading_quietly() -> Puppets:
-    puppets = fresh()
-    puppets.lead()
+def leading_quietly() -> ScriptedPeers:
+    peers = fresh()
+    peers.lead()
     for _ in range(4):
-        puppets.now += 0.1
-        puppets.turn(*[(node, Appended(1, True, 1, quiet=True)) for node in (2, 3)])
-    assert puppets.group.is_quiet
-    return puppets
+        peers.now += 0.1
+        peers.turn(*[(node, Appended(1, True, 1, quiet=True)) for node in (2, 3)])
+    assert peers.group.is_quiet
+    return peers
 
 
-def receiving() -> Puppets:
-    puppets = following()
-    puppets.turn((2, chunk(0)))
-    return puppets
+def receiving() -> ScriptedPeers:
+    peers = following()
+    peers.turn((2, chunk(0)))
+    return peers
 
 
-def installing() -> Puppets:
-    puppets = following()
-    puppets.turn((2, chunk(0, final=True)))
-    assert puppets.group.is_installing
-    return puppets
+def installing() -> ScriptedPeers:
+    peers = following()
+    peers.turn((2, chunk(0, final=True)))
+    assert peers.group.is_installing
+    return peers
 
 
-def alone() -> Puppets:
-    puppets = Puppets((1,), options=OPTIONS)
-    puppets.propose(b"x")
-    puppets.turn()
-    return puppets
+def alone() -> ScriptedPeers:
+    peers = ScriptedPeers((1,), options=OPTIONS)
+    peers.propose(b"x")
+    peers.turn()
+    return peers
 
 
-def outside() -> Puppets:
-    return Puppets((), options=OPTIONS)
+def outside() -> ScriptedPeers:
+    return ScriptedPeers((), options=OPTIONS)
 
 
 STATES = [
@@ -183,78 +183,80 @@ unhurried = settings(
 )
 
 
-def durable(puppets: Puppets) -> dict[bytes, bytes]:
-    return dict(puppets.engine.iterate(b"", b"\xff"))
+def durable(peers: ScriptedPeers) -> dict[bytes, bytes]:
+    return dict(peers.engine.iterate(b"", b"\xff"))
 
 
 @pytest.mark.parametrize("state", STATES)
 @unhurried
 @given(st.binary(max_size=80))
-def test_bytes_that_are_no_frame_change_nothing(state: Callable[[], Puppets], frame: bytes) -> None:
-    puppets = state()
-    while puppets.group.is_installing:
-        puppets.turn()
+def test_bytes_that_are_no_frame_change_nothing(
+    state: Callable[[], ScriptedPeers], frame: bytes
+) -> None:
+    peers = state()
+    while peers.group.is_installing:
+        peers.turn()
     blamed: list = []
-    puppets.consensus._on_malformed = blamed.append
-    before = durable(puppets)
-    puppets.inbound.append((2, frame))
-    assert puppets.consensus.stage() == {}
-    puppets.consensus.release()
-    assert (blamed, durable(puppets)) == ([2], before)
-    assert puppets.group.stopped is None
+    peers.consensus._on_malformed = blamed.append
+    before = durable(peers)
+    peers.inbound.append((2, frame))
+    assert peers.consensus.stage() == {}
+    peers.consensus.release()
+    assert (blamed, durable(peers)) == ([2], before)
+    assert peers.group.stopped is None
 
 
 @pytest.mark.parametrize("state", STATES)
 @unhurried
 @given(said, st.data())
 def test_damaged_frames_do_no_harm(
-    state: Callable[[], Puppets], talk: list[tuple[int, Message]], data: st.DataObject
+    state: Callable[[], ScriptedPeers], talk: list[tuple[int, Message]], data: st.DataObject
 ) -> None:
-    puppets = state()
+    peers = state()
     frame = bytearray(encode_frame([(GROUP_ID, message) for _, message in talk], 1234))
     for _ in range(data.draw(st.integers(1, 3))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(frame)))
     blamed: list = []
-    puppets.consensus._on_malformed = blamed.append
-    before = durable(puppets)
-    puppets.inbound.append((2, bytes(frame[:cut] if data.draw(flag) else frame)))
-    writes = puppets.consensus.stage()
+    peers.consensus._on_malformed = blamed.append
+    before = durable(peers)
+    peers.inbound.append((2, bytes(frame[:cut] if data.draw(flag) else frame)))
+    writes = peers.consensus.stage()
     if blamed and state is not installing:
         assert writes == {}
-        assert durable(puppets) == before
+        assert durable(peers) == before
     # A state that says of itself what its sender did not is found out once it is there.
-    assert puppets.group.stopped is None or isinstance(puppets.group.stopped, StoreCorrupted)
+    assert peers.group.stopped is None or isinstance(peers.group.stopped, StoreCorrupted)
 
 
 @pytest.mark.parametrize("state", STATES)
 @unhurried
 @given(said, st.lists(st.sampled_from([0.0, 0.01, 0.2, 1.1]), min_size=8, max_size=8))
 def test_well_formed_nonsense_stops_no_member(
-    state: Callable[[], Puppets], talk: list[tuple[int, Message]], waits: list[float]
+    state: Callable[[], ScriptedPeers], talk: list[tuple[int, Message]], waits: list[float]
 ) -> None:
-    puppets = state()
+    peers = state()
     for (sender, message), wait in zip(talk, waits, strict=False):
-        puppets.now += wait
-        puppets.propose(b"p")
-        puppets.turn((sender, message))
-        assert puppets.group.stopped is None
+        peers.now += wait
+        peers.propose(b"p")
+        peers.turn((sender, message))
+        assert peers.group.stopped is None
     for _ in range(6):
-        puppets.wait(0.3)
-    assert puppets.group.stopped is None
+        peers.wait(0.3)
+    assert peers.group.stopped is None
 
 
 @pytest.mark.parametrize("state", STATES)
 @unhurried
 @given(said)
 def test_what_nonsense_left_behind_can_be_opened_again(
-    state: Callable[[], Puppets], talk: list[tuple[int, Message]]
+    state: Callable[[], ScriptedPeers], talk: list[tuple[int, Message]]
 ) -> None:
-    puppets = state()
+    peers = state()
     for sender, message in talk:
-        puppets.turn((sender, message))
-    engine = puppets.engine
+        peers.turn((sender, message))
+    engine = peers.engine
     engine.disk.crash()
-    again = Puppets(engine=type(engine)(engine.disk), options=OPTIONS)
+    again = ScriptedPeers(engine=type(engine)(engine.disk), options=OPTIONS)
     again.wait(1.1)
     assert again.group.stopped is None

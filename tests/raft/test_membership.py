@@ -20,7 +20,7 @@ from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster, Member
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
 def change(cluster: Cluster, *changes: Change) -> None:
@@ -76,167 +76,165 @@ def test_members_survive_a_restart_and_truncation() -> None:
 
 def test_one_change_at_a_time() -> None:
     """Section 6 of the paper; dissertation, section 4.1: a majority of old and new must overlap."""
-    puppets = Puppets((1, 2, 3))
-    puppets.lead()
+    peers = ScriptedPeers((1, 2, 3))
+    peers.lead()
     told: list[Outcome] = []
-    puppets.group.change_members(AddLearner(4), told.append)
-    puppets.turn()
+    peers.group.change_members(AddLearner(4), told.append)
+    peers.turn()
     assert told == [Outcome.SUPERSEDED], "before an entry of its own term is committed"
-    puppets.acknowledge(2)
-    puppets.group.change_members(AddLearner(4), told.append)
-    puppets.group.change_members(AddLearner(5), told.append)
-    puppets.turn()
+    peers.acknowledge(2)
+    peers.group.change_members(AddLearner(4), told.append)
+    peers.group.change_members(AddLearner(5), told.append)
+    peers.turn()
     assert told == [Outcome.SUPERSEDED] * 2, "while another one is under way"
-    puppets.acknowledge(2)
+    peers.acknowledge(2)
     assert told[2:] == [Outcome.APPLIED], "two of three voters"
-    puppets.group.change_members(Promote(4), told.append)
-    puppets.turn()
-    puppets.acknowledge(2)
+    peers.group.change_members(Promote(4), told.append)
+    peers.turn()
+    peers.acknowledge(2)
     assert told[3:] == [], "two of four are no majority"
-    puppets.acknowledge(3)
+    peers.acknowledge(3)
     assert told[3:] == [Outcome.APPLIED]
 
 
 def test_a_follower_does_not_change_members() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     told: list[Outcome] = []
-    puppets.group.change_members(Remove(3), told.append)
-    puppets.turn()
+    peers.group.change_members(Remove(3), told.append)
+    peers.turn()
     assert told == [Outcome.SUPERSEDED]
 
 
 def test_members_count_as_soon_as_they_are_in_the_log_and_go_with_the_entry() -> None:
     """Section 6: "a server always uses the latest configuration in its log"."""
-    puppets = Puppets()
-    puppets.turn(
-        (2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04")))
-    )
-    assert puppets.group.members == (1, 2, 3, 4)
-    assert puppets.core.voter_sets == [{1, 2, 3, 4}]
-    puppets.turn((3, puppets.append(2, (1, 1), (2, NOOP_PAYLOAD))))
-    assert puppets.group.members == (1, 2, 3)
-    assert puppets.core.voter_sets == [{1, 2, 3}]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04"))))
+    assert peers.group.members == (1, 2, 3, 4)
+    assert peers.core.voter_sets == [{1, 2, 3, 4}]
+    peers.turn((3, peers.append(2, (1, 1), (2, NOOP_PAYLOAD))))
+    assert peers.group.members == (1, 2, 3)
+    assert peers.core.voter_sets == [{1, 2, 3}]
 
 
 def test_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
     """Section 6: "the leader steps down ... once it has committed"."""
-    puppets = Puppets()
-    puppets.lead()
-    puppets.acknowledge(2)
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.acknowledge(2)
     told: list[Outcome] = []
-    puppets.group.change_members(Remove(1), told.append)
-    puppets.turn()
-    puppets.acknowledge(2)
-    assert puppets.group.is_leader
-    said = puppets.acknowledge(3)
+    peers.group.change_members(Remove(1), told.append)
+    peers.turn()
+    peers.acknowledge(2)
+    assert peers.group.is_leader
+    said = peers.acknowledge(3)
     assert told == [Outcome.APPLIED]
-    assert not puppets.group.is_leader
+    assert not peers.group.is_leader
     assert (2, TimeoutNow(1)) in said, "another one takes over at once"
-    assert puppets.wait(5.0) == []
+    assert peers.wait(5.0) == []
 
 
 def test_a_node_that_is_no_member_does_not_campaign() -> None:
-    puppets = Puppets((2, 3), MemoryEngine())
-    assert puppets.wait(10.0) == []
+    peers = ScriptedPeers((2, 3), MemoryEngine())
+    assert peers.wait(10.0) == []
 
 
 # Learners.
 
 
-def with_learner(*, options: RaftOptions | None = None) -> Puppets:
+def with_learner(*, options: RaftOptions | None = None) -> ScriptedPeers:
     """Member 1 leads voters 1 and 2, and learner 3; all is committed."""
-    puppets = Puppets((1, 2), options=options)
-    puppets.lead()
-    puppets.acknowledge(2)
-    puppets.group.change_members(AddLearner(3), puppets.outcomes.append)
-    puppets.turn()
-    puppets.acknowledge(2)
-    assert puppets.outcomes.pop() is Outcome.APPLIED
-    assert (puppets.group.members, puppets.group.learners) == ((1, 2), (3,))
-    return puppets
+    peers = ScriptedPeers((1, 2), options=options)
+    peers.lead()
+    peers.acknowledge(2)
+    peers.group.change_members(AddLearner(3), peers.outcomes.append)
+    peers.turn()
+    peers.acknowledge(2)
+    assert peers.outcomes.pop() is Outcome.APPLIED
+    assert (peers.group.members, peers.group.learners) == ((1, 2), (3,))
+    return peers
 
 
 def test_a_learner_is_fed_and_not_counted() -> None:
     """Dissertation, section 4.2.1: "not yet counted towards majorities"."""
-    puppets = with_learner()
-    puppets.acknowledge(3)
-    puppets.propose(b"x")
-    sent = [(to, what.entries) for to, what in puppets.turn() if isinstance(what, Append)]
+    peers = with_learner()
+    peers.acknowledge(3)
+    peers.propose(b"x")
+    sent = [(to, what.entries) for to, what in peers.turn() if isinstance(what, Append)]
     assert [to for to, entries in sent if entries] == [2, 3]
-    puppets.acknowledge(3)
-    assert puppets.outcomes == [], "a learner's copy commits nothing"
-    puppets.acknowledge(2)
-    assert puppets.outcomes == [Outcome.APPLIED]
+    peers.acknowledge(3)
+    assert peers.outcomes == [], "a learner's copy commits nothing"
+    peers.acknowledge(2)
+    assert peers.outcomes == [Outcome.APPLIED]
 
 
 def test_a_learner_is_not_asked_for_votes_and_its_vote_is_not_counted() -> None:
-    puppets = with_learner()
-    asked = puppets.wait(1.2) + puppets.wait(1.2)
-    assert not puppets.group.is_leader
+    peers = with_learner()
+    asked = peers.wait(1.2) + peers.wait(1.2)
+    assert not peers.group.is_leader
     assert {to for to, what in asked if type(what).__name__ == "PreVote"} == {2}
-    puppets.core.journal.begin({})
-    puppets.core.become_candidate()
-    puppets.turn((3, Voted(puppets.group.term, True)))
-    assert not puppets.group.is_leader
+    peers.core.journal.begin({})
+    peers.core.become_candidate()
+    peers.turn((3, Voted(peers.group.term, True)))
+    assert not peers.group.is_leader
 
 
 def test_a_learner_does_not_keep_a_leader_that_hears_no_majority() -> None:
-    puppets = with_learner()
+    peers = with_learner()
     for _ in range(12):
-        puppets.now += 0.1
-        puppets.acknowledge(3)
-    assert not puppets.group.is_leader
+        peers.now += 0.1
+        peers.acknowledge(3)
+    assert not peers.group.is_leader
 
 
 def test_a_learner_does_not_campaign() -> None:
-    puppets = Puppets((2, 3), MemoryEngine())
+    peers = ScriptedPeers((2, 3), MemoryEngine())
     members = b"\x03\x92\x92\x02\x03\x91\x01"
-    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, members), commit=2)))
-    assert puppets.group.learners == (1,)
-    assert puppets.wait(10.0) == []
-    assert puppets.ask(2, TimeoutNow(1)) == []
+    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, members), commit=2)))
+    assert peers.group.learners == (1,)
+    assert peers.wait(10.0) == []
+    assert peers.ask(2, TimeoutNow(1)) == []
 
 
 def test_a_learner_answers_a_candidate_that_knows_of_its_promotion() -> None:
     """Else a group whose leader dies right after a promotion may be stuck for ever."""
-    puppets = Puppets((2, 3), MemoryEngine())
-    assert puppets.ask(2, Vote(4, 9, 3)) == [Voted(4, True)]
+    peers = ScriptedPeers((2, 3), MemoryEngine())
+    assert peers.ask(2, Vote(4, 9, 3)) == [Voted(4, True)]
 
 
 def test_a_group_of_one_with_a_learner_commits_alone() -> None:
-    puppets = Puppets((1,))
-    puppets.group.change_members(AddLearner(2), puppets.outcomes.append)
-    puppets.turn()
-    puppets.propose(b"x")
-    puppets.turn()
-    assert puppets.outcomes == [Outcome.APPLIED] * 2
-    puppets.wait(20.0)
-    assert puppets.group.is_leader
-    puppets.group.change_members(Remove(2), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.core.is_sole
+    peers = ScriptedPeers((1,))
+    peers.group.change_members(AddLearner(2), peers.outcomes.append)
+    peers.turn()
+    peers.propose(b"x")
+    peers.turn()
+    assert peers.outcomes == [Outcome.APPLIED] * 2
+    peers.wait(20.0)
+    assert peers.group.is_leader
+    peers.group.change_members(Remove(2), peers.outcomes.append)
+    peers.turn()
+    assert peers.core.is_sole
 
 
 def test_a_group_of_one_with_a_learner_restarts_alone() -> None:
-    puppets = Puppets((1,))
-    puppets.group.change_members(AddLearner(2), puppets.outcomes.append)
-    puppets.turn()
-    puppets.engine.disk.crash(puppets.consensus._random)
-    again = Puppets((1,), MemoryEngine(puppets.engine.disk))
+    peers = ScriptedPeers((1,))
+    peers.group.change_members(AddLearner(2), peers.outcomes.append)
+    peers.turn()
+    peers.engine.disk.crash(peers.consensus._random)
+    again = ScriptedPeers((1,), MemoryEngine(peers.engine.disk))
     assert (again.group.is_leader, again.group.learners) == (True, (2,))
 
 
 def test_a_promoted_learner_keeps_its_progress() -> None:
     """pysyncobj begins a new peer at the end of the log, having nothing."""
-    puppets = with_learner()
-    puppets.acknowledge(3)
-    before = puppets.group.progress()[3].match_index
-    puppets.group.change_members(Promote(3), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.group.members == (1, 2, 3)
-    assert puppets.group.progress()[3].match_index == before == puppets.group.last_index - 1
-    puppets.acknowledge(3)
-    assert puppets.outcomes == [Outcome.APPLIED], "and counts for its own promotion"
+    peers = with_learner()
+    peers.acknowledge(3)
+    before = peers.group.progress()[3].match_index
+    peers.group.change_members(Promote(3), peers.outcomes.append)
+    peers.turn()
+    assert peers.group.members == (1, 2, 3)
+    assert peers.group.progress()[3].match_index == before == peers.group.last_index - 1
+    peers.acknowledge(3)
+    assert peers.outcomes == [Outcome.APPLIED], "and counts for its own promotion"
 
 
 def test_a_learner_far_behind_holds_nobody_up_and_gets_a_snapshot() -> None:
@@ -313,16 +311,16 @@ def test_changes(before: Members, change: Change, after: Members | None) -> None
 
 def test_a_member_says_that_it_is_back() -> None:
     """The leader learns from where it wants to be fed, without waiting for a time-out."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), commit=1)))
-    puppets.engine.disk.crash(puppets.consensus._random)
-    puppets.engine = MemoryEngine(puppets.engine.disk)
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), commit=1)))
+    peers.engine.disk.crash(peers.consensus._random)
+    peers.engine = MemoryEngine(peers.engine.disk)
     said: list = []
-    again = Puppets.__new__(Puppets)
+    again = ScriptedPeers.__new__(ScriptedPeers)
     again.send = lambda to, frame: said.append(to)  # type: ignore[method-assign]
-    Puppets.__init__(again, engine=puppets.engine)
+    ScriptedPeers.__init__(again, engine=peers.engine)
     assert said == [2, 3]
-    leader = Puppets()
+    leader = ScriptedPeers()
     term = leader.lead()
     for _ in range(3):
         leader.propose(b"x")

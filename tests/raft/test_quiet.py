@@ -12,7 +12,7 @@ from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
 def quiet_cluster(size: int = 3, seed: int = 1) -> tuple[Cluster, Member]:
@@ -28,27 +28,27 @@ def all_are_quiet(cluster: Cluster) -> Callable[[], bool]:
     return lambda: all(each.group.is_quiet for each in cluster.members.values())
 
 
-def quiet_leader() -> Puppets:
+def quiet_leader() -> ScriptedPeers:
     """Member 1 leads; everybody has everything and is quiet."""
-    puppets = Puppets()
-    term = puppets.lead()
+    peers = ScriptedPeers()
+    term = peers.lead()
     for node in (2, 3):
-        puppets.acknowledge(node)
+        peers.acknowledge(node)
     for _ in range(12):
-        puppets.now += 0.1
-        last = puppets.group.last_index
-        puppets.turn(*[(node, Appended(term, True, last, quiet=True)) for node in (2, 3)])
-    assert puppets.group.is_quiet
-    return puppets
+        peers.now += 0.1
+        last = peers.group.last_index
+        peers.turn(*[(node, Appended(term, True, last, quiet=True)) for node in (2, 3)])
+    assert peers.group.is_quiet
+    return peers
 
 
-def quiet_follower() -> Puppets:
-    puppets = Puppets()
+def quiet_follower() -> ScriptedPeers:
+    peers = ScriptedPeers()
     entry = (1, NOOP_PAYLOAD)
-    puppets.turn((2, puppets.append(1, (0, 0), entry, commit=1)))
-    assert puppets.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1, True)]
-    assert puppets.group.is_quiet
-    return puppets
+    peers.turn((2, peers.append(1, (0, 0), entry, commit=1)))
+    assert peers.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1, True)]
+    assert peers.group.is_quiet
+    return peers
 
 
 def test_an_idle_group_goes_quiet_and_stays_led() -> None:
@@ -64,91 +64,91 @@ def test_an_idle_group_goes_quiet_and_stays_led() -> None:
 
 
 def test_a_group_is_not_quiet_while_somebody_lacks_something() -> None:
-    puppets = Puppets()
-    term = puppets.lead()
-    puppets.acknowledge(2)
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.acknowledge(2)
     for _ in range(30):
-        puppets.now += 0.1
-        puppets.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, False, 0)))
-    assert not puppets.group.is_quiet
+        peers.now += 0.1
+        peers.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, False, 0)))
+    assert not peers.group.is_quiet
 
 
 def test_a_leader_waits_until_all_say_that_they_are_quiet() -> None:
-    puppets = Puppets()
-    term = puppets.lead()
+    peers = ScriptedPeers()
+    term = peers.lead()
     for node in (2, 3):
-        puppets.acknowledge(node)
+        peers.acknowledge(node)
     said: list = []
     for _ in range(30):
-        puppets.now += 0.1
-        said = puppets.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, True, 1)))
-    assert not puppets.group.is_quiet
+        peers.now += 0.1
+        said = peers.turn((2, Appended(term, True, 1, quiet=True)), (3, Appended(term, True, 1)))
+    assert not peers.group.is_quiet
     assert [what.quiet for _, what in said if isinstance(what, Append)] == [True, True]
 
 
 def test_a_follower_that_lacks_something_does_not_fall_quiet() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     entries = [(1, NOOP_PAYLOAD), (1, b"\0x")]
-    puppets.turn((2, puppets.append(1, (0, 0), *entries, commit=1)))
-    assert puppets.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1)]
-    assert puppets.ask(2, Append(1, 2, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 2)]
-    assert puppets.ask(2, Append(1, 3, 1, 3, 0, (), quiet=True)) == [Appended(1, False, 2)]
-    assert not puppets.group.is_quiet
+    peers.turn((2, peers.append(1, (0, 0), *entries, commit=1)))
+    assert peers.ask(2, Append(1, 1, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 1)]
+    assert peers.ask(2, Append(1, 2, 1, 1, 0, (), quiet=True)) == [Appended(1, True, 2)]
+    assert peers.ask(2, Append(1, 3, 1, 3, 0, (), quiet=True)) == [Appended(1, False, 2)]
+    assert not peers.group.is_quiet
 
 
 def test_any_other_append_wakes_a_follower() -> None:
-    puppets = quiet_follower()
-    puppets.turn((2, puppets.append(1, (1, 1), commit=1)))
-    assert not puppets.group.is_quiet
-    assert puppets.group.deadline() is not None
+    peers = quiet_follower()
+    peers.turn((2, peers.append(1, (1, 1), commit=1)))
+    assert not peers.group.is_quiet
+    assert peers.group.deadline() is not None
 
 
 def test_a_proposal_wakes_the_leader_and_it_the_others() -> None:
-    puppets = quiet_leader()
-    puppets.propose(b"x")
-    sent = [what for _, what in puppets.turn() if isinstance(what, Append)]
+    peers = quiet_leader()
+    peers.propose(b"x")
+    sent = [what for _, what in peers.turn() if isinstance(what, Append)]
     assert [(len(what.entries), what.quiet) for what in sent] == [(1, False)] * 2
-    assert not puppets.group.is_quiet
+    assert not peers.group.is_quiet
 
 
 def test_a_request_for_votes_wakes_the_leader() -> None:
     for asking in (PreVote(9, 0, 0), Vote(9, 0, 0), Appended(1, False, 0), Appended(0, True, 0)):
-        puppets = quiet_leader()
-        sent = [to for to, what in puppets.turn((3, asking)) if isinstance(what, Append)]
+        peers = quiet_leader()
+        sent = [to for to, what in peers.turn((3, asking)) if isinstance(what, Append)]
         assert sorted(sent) == [2, 3]
-        assert puppets.group.is_leader
+        assert peers.group.is_leader
 
 
 def test_a_stranger_wakes_nobody() -> None:
-    for puppets in (quiet_leader(), quiet_follower()):
-        puppets.turn((9, PreVote(9, 0, 0)), (9, Vote(9, 0, 0)), (9, Appended(0, False, 0)))
-        assert puppets.group.is_quiet
+    for peers in (quiet_leader(), quiet_follower()):
+        peers.turn((9, PreVote(9, 0, 0)), (9, Vote(9, 0, 0)), (9, Appended(0, False, 0)))
+        assert peers.group.is_quiet
 
 
 def test_a_quiet_follower_does_not_vote_while_its_leaders_node_is_heard() -> None:
-    puppets = quiet_follower()
+    peers = quiet_follower()
     for _ in range(20):
-        puppets.now += 0.1
-        puppets.inbound.append((2, b"\x93\x01\x00\x90"))
-        puppets.turn()
-    assert puppets.group.is_quiet
-    assert puppets.ask(3, Vote(9, 9, 9)) == []
-    assert puppets.group.term == 1
+        peers.now += 0.1
+        peers.inbound.append((2, b"\x93\x01\x00\x90"))
+        peers.turn()
+    assert peers.group.is_quiet
+    assert peers.ask(3, Vote(9, 9, 9)) == []
+    assert peers.group.term == 1
 
 
 def test_a_leader_that_asks_for_votes_does_not_lead() -> None:
     """It was started again so quickly that nobody noticed."""
-    puppets = quiet_follower()
-    assert puppets.ask(2, PreVote(2, 1, 1)) == [PreVoted(2, True)]
-    assert not puppets.group.is_quiet
-    assert puppets.group.leader is None
+    peers = quiet_follower()
+    assert peers.ask(2, PreVote(2, 1, 1)) == [PreVoted(2, True)]
+    assert not peers.group.is_quiet
+    assert peers.group.leader is None
 
 
 def test_a_late_straw_poll_of_the_leader_unseats_nobody() -> None:
     """From before it led: a leader never asks for a later term than its own."""
-    puppets = quiet_follower()
-    assert puppets.ask(2, PreVote(1, 1, 1)) == [PreVoted(1, False)]
-    assert puppets.group.leader == 2
+    peers = quiet_follower()
+    assert peers.ask(2, PreVote(1, 1, 1)) == [PreVoted(1, False)]
+    assert peers.group.leader == 2
 
 
 def test_a_quiet_group_whose_leader_dies_elects_another_in_time() -> None:
@@ -280,11 +280,11 @@ def test_a_leader_that_stops_in_the_turn_that_wakes_it_is_missed(lost_share: flo
 
 
 def test_a_stopped_member_keeps_nothing_that_it_is_sent() -> None:
-    puppets = quiet_follower()
-    puppets.group.stop(RuntimeError("broken"))
-    puppets.turn((2, puppets.append(1, (1, 1))))
-    assert puppets.group._inbox.waiting == []
-    assert puppets.group.deadline() is None
+    peers = quiet_follower()
+    peers.group.stop(RuntimeError("broken"))
+    peers.turn((2, peers.append(1, (1, 1))))
+    assert peers.group._incoming.waiting == []
+    assert peers.group.deadline() is None
 
 
 def test_a_bad_network_never_deadlocks_a_group_that_comes_and_goes() -> None:

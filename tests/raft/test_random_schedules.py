@@ -20,7 +20,7 @@ ACTIONS = 60
 
 
 class Schedule:
-    """A cluster, and somebody who torments it."""
+    """A cluster, and somebody who disturbs it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

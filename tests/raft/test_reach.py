@@ -23,7 +23,7 @@ from postroom.raft.messages import (
 from postroom.raft.outcome import Outcome
 from postroom.raft.reach import INDEX_JUMP_MAX, TERM_JUMP_MAX, beyond_reach
 from tests.raft.cluster import GROUP_ID
-from tests.raft.puppet import Puppets
+from tests.raft.scripted import ScriptedPeers
 
 LAST = 2**63 - 1
 
@@ -64,27 +64,27 @@ def test_what_nobody_can_have_reached_is_dropped(
     message: Message, leads: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One vote in the last of all terms stopped a cluster for good."""
-    puppets = Puppets()
+    peers = ScriptedPeers()
     if leads:
-        puppets.lead()
-    term, blamed = puppets.group.term, []
-    puppets.consensus._on_malformed = blamed.append
-    before = dict(puppets.engine.iterate(b"", b"\xff"))
+        peers.lead()
+    term, blamed = peers.group.term, []
+    peers.consensus._on_malformed = blamed.append
+    before = dict(peers.engine.iterate(b"", b"\xff"))
     for _ in range(100):
-        puppets.inbound.append((2, encode_frame([(GROUP_ID, message)])))
-        puppets.consensus.stage()
-        puppets.consensus.release()
+        peers.inbound.append((2, encode_frame([(GROUP_ID, message)])))
+        peers.consensus.stage()
+        peers.consensus.release()
     assert blamed == [2] * 100
-    assert puppets.group.term == term
-    assert dict(puppets.engine.iterate(b"", b"\xff")) == before
+    assert peers.group.term == term
+    assert dict(peers.engine.iterate(b"", b"\xff")) == before
     assert len(caplog.records) == 1
     # It goes on: it is elected, or leads still.
     if not leads:
-        puppets.lead()
-    puppets.propose(b"x")
-    puppets.turn()
-    puppets.acknowledge(2)
-    assert puppets.outcomes == [Outcome.APPLIED]
+        peers.lead()
+    peers.propose(b"x")
+    peers.turn()
+    peers.acknowledge(2)
+    assert peers.outcomes == [Outcome.APPLIED]
 
 
 def test_what_can_be_reached_is_let_in() -> None:
@@ -99,22 +99,22 @@ def test_an_entry_that_a_follower_was_not_sent_is_not_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A forged answer made the leader acknowledge while both followers stood still."""
-    puppets = Puppets()
-    puppets.lead()
-    puppets.acknowledge(2)
-    commit = puppets.group.core.commit_index
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.acknowledge(2)
+    commit = peers.group.core.commit_index
     # The flow of messages to member 3 stands still: it has answered nothing, and is probed.
     for number in range(5):
-        puppets.propose(b"%d" % number)
-    puppets.turn()
-    last = puppets.group.last_index
+        peers.propose(b"%d" % number)
+    peers.turn()
+    last = peers.group.last_index
     assert last == commit + 5
     for _ in range(100):
-        puppets.turn((3, Appended(puppets.group.term, True, last)))
-    assert puppets.group.core.commit_index == commit
-    assert puppets.outcomes == []
+        peers.turn((3, Appended(peers.group.term, True, last)))
+    assert peers.group.core.commit_index == commit
+    assert peers.outcomes == []
     assert [each.getMessage() for each in caplog.records] == [
         f"dropped what node 3 says, that it has entry {last}: it was sent no such entry"
     ]
-    puppets.acknowledge(2)
-    assert puppets.outcomes == [Outcome.APPLIED] * 5
+    peers.acknowledge(2)
+    assert peers.outcomes == [Outcome.APPLIED] * 5

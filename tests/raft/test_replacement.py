@@ -13,109 +13,109 @@ from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster, Member
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 JOINT_MEMBERS = Members((1, 2, 4), (), (1, 2, 3))
 
 
-def with_learner(*, caught_up: bool = True) -> Puppets:
+def with_learner(*, caught_up: bool = True) -> ScriptedPeers:
     """Member 1 leads voters 1, 2 and 3, and learner 4; all is committed."""
-    puppets = Puppets()
-    puppets.lead()
-    puppets.acknowledge(2)
-    puppets.group.change_members(AddLearner(4), puppets.outcomes.append)
-    puppets.turn()
-    puppets.acknowledge(2)
-    assert puppets.outcomes.pop() is Outcome.APPLIED
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.acknowledge(2)
+    peers.group.change_members(AddLearner(4), peers.outcomes.append)
+    peers.turn()
+    peers.acknowledge(2)
+    assert peers.outcomes.pop() is Outcome.APPLIED
     if caught_up:
-        puppets.acknowledge(4)
-    puppets.acknowledge(3)
-    return puppets
+        peers.acknowledge(4)
+    peers.acknowledge(3)
+    return peers
 
 
-def replacing() -> Puppets:
+def replacing() -> ScriptedPeers:
     """The joint members are in the log of member 1, who leads."""
-    puppets = with_learner()
-    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.group.is_joint
-    assert puppets.group.members == (1, 2, 4, 3), "everybody who counts"
-    return puppets
+    peers = with_learner()
+    peers.group.change_members(Replace(3, 4), peers.outcomes.append)
+    peers.turn()
+    assert peers.group.is_joint
+    assert peers.group.members == (1, 2, 4, 3), "everybody who counts"
+    return peers
 
 
 @pytest.mark.parametrize("alone", [3, 4])
 def test_what_is_decided_needs_a_majority_before_and_one_after(alone: int) -> None:
-    puppets = replacing()
-    puppets.acknowledge(alone)
-    assert puppets.outcomes == [], "a majority of one set of voters only"
-    puppets.acknowledge(7 - alone)
-    assert puppets.outcomes == [Outcome.APPLIED], "1 and 3 of the former, 1 and 4 of the new ones"
+    peers = replacing()
+    peers.acknowledge(alone)
+    assert peers.outcomes == [], "a majority of one set of voters only"
+    peers.acknowledge(7 - alone)
+    assert peers.outcomes == [Outcome.APPLIED], "1 and 3 of the former, 1 and 4 of the new ones"
 
 
 def test_one_that_is_of_both_sets_is_enough_for_both() -> None:
-    puppets = replacing()
-    puppets.acknowledge(2)
-    assert puppets.outcomes == [Outcome.APPLIED]
+    peers = replacing()
+    peers.acknowledge(2)
+    assert peers.outcomes == [Outcome.APPLIED]
 
 
 def test_the_leader_ends_it_by_itself() -> None:
-    puppets = replacing()
-    said = puppets.acknowledge(2)
+    peers = replacing()
+    said = peers.acknowledge(2)
     payloads = [
         payload for _, each in said if isinstance(each, Append) for _, payload in each.entries
     ]
     assert membership_payload(Members((1, 2, 4))) in payloads
-    assert puppets.group.members == (1, 2, 4)
-    assert not puppets.group.is_joint
-    index = puppets.group.last_index
-    puppets.acknowledge(3)
-    assert puppets.group.applied_index < index, "who has left is not counted"
-    puppets.acknowledge(4)
-    assert puppets.group.applied_index == index
+    assert peers.group.members == (1, 2, 4)
+    assert not peers.group.is_joint
+    index = peers.group.last_index
+    peers.acknowledge(3)
+    assert peers.group.applied_index < index, "who has left is not counted"
+    peers.acknowledge(4)
+    assert peers.group.applied_index == index
 
 
 def test_no_other_change_meanwhile() -> None:
-    puppets = with_learner()
-    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
-    puppets.group.change_members(AddLearner(5), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.outcomes == [Outcome.SUPERSEDED]
+    peers = with_learner()
+    peers.group.change_members(Replace(3, 4), peers.outcomes.append)
+    peers.group.change_members(AddLearner(5), peers.outcomes.append)
+    peers.turn()
+    assert peers.outcomes == [Outcome.SUPERSEDED]
 
 
 def test_a_candidate_needs_both_majorities() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     joint = membership_payload(JOINT_MEMBERS)
-    puppets.turn((2, puppets.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, joint), commit=1)))
-    asked = {to for to, what in puppets.wait(2.0) if isinstance(what, PreVote)}
+    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, joint), commit=1)))
+    asked = {to for to, what in peers.wait(2.0) if isinstance(what, PreVote)}
     assert asked == {2, 3, 4}
-    puppets.turn((4, PreVoted(2, granted=True)))
-    assert puppets.group.term == 1, "one of the new voters, none of the former"
-    said = puppets.turn((3, PreVoted(2, granted=True)))
+    peers.turn((4, PreVoted(2, granted=True)))
+    assert peers.group.term == 1, "one of the new voters, none of the former"
+    said = peers.turn((3, PreVoted(2, granted=True)))
     assert {to for to, what in said if isinstance(what, Vote)} == {2, 3, 4}
-    puppets.turn((3, Voted(2, granted=True)))
-    assert not puppets.group.is_leader
-    puppets.turn((4, Voted(2, granted=True)))
-    assert puppets.group.is_leader
+    peers.turn((3, Voted(2, granted=True)))
+    assert not peers.group.is_leader
+    peers.turn((4, Voted(2, granted=True)))
+    assert peers.group.is_leader
 
 
 def test_a_leader_that_hears_one_majority_only_steps_down() -> None:
-    puppets = replacing()
+    peers = replacing()
     for _ in range(20):
-        puppets.now += 0.1
-        puppets.acknowledge(4)
-    assert not puppets.group.is_leader
+        peers.now += 0.1
+        peers.acknowledge(4)
+    assert not peers.group.is_leader
 
 
 def test_joint_members_outlast_a_restart_and_the_end_of_their_entry() -> None:
     engine = MemoryEngine()
-    puppets = Puppets(engine=engine)
+    peers = ScriptedPeers(engine=engine)
     joint = membership_payload(JOINT_MEMBERS)
     entries = [(1, NOOP_PAYLOAD), (1, joint), *[(1, NOOP_PAYLOAD)] * 3]
-    puppets.turn((2, puppets.append(1, (0, 0), *entries, commit=5)))
-    puppets.turn((2, Append(1, 5, 1, 5, 5, ())))
-    assert puppets.journal.base_index >= 2, "the entry is not kept any more"
-    engine.disk.crash(puppets.consensus._random)
-    again = Puppets(engine=MemoryEngine(engine.disk))
+    peers.turn((2, peers.append(1, (0, 0), *entries, commit=5)))
+    peers.turn((2, Append(1, 5, 1, 5, 5, ())))
+    assert peers.journal.base_index >= 2, "the entry is not kept any more"
+    engine.disk.crash(peers.consensus._random)
+    again = ScriptedPeers(engine=MemoryEngine(engine.disk))
     assert again.core.members == JOINT_MEMBERS
     assert again.core.voter_sets == [{1, 2, 4}, {1, 2, 3}]
 
@@ -134,21 +134,21 @@ def test_a_program_that_does_not_know_joint_members_refuses_their_entry() -> Non
 def test_beside_a_member_that_cannot_read_it_nobody_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    puppets = with_learner()
+    peers = with_learner()
     encoded = messages.encode_frame
 
     def of_an_earlier_version(*said: object) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encoded(*said))[:3])  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tests.raft.puppet.encode_frame", of_an_earlier_version)
-    puppets.acknowledge(2)
+    monkeypatch.setattr("tests.raft.scripted.encode_frame", of_an_earlier_version)
+    peers.acknowledge(2)
     monkeypatch.undo()
-    assert not puppets.group.may_replace
-    puppets.group.change_members(Replace(3, 4), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.outcomes == [Outcome.SUPERSEDED]
-    puppets.acknowledge(2)
-    assert puppets.group.may_replace, "it was upgraded"
+    assert not peers.group.may_replace
+    peers.group.change_members(Replace(3, 4), peers.outcomes.append)
+    peers.turn()
+    assert peers.outcomes == [Outcome.SUPERSEDED]
+    peers.acknowledge(2)
+    assert peers.group.may_replace, "it was upgraded"
 
 
 # In a cluster.

@@ -7,124 +7,124 @@ from postroom.raft.messages import Append, Appended
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
 A, B, C = (1, command(b"a")), (1, command(b"b")), (1, command(b"c"))
 
 
 def test_a_follower_without_the_previous_entry_refuses() -> None:
     """Figure 2: "Reply false if log doesn't contain an entry at prevLogIndex"."""
-    puppets = Puppets()
-    assert puppets.ask(2, puppets.append(1, (5, 1), A)) == [Appended(1, False, 0)]
-    assert puppets.log() == []
+    peers = ScriptedPeers()
+    assert peers.ask(2, peers.append(1, (5, 1), A)) == [Appended(1, False, 0)]
+    assert peers.log() == []
 
 
 def test_a_conflicting_entry_is_removed_with_all_that_follow() -> None:
     """Figure 2: "delete the existing entry and all that follow it"."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
-    assert puppets.ask(3, puppets.append(2, (1, 1), (2, b"\0z"))) == [Appended(2, True, 2)]
-    assert puppets.log() == [(1, 1), (2, 2)]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, C)))
+    assert peers.ask(3, peers.append(2, (1, 1), (2, b"\0z"))) == [Appended(2, True, 2)]
+    assert peers.log() == [(1, 1), (2, 2)]
 
 
 def test_a_repeated_append_truncates_nothing() -> None:
     """Figure 2 removes only what conflicts; pysyncobj cuts after prevLogIdx on every append."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
-    assert puppets.ask(2, puppets.append(1, (0, 0), A)) == [Appended(1, True, 1)]
-    assert puppets.log() == [(1, 1), (2, 1), (3, 1)]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, C)))
+    assert peers.ask(2, peers.append(1, (0, 0), A)) == [Appended(1, True, 1)]
+    assert peers.log() == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_a_delayed_heartbeat_truncates_nothing() -> None:
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, C, commit=2)))
-    assert puppets.ask(2, puppets.append(1, (1, 1))) == [Appended(1, True, 2)]
-    assert puppets.ask(2, puppets.append(1, (2, 1))) == [Appended(1, True, 2)]
-    assert puppets.log() == [(1, 1), (2, 1), (3, 1)]
-    assert puppets.group.applied_index == 2
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, C, commit=2)))
+    assert peers.ask(2, peers.append(1, (1, 1))) == [Appended(1, True, 2)]
+    assert peers.ask(2, peers.append(1, (2, 1))) == [Appended(1, True, 2)]
+    assert peers.log() == [(1, 1), (2, 1), (3, 1)]
+    assert peers.group.applied_index == 2
 
 
 def test_a_follower_commits_no_further_than_the_message_agrees() -> None:
     """Figure 2: "min(leaderCommit, index of last new entry)"; pysyncobj: of the last entry."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, C)))
-    assert puppets.ask(3, puppets.append(2, (1, 1), commit=3)) == [Appended(2, True, 1)]
-    assert puppets.group.applied_index == 1
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, C)))
+    assert peers.ask(3, peers.append(2, (1, 1), commit=3)) == [Appended(2, True, 1)]
+    assert peers.group.applied_index == 1
 
 
 def test_committed_entries_are_never_cut() -> None:
     """Section 5.4.3; an append from before them is answered with what is committed."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, commit=2)))
-    odd = puppets.append(2, (0, 0), (2, b"\0odd"), (2, b"\0odd"), (2, b"\0new"))
-    assert puppets.ask(3, odd) == [Appended(2, True, 3)]
-    assert puppets.log() == [(1, 1), (2, 1), (3, 2)]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, commit=2)))
+    odd = peers.append(2, (0, 0), (2, b"\0odd"), (2, b"\0odd"), (2, b"\0new"))
+    assert peers.ask(3, odd) == [Appended(2, True, 3)]
+    assert peers.log() == [(1, 1), (2, 1), (3, 2)]
 
 
 def test_a_refusal_skips_the_whole_conflicting_term() -> None:
     """Section 5.3: one refusal "for each term"; pysyncobj needs one for each entry."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(2, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
-    assert puppets.ask(3, puppets.append(4, (4, 3))) == [Appended(4, False, 1)]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(2, (0, 0), A, (2, b"\0p"), (2, b"\0q"), (2, b"\0r"))))
+    assert peers.ask(3, peers.append(4, (4, 3))) == [Appended(4, False, 1)]
 
 
 def test_a_leader_appends_an_entry_of_its_own_first() -> None:
     """Section 8: "each leader commit a blank no-op entry into the log at the start of its term"."""
-    puppets = Puppets()
-    term = puppets.lead()
-    assert puppets.log() == [(1, term)]
+    peers = ScriptedPeers()
+    term = peers.lead()
+    assert peers.log() == [(1, term)]
 
 
 def test_a_leader_sends_what_it_was_given_and_commits_by_majority() -> None:
     """Section 5.3: "A log entry is committed once ... replicated it on a majority"."""
-    puppets = Puppets((1, 2, 3, 4, 5))
-    assert puppets.lead() == 1
-    puppets.acknowledge(2)
-    assert puppets.group.applied_index == 0
-    puppets.acknowledge(3)
-    assert puppets.group.applied_index == 1
-    puppets.propose(b"x")
-    sent = [(to, what.entries) for to, what in puppets.turn() if isinstance(what, Append)]
+    peers = ScriptedPeers((1, 2, 3, 4, 5))
+    assert peers.lead() == 1
+    peers.acknowledge(2)
+    assert peers.group.applied_index == 0
+    peers.acknowledge(3)
+    assert peers.group.applied_index == 1
+    peers.propose(b"x")
+    sent = [(to, what.entries) for to, what in peers.turn() if isinstance(what, Append)]
     assert sent == [(2, ((1, b"\0x"),)), (3, ((1, b"\0x"),))]
-    puppets.turn((2, Appended(1, True, 2)))
-    assert puppets.outcomes == []
-    puppets.acknowledge(4)
-    assert puppets.outcomes == [Outcome.APPLIED]
+    peers.turn((2, Appended(1, True, 2)))
+    assert peers.outcomes == []
+    peers.acknowledge(4)
+    assert peers.outcomes == [Outcome.APPLIED]
 
 
 def test_an_answer_of_an_earlier_term_is_not_counted() -> None:
     """pysyncobj's next_node_idx has no term, and counts for entries that were replaced since."""
-    puppets = Puppets()
-    old = puppets.lead()
-    puppets.propose(b"x")
-    puppets.turn()
-    puppets.turn((3, puppets.append(old + 1, (0, 0), (old + 1, NOOP_PAYLOAD))))
-    puppets.now += 1.2
-    new = puppets.lead()
+    peers = ScriptedPeers()
+    old = peers.lead()
+    peers.propose(b"x")
+    peers.turn()
+    peers.turn((3, peers.append(old + 1, (0, 0), (old + 1, NOOP_PAYLOAD))))
+    peers.now += 1.2
+    new = peers.lead()
     assert new > old
-    puppets.turn((2, Appended(old, True, 2)))
-    assert puppets.group.core.commit_index == 0
-    puppets.turn((2, Appended(new, True, 2)))
-    assert puppets.group.core.commit_index == 2
+    peers.turn((2, Appended(old, True, 2)))
+    assert peers.group.core.commit_index == 0
+    peers.turn((2, Appended(new, True, 2)))
+    assert peers.group.core.commit_index == 2
 
 
 def test_answers_of_strangers_are_not_counted() -> None:
-    puppets = Puppets()
-    term = puppets.lead()
-    puppets.turn((9, Appended(term, True, 1)))
-    assert puppets.group.core.commit_index == 0
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.turn((9, Appended(term, True, 1)))
+    assert peers.group.core.commit_index == 0
 
 
 def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
     """Section 5.4.2 and figure 8."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B)))
-    term = puppets.lead()
-    assert puppets.log() == [(1, 1), (2, 1), (3, term)]
-    puppets.turn((2, Appended(term, True, 2)), (3, Appended(term, True, 2)))
-    assert puppets.group.core.commit_index == 0
-    puppets.turn((2, Appended(term, True, 3)))
-    assert puppets.group.core.commit_index == 3
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B)))
+    term = peers.lead()
+    assert peers.log() == [(1, 1), (2, 1), (3, term)]
+    peers.turn((2, Appended(term, True, 2)), (3, Appended(term, True, 2)))
+    assert peers.group.core.commit_index == 0
+    peers.turn((2, Appended(term, True, 3)))
+    assert peers.group.core.commit_index == 3
 
 
 def test_the_leader_brings_a_follower_to_its_own_log() -> None:
@@ -148,47 +148,47 @@ def test_the_leader_brings_a_follower_to_its_own_log() -> None:
 
 def test_acknowledgements_under_way_do_not_send_entries_again() -> None:
     """pysyncobj moves nextIndex back at each success, and repeats what is under way."""
-    puppets = Puppets()
-    term = puppets.lead()
-    puppets.acknowledge(2)
-    puppets.propose(b"x")
-    puppets.turn()
-    puppets.propose(b"y")
-    puppets.turn()
-    sent = puppets.turn((2, Appended(term, True, 2)))
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.acknowledge(2)
+    peers.propose(b"x")
+    peers.turn()
+    peers.propose(b"y")
+    peers.turn()
+    sent = peers.turn((2, Appended(term, True, 2)))
     assert [what for to, what in sent if to == 2] == []
 
 
 def test_a_lost_append_is_sent_again() -> None:
     """Section 5.3: "the leader retries AppendEntries RPCs indefinitely"."""
-    puppets = Puppets()
-    term = puppets.lead()
-    puppets.acknowledge(2)
-    puppets.propose(b"x")
-    puppets.turn()
-    heartbeat = next(what for to, what in puppets.wait(0.11) if to == 2)
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.acknowledge(2)
+    peers.propose(b"x")
+    peers.turn()
+    heartbeat = next(what for to, what in peers.wait(0.11) if to == 2)
     assert heartbeat == Append(term, 2, term, 1, 0, ())
-    again = puppets.turn((2, Appended(term, False, 1)))
+    again = peers.turn((2, Appended(term, False, 1)))
     assert [what.entries for to, what in again if to == 2] == [((term, b"\0x"),)]  # type: ignore[union-attr]
 
 
 def test_a_late_refusal_takes_back_nothing() -> None:
-    puppets = Puppets()
-    term = puppets.lead()
-    puppets.acknowledge(2)
-    puppets.turn((2, Appended(term, False, 0)))
-    peer = puppets.core.peer(2)
-    assert (puppets.core.match_index[peer], puppets.core.next_index[peer]) == (1, 2)
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.acknowledge(2)
+    peers.turn((2, Appended(term, False, 0)))
+    peer = peers.core.peer(2)
+    assert (peers.core.match_index[peer], peers.core.next_index[peer]) == (1, 2)
 
 
 def test_messages_are_no_larger_than_allowed_and_not_too_many() -> None:
     options = RaftOptions(append_bytes_max=10, append_messages_in_flight_max=2)
-    puppets = Puppets(options=options)
-    puppets.lead()
-    puppets.acknowledge(2)
+    peers = ScriptedPeers(options=options)
+    peers.lead()
+    peers.acknowledge(2)
     for _ in range(10):
-        puppets.propose(b"12345678")
-    sent = [what for to, what in puppets.turn() if to == 2 and isinstance(what, Append)]
+        peers.propose(b"12345678")
+    sent = [what for to, what in peers.turn() if to == 2 and isinstance(what, Append)]
     assert [len(what.entries) for what in sent] == [1, 1]
 
 
@@ -201,22 +201,22 @@ def test_entries_that_every_member_has_are_dropped() -> None:
 
 
 def test_entries_are_kept_for_a_member_that_is_briefly_behind() -> None:
-    puppets = Puppets()
-    term = puppets.lead()
+    peers = ScriptedPeers()
+    term = peers.lead()
     for text in (b"x", b"y"):
-        puppets.propose(text)
-    puppets.acknowledge(2)
-    puppets.turn((3, Appended(term, True, 1)))
-    assert puppets.journal.base_index == 1
-    assert len(puppets.journal) == 2
+        peers.propose(text)
+    peers.acknowledge(2)
+    peers.turn((3, Appended(term, True, 1)))
+    assert peers.journal.base_index == 1
+    assert len(peers.journal) == 2
 
 
 def test_a_restarted_member_applies_nothing_twice() -> None:
     """pysyncobj applies the whole log again; here the applied index is written with the state."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(1, (0, 0), A, B, C, commit=2)))
-    puppets.engine.disk.crash(puppets.consensus._random)
-    again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, B, C, commit=2)))
+    peers.engine.disk.crash(peers.consensus._random)
+    again = ScriptedPeers(engine=MemoryEngine(peers.engine.disk))
     assert (again.log(), again.group.applied_index) == ([(1, 1), (2, 1), (3, 1)], 2)
     again.turn((2, again.append(1, (3, 1), commit=3)))
     assert again.machine.applied_now == [3]
@@ -238,32 +238,32 @@ def test_all_members_lose_power_at_once() -> None:
 
 def test_bytes_under_way_to_a_slow_peer_are_bounded_and_cost_the_others_nothing() -> None:
     options = RaftOptions(append_bytes_max=10, append_bytes_in_flight_max=35)
-    puppets = Puppets(options=options)
-    term = puppets.lead()
-    puppets.acknowledge(2)
-    puppets.acknowledge(3)
+    peers = ScriptedPeers(options=options)
+    term = peers.lead()
+    peers.acknowledge(2)
+    peers.acknowledge(3)
     sent: list = []
     for number in range(1, 20):
-        puppets.propose(b"123456789")
-        sent += puppets.turn()
-        puppets.turn((2, Appended(term, True, puppets.group.last_index)))
-        assert len(puppets.outcomes) == number, "the others are not waited for"
+        peers.propose(b"123456789")
+        sent += peers.turn()
+        peers.turn((2, Appended(term, True, peers.group.last_index)))
+        assert len(peers.outcomes) == number, "the others are not waited for"
     to_three = [what for to, what in sent if to == 3 and isinstance(what, Append)]
     assert [len(what.entries) for what in to_three] == [1, 1, 1, 1]
     # Each answer makes room for more.
-    more = puppets.turn((3, Appended(term, True, 3)))
+    more = peers.turn((3, Appended(term, True, 3)))
     assert [what.prev_index for to, what in more if to == 3 and isinstance(what, Append)] == [5, 6]
 
 
 def test_an_entry_larger_than_all_limits_goes_alone() -> None:
-    puppets = Puppets(options=RaftOptions(append_bytes_max=10, append_bytes_in_flight_max=20))
-    puppets.lead()
-    puppets.acknowledge(2)
+    peers = ScriptedPeers(options=RaftOptions(append_bytes_max=10, append_bytes_in_flight_max=20))
+    peers.lead()
+    peers.acknowledge(2)
     for text in (b"small", b"large" * 100, b"small"):
-        puppets.propose(text)
-    sent = [what for to, what in puppets.turn() if to == 2 and isinstance(what, Append)]
+        peers.propose(text)
+    sent = [what for to, what in peers.turn() if to == 2 and isinstance(what, Append)]
     assert [len(what.entries) for what in sent] == [1, 1]
-    said = puppets.turn((2, Appended(puppets.group.term, True, 3)))
+    said = peers.turn((2, Appended(peers.group.term, True, 3)))
     rest = [what for to, what in said if to == 2 and isinstance(what, Append)]
     assert [len(what.entries) for what in rest] == [1]
 
@@ -284,9 +284,9 @@ def test_a_member_that_is_away_for_a_moment_needs_no_snapshot() -> None:
 
 def test_entries_older_than_what_is_committed_are_refused() -> None:
     """Terms rise along a log (section 5.4.1). Who sends such has lost its log."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0), (3, NOOP_PAYLOAD), (3, b"\0x"), commit=2)))
-    odd = puppets.append(3, (1, 0), (0, b"\0odd"), (1, b"\0odd"))
-    assert puppets.ask(3, odd) == [Appended(3, False, 2)]
-    assert puppets.group.stopped is None
-    assert puppets.log()[-1] == (2, 3)
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0), (3, NOOP_PAYLOAD), (3, b"\0x"), commit=2)))
+    odd = peers.append(3, (1, 0), (0, b"\0odd"), (1, b"\0odd"))
+    assert peers.ask(3, odd) == [Appended(3, False, 2)]
+    assert peers.group.stopped is None
+    assert peers.log()[-1] == (2, 3)

@@ -25,7 +25,7 @@ from postroom.raft.messages import (
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, Cluster, Member
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
 SPOOL = raft_log_prefix(GROUP_ID) + b"s"
 OPTIONS = RaftOptions(log_entries_max=5, log_catching_up_factor=1)
@@ -37,21 +37,21 @@ def chunk(ordinal: int, *, final: bool = False, transfer: int = 1, index: int = 
     return Chunk(3, transfer, index, 2, Members((1, 2, 3)), ordinal, data, final)
 
 
-def install(puppets: Puppets) -> list:
+def install(peers: ScriptedPeers) -> list:
     """Turns until the snapshot is in place; what was said meanwhile."""
     said: list = []
-    while puppets.group.is_installing:
-        said += puppets.turn()
+    while peers.group.is_installing:
+        said += peers.turn()
     return said
 
 
-def restarted(puppets: Puppets, *, power: bool = True) -> Puppets:
-    puppets.engine.disk.crash(puppets.consensus._random if power else None)
-    return Puppets(engine=MemoryEngine(puppets.engine.disk))
+def restarted(peers: ScriptedPeers, *, power: bool = True) -> ScriptedPeers:
+    peers.engine.disk.crash(peers.consensus._random if power else None)
+    return ScriptedPeers(engine=MemoryEngine(peers.engine.disk))
 
 
-def spooled(puppets: Puppets) -> int:
-    return len(list(puppets.engine.iterate(SPOOL, SPOOL + b"\xff" * 5)))
+def spooled(peers: ScriptedPeers) -> int:
+    return len(list(peers.engine.iterate(SPOOL, SPOOL + b"\xff" * 5)))
 
 
 def behind(cluster: Cluster, commands: int = 30) -> Member:
@@ -94,131 +94,131 @@ def test_an_empty_member_is_brought_up_by_a_snapshot() -> None:
 
 
 def test_receipt_of_the_last_chunk_and_the_logs_new_beginning_are_one_write() -> None:
-    puppets = Puppets()
-    before = puppets.machine.history()
-    assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
-    assert puppets.machine.history() == before
-    writes = puppets.stage((2, chunk(1, final=True)))
-    assert puppets.outbound == []
-    assert puppets.consensus.needs_sync
+    peers = ScriptedPeers()
+    before = peers.machine.history()
+    assert peers.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
+    assert peers.machine.history() == before
+    writes = peers.stage((2, chunk(1, final=True)))
+    assert peers.outbound == []
+    assert peers.consensus.needs_sync
     assert {SPOOL, raft_log_prefix(GROUP_ID) + b"h"} <= set(writes)
-    puppets.engine.write(writes, sync=True)
-    puppets.consensus.release()
-    said = [what for _, what in puppets.outbound]
+    peers.engine.write(writes, sync=True)
+    peers.consensus.release()
+    said = [what for _, what in peers.outbound]
     assert said == [Appended(3, True, 9, installing=True)]
-    assert puppets.machine.history() == {}
-    install(puppets)
-    assert puppets.machine.history() == {1: b"state 0", 2: b"state 1"}
-    assert (puppets.group.applied_index, puppets.group.last_index) == (9, 9)
-    assert spooled(puppets) == 0
+    assert peers.machine.history() == {}
+    install(peers)
+    assert peers.machine.history() == {1: b"state 0", 2: b"state 1"}
+    assert (peers.group.applied_index, peers.group.last_index) == (9, 9)
+    assert spooled(peers) == 0
 
 
 def test_spooling_needs_no_sync() -> None:
     """What a loss of power takes of an incomplete spool is sent again."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0))))
-    puppets.stage((2, chunk(0)))
-    assert not puppets.consensus.needs_sync
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0))))
+    peers.stage((2, chunk(0)))
+    assert not peers.consensus.needs_sync
 
 
 def test_an_installed_snapshot_survives_a_restart() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0, final=True)))
-    install(puppets)
-    again = restarted(puppets)
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0, final=True)))
+    install(peers)
+    again = restarted(peers)
     assert (again.group.applied_index, again.journal.term_at(9)) == (9, 2)
     assert again.ask(2, again.append(3, (9, 2), (3, command(b"x")))) == [Appended(3, True, 10)]
 
 
 def test_doubled_and_overtaking_chunks_do_no_harm() -> None:
-    puppets = Puppets()
-    assert puppets.ask(2, chunk(1)) == [ChunkTaken(3, 1, 0)]
-    assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
-    assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
-    assert puppets.ask(2, chunk(1)) == [ChunkTaken(3, 1, 2)]
-    assert puppets.ask(2, chunk(0, transfer=2)) == [ChunkTaken(3, 2, 1)]
-    assert puppets.ask(2, chunk(2, final=True)) == [ChunkTaken(3, 1, 0)]
-    assert puppets.ask(2, chunk(1, transfer=2, final=True)) == [Appended(3, True, 9, False, True)]
+    peers = ScriptedPeers()
+    assert peers.ask(2, chunk(1)) == [ChunkTaken(3, 1, 0)]
+    assert peers.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
+    assert peers.ask(2, chunk(0)) == [ChunkTaken(3, 1, 1)]
+    assert peers.ask(2, chunk(1)) == [ChunkTaken(3, 1, 2)]
+    assert peers.ask(2, chunk(0, transfer=2)) == [ChunkTaken(3, 2, 1)]
+    assert peers.ask(2, chunk(2, final=True)) == [ChunkTaken(3, 1, 0)]
+    assert peers.ask(2, chunk(1, transfer=2, final=True)) == [Appended(3, True, 9, False, True)]
 
 
 def test_a_newer_transfer_replaces_what_came_in_part() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     for ordinal in range(3):
-        puppets.turn((2, chunk(ordinal)))
-    puppets.turn((2, chunk(0, transfer=2)))
-    assert spooled(puppets) == 2, "its record and its first chunk"
-    assert puppets.ask(2, chunk(0)) == [ChunkTaken(3, 1, 0)], "an older one does not come back"
+        peers.turn((2, chunk(ordinal)))
+    peers.turn((2, chunk(0, transfer=2)))
+    assert spooled(peers) == 2, "its record and its first chunk"
+    assert peers.ask(2, chunk(0)) == [ChunkTaken(3, 1, 0)], "an older one does not come back"
 
 
 def test_chunks_of_another_snapshot_under_the_same_number_are_not_mixed() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    assert puppets.ask(2, chunk(1, index=10, final=True)) == [ChunkTaken(3, 1, 0)]
-    assert puppets.group.applied_index == 0
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    assert peers.ask(2, chunk(1, index=10, final=True)) == [ChunkTaken(3, 1, 0)]
+    assert peers.group.applied_index == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"\xc1", b"\x93\x01\x02\x03"])
 def test_a_chunk_that_is_no_part_of_any_state_changes_nothing(data: bytes) -> None:
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0))))
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0))))
     odd = msgspec.structs.replace(chunk(0, final=True), data=data)
-    assert puppets.stage((2, odd)) == {}
-    assert puppets.group.stopped is None
+    assert peers.stage((2, odd)) == {}
+    assert peers.group.stopped is None
 
 
 def test_entries_after_the_snapshot_are_kept() -> None:
     """Figure 13, step 6: "retain log entries following it and reply"."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0), *[(2, command(b"%d" % n)) for n in range(12)])))
-    assert puppets.ask(2, chunk(0, final=True)) == [Appended(3, True, 9)]
-    assert puppets.group.last_index == 12
-    assert puppets.group.applied_index == 9
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0), *[(2, command(b"%d" % n)) for n in range(12)])))
+    assert peers.ask(2, chunk(0, final=True)) == [Appended(3, True, 9)]
+    assert peers.group.last_index == 12
+    assert peers.group.applied_index == 9
 
 
 def test_an_old_snapshot_changes_nothing() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0, final=True)))
-    install(puppets)
-    history = puppets.machine.history()
-    assert puppets.ask(2, chunk(0, transfer=2, final=True, index=5)) == [Appended(3, True, 5)]
-    assert puppets.machine.history() == history
-    assert puppets.group.applied_index == 9
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0, final=True)))
+    install(peers)
+    history = peers.machine.history()
+    assert peers.ask(2, chunk(0, transfer=2, final=True, index=5)) == [Appended(3, True, 5)]
+    assert peers.machine.history() == history
+    assert peers.group.applied_index == 9
 
 
 def test_the_whole_log_is_replaced_when_it_conflicts() -> None:
     """Figure 13, step 7: "Discard the entire log"."""
-    puppets = Puppets()
-    puppets.turn((3, puppets.append(1, (0, 0), *[(1, command(b"%d" % n)) for n in range(12)])))
-    puppets.turn((2, chunk(0, final=True)))
-    assert puppets.log() == []
-    assert [key for key, _ in puppets.engine.iterate(b"\x02", b"\x03") if key[9:10] == b"l"] == []
+    peers = ScriptedPeers()
+    peers.turn((3, peers.append(1, (0, 0), *[(1, command(b"%d" % n)) for n in range(12)])))
+    peers.turn((2, chunk(0, final=True)))
+    assert peers.log() == []
+    assert [key for key, _ in peers.engine.iterate(b"\x02", b"\x03") if key[9:10] == b"l"] == []
 
 
 def test_what_came_in_part_goes_when_the_log_has_got_past_it() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
     entries = [(3, command(b"%d" % n)) for n in range(9)]
-    puppets.turn((2, puppets.append(3, (0, 0), *entries, commit=9)))
-    assert spooled(puppets) == 0
+    peers.turn((2, peers.append(3, (0, 0), *entries, commit=9)))
+    assert spooled(peers) == 0
 
 
 def test_proposals_that_a_snapshot_covers_end_as_unknown() -> None:
-    puppets = Puppets()
-    puppets.lead()
-    puppets.propose(b"x")
-    puppets.turn()
-    puppets.turn((2, chunk(0, final=True)))
-    assert puppets.outcomes == [Outcome.UNKNOWN]
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.propose(b"x")
+    peers.turn()
+    peers.turn((2, chunk(0, final=True)))
+    assert peers.outcomes == [Outcome.UNKNOWN]
 
 
 # Breaks.
 
 
 def test_a_follower_that_restarts_asks_for_the_chunk_that_it_lacks() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     for ordinal in range(3):
-        puppets.turn((2, chunk(ordinal)))
-    again = restarted(puppets)
+        peers.turn((2, chunk(ordinal)))
+    again = restarted(peers)
     assert again.ask(2, chunk(5)) == [ChunkTaken(3, 1, 3)]
     assert again.ask(2, chunk(3, final=True)) == [Appended(3, True, 9, installing=True)]
     install(again)
@@ -226,31 +226,31 @@ def test_a_follower_that_restarts_asks_for_the_chunk_that_it_lacks() -> None:
 
 
 def test_a_spool_that_the_power_shortened_is_gone_on_with() -> None:
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0))))
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0))))
     for ordinal in range(5):
-        puppets.engine.write(puppets.stage((2, chunk(ordinal))), sync=False)
-        puppets.consensus.release()
+        peers.engine.write(peers.stage((2, chunk(ordinal))), sync=False)
+        peers.consensus.release()
     for _ in range(2):
-        puppets.engine.disk._unsynced.pop()
-    puppets.engine.disk.crash()
-    again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+        peers.engine.disk._unsynced.pop()
+    peers.engine.disk.crash()
+    again = ScriptedPeers(engine=MemoryEngine(peers.engine.disk))
     assert again.ask(2, chunk(5)) == [ChunkTaken(3, 1, 3)]
 
 
 def test_a_crash_at_any_step_of_an_installation_begins_it_again() -> None:
     """Whatever was in place: old keys, none, some of the new ones."""
     for steps in range(12):
-        puppets = Puppets()
+        peers = ScriptedPeers()
         entries = [(1, NOOP_PAYLOAD), *[(1, command(b"%d" % n)) for n in range(3)]]
-        puppets.turn((3, puppets.append(1, (0, 0), *entries, commit=4)))
-        puppets.turn((2, chunk(0)))
-        puppets.turn((2, chunk(1, final=True)))
+        peers.turn((3, peers.append(1, (0, 0), *entries, commit=4)))
+        peers.turn((2, chunk(0)))
+        peers.turn((2, chunk(1, final=True)))
         for _ in range(steps):
-            puppets.engine.write(puppets.stage(), sync=False)
-            puppets.consensus.release()
-        puppets.engine.disk.crash(random.Random(steps))
-        again = Puppets(engine=MemoryEngine(puppets.engine.disk))
+            peers.engine.write(peers.stage(), sync=False)
+            peers.consensus.release()
+        peers.engine.disk.crash(random.Random(steps))
+        again = ScriptedPeers(engine=MemoryEngine(peers.engine.disk))
         assert (again.group.applied_index, again.group.last_index) == (9, 9)
         install(again)
         assert again.machine.history() == {1: b"state 0", 2: b"state 1"}
@@ -261,57 +261,57 @@ def test_a_crash_at_any_step_of_an_installation_begins_it_again() -> None:
 
 
 def test_while_installing_it_votes_stores_and_acknowledges_but_applies_nothing() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.turn((2, chunk(1, final=True)))
-    append = puppets.append(3, (9, 2), (3, command(b"x")), commit=10)
-    assert puppets.ask(2, append) == [Appended(3, True, 10, installing=True)]
-    assert puppets.group.is_installing
-    assert puppets.log() == [(10, 3)]
-    assert 10 not in puppets.machine.history()
-    puppets.now += 1.2
-    assert puppets.ask(3, Vote(5, 10, 3)) == [Voted(5, True)]
-    said = install(puppets)
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.turn((2, chunk(1, final=True)))
+    append = peers.append(3, (9, 2), (3, command(b"x")), commit=10)
+    assert peers.ask(2, append) == [Appended(3, True, 10, installing=True)]
+    assert peers.group.is_installing
+    assert peers.log() == [(10, 3)]
+    assert 10 not in peers.machine.history()
+    peers.now += 1.2
+    assert peers.ask(3, Vote(5, 10, 3)) == [Voted(5, True)]
+    said = install(peers)
     assert said == []
-    assert puppets.machine.history()[10] == b"x"
-    assert puppets.group.applied_index == 10
+    assert peers.machine.history()[10] == b"x"
+    assert peers.group.applied_index == 10
 
 
 def test_while_installing_it_neither_campaigns_nor_takes_over() -> None:
     """A leader needs its state: what it evaluates it evaluates against that."""
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.turn((2, chunk(1, final=True)))
-    puppets.now += 5.0
-    assert puppets.turn((2, TimeoutNow(3))) == []
-    assert puppets.group.is_installing
-    assert install(puppets) != [], "as soon as it can"
-    assert puppets.group.term == 3
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.turn((2, chunk(1, final=True)))
+    peers.now += 5.0
+    assert peers.turn((2, TimeoutNow(3))) == []
+    assert peers.group.is_installing
+    assert install(peers) != [], "as soon as it can"
+    assert peers.group.term == 3
 
 
 def test_while_installing_no_other_snapshot_is_taken() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.turn((2, chunk(1, final=True)))
-    assert puppets.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 0)]
-    install(puppets)
-    assert puppets.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 1)]
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.turn((2, chunk(1, final=True)))
+    assert peers.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 0)]
+    install(peers)
+    assert peers.ask(2, chunk(0, transfer=2, index=20)) == [ChunkTaken(3, 2, 1)]
 
 
 def test_another_state_than_announced_stops_the_replica() -> None:
-    puppets = Puppets()
+    peers = ScriptedPeers()
     data = msgspec.msgpack.encode([(APPLIED, (8).to_bytes(8, "big"))])
-    puppets.turn((2, msgspec.structs.replace(chunk(0, final=True), data=data)))
-    while puppets.group.is_installing and puppets.group.stopped is None:
-        puppets.turn()
-    assert isinstance(puppets.group.stopped, StoreCorrupted)
+    peers.turn((2, msgspec.structs.replace(chunk(0, final=True), data=data)))
+    while peers.group.is_installing and peers.group.stopped is None:
+        peers.turn()
+    assert isinstance(peers.group.stopped, StoreCorrupted)
 
 
 def test_a_damaged_spool_is_refused() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.turn((2, chunk(1, final=True)))
-    engine = puppets.engine
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.turn((2, chunk(1, final=True)))
+    engine = peers.engine
     for damage, error, message in [
         ({SPOOL + b"\0\0\0\1": None}, StoreCorrupted, "chunk 1 is missing"),
         ({SPOOL: b"\xc1"}, StoreCorrupted, "unreadable"),
@@ -319,153 +319,155 @@ def test_a_damaged_spool_is_refused() -> None:
     ]:
         engine.write(damage, sync=True)  # type: ignore[arg-type]
         with pytest.raises(error, match=message):
-            Puppets(engine=engine)
+            ScriptedPeers(engine=engine)
 
 
 def test_an_erased_group_leaves_no_spool() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.engine.write(puppets.consensus.close(GROUP_ID, erase=True), sync=True)
-    assert list(puppets.engine.iterate(b"\x02", b"\x03")) == []
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.engine.write(peers.consensus.close(GROUP_ID, erase=True), sync=True)
+    assert list(peers.engine.iterate(b"\x02", b"\x03")) == []
 
 
 # Sending.
 
 
-def feeding(options: RaftOptions | None = None, entries: int = 12) -> Puppets:
+def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPeers:
     """Member 1 leads; 2 has everything, and 3 is so far behind that it needs the state."""
-    puppets = Puppets(options=options or RaftOptions(log_entries_max=4, log_catching_up_factor=1))
-    puppets.machine.pairs_per_chunk = 1
-    puppets.lead()
-    puppets.acknowledge(2)
+    peers = ScriptedPeers(
+        options=options or RaftOptions(log_entries_max=4, log_catching_up_factor=1)
+    )
+    peers.machine.pairs_per_chunk = 1
+    peers.lead()
+    peers.acknowledge(2)
     for _ in range(entries):
-        puppets.propose(b"x")
-        puppets.turn()
-        puppets.acknowledge(2)
-    assert puppets.journal.base_index > 1
+        peers.propose(b"x")
+        peers.turn()
+        peers.acknowledge(2)
+    assert peers.journal.base_index > 1
     for _ in range(103):
         # What was opened for a silent member is closed again.
-        puppets.now += 0.1
-        puppets.acknowledge(2)
-    puppets.machine.opened, puppets.machine.closed = [], 0
-    return puppets
+        peers.now += 0.1
+        peers.acknowledge(2)
+    peers.machine.opened, peers.machine.closed = [], 0
+    return peers
 
 
-def taken(puppets: Puppets, next_ordinal: int) -> tuple[int, ChunkTaken]:
+def taken(peers: ScriptedPeers, next_ordinal: int) -> tuple[int, ChunkTaken]:
     """Member 3 has the chunks before that one."""
-    transfer = puppets.group._feeding.snapshots._opened
-    return 3, ChunkTaken(puppets.group.term, transfer, next_ordinal)
+    transfer = peers.group._feeding.snapshots._opened
+    return 3, ChunkTaken(peers.group.term, transfer, next_ordinal)
 
 
 def chunks_to(node: int, said: list) -> list[int]:
     return [what.ordinal for to, what in said if to == node and isinstance(what, Chunk)]
 
 
-def refuse(puppets: Puppets) -> list:
-    return puppets.turn((3, Appended(puppets.group.term, False, 0)))
+def refuse(peers: ScriptedPeers) -> list:
+    return peers.turn((3, Appended(peers.group.term, False, 0)))
 
 
 def test_a_few_chunks_are_under_way_at_a_time() -> None:
-    puppets = feeding()
-    assert chunks_to(3, refuse(puppets)) == [0, 1, 2, 3]
-    assert puppets.group.progress()[3].snapshot_under_way
-    assert chunks_to(3, puppets.turn()) == []
-    assert chunks_to(3, puppets.turn(taken(puppets, 2))) == [4, 5]
-    assert chunks_to(3, puppets.turn(taken(puppets, 2))) == []
+    peers = feeding()
+    assert chunks_to(3, refuse(peers)) == [0, 1, 2, 3]
+    assert peers.group.progress()[3].snapshot_under_way
+    assert chunks_to(3, peers.turn()) == []
+    assert chunks_to(3, peers.turn(taken(peers, 2))) == [4, 5]
+    assert chunks_to(3, peers.turn(taken(peers, 2))) == []
 
 
 def test_a_transfer_takes_no_more_than_its_share_of_a_turn() -> None:
     options = RaftOptions(
         log_entries_max=4, log_catching_up_factor=1, snapshot_bytes_per_turn_max=30
     )
-    puppets = feeding(options)
-    assert chunks_to(3, refuse(puppets)) == [0, 1]
-    assert chunks_to(3, puppets.turn((2, Appended(puppets.group.term, True, 1)))) == [2, 3]
+    peers = feeding(options)
+    assert chunks_to(3, refuse(peers)) == [0, 1]
+    assert chunks_to(3, peers.turn((2, Appended(peers.group.term, True, 1)))) == [2, 3]
 
 
 def test_a_chunk_that_is_not_answered_is_sent_again_and_then_the_rest() -> None:
-    puppets = feeding()
-    refuse(puppets)
+    peers = feeding()
+    refuse(peers)
     said: list = []
     for _ in range(11):
-        puppets.now += 0.1
-        said += puppets.acknowledge(2)
+        peers.now += 0.1
+        said += peers.acknowledge(2)
     assert chunks_to(3, said) == [0]
     assert any(to == 3 and isinstance(what, Append) for to, what in said), "heartbeats go on"
-    again = puppets.turn(taken(puppets, 1))
+    again = peers.turn(taken(peers, 1))
     assert chunks_to(3, again) == [1, 2, 3, 4]
 
 
 def test_a_follower_that_lost_what_it_had_gets_a_new_snapshot() -> None:
-    puppets = feeding()
-    refuse(puppets)
-    term = puppets.group.term
-    puppets.turn(taken(puppets, 3))
-    puppets.turn(taken(puppets, 1))
-    puppets.turn(taken(puppets, 3))
-    assert len(puppets.machine.opened) == 1, "an answer that was overtaken"
-    puppets.turn(taken(puppets, 0))
-    puppets.now += 0.3
-    puppets.turn(taken(puppets, 0), (2, Appended(term, True, 1)))
-    assert [len(puppets.machine.opened), puppets.machine.closed] == [2, 1]
+    peers = feeding()
+    refuse(peers)
+    term = peers.group.term
+    peers.turn(taken(peers, 3))
+    peers.turn(taken(peers, 1))
+    peers.turn(taken(peers, 3))
+    assert len(peers.machine.opened) == 1, "an answer that was overtaken"
+    peers.turn(taken(peers, 0))
+    peers.now += 0.3
+    peers.turn(taken(peers, 0), (2, Appended(term, True, 1)))
+    assert [len(peers.machine.opened), peers.machine.closed] == [2, 1]
 
 
 def test_the_snapshot_of_a_silent_follower_is_closed_and_another_one_opened_when_it_is_back() -> (
     None
 ):
-    puppets = feeding()
-    refuse(puppets)
+    peers = feeding()
+    refuse(peers)
     said: list = []
     for _ in range(103):
-        puppets.now += 0.1
-        said = puppets.acknowledge(2)
-    assert puppets.machine.closed == 1
-    assert not puppets.group.progress()[3].snapshot_under_way
+        peers.now += 0.1
+        said = peers.acknowledge(2)
+    assert peers.machine.closed == 1
+    assert not peers.group.progress()[3].snapshot_under_way
     assert [type(what) for to, what in said if to == 3] == [Append], "to hear from it"
-    assert chunks_to(3, refuse(puppets)) == [0, 1, 2, 3]
-    assert len(puppets.machine.opened) == 2
+    assert chunks_to(3, refuse(peers)) == [0, 1, 2, 3]
+    assert len(peers.machine.opened) == 2
 
 
 def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> None:
     """Else it would need another snapshot at the end of each."""
-    puppets = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
+    peers = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
     for _ in range(2):
-        puppets.propose(b"x")
-        puppets.turn()
-        puppets.acknowledge(2)
-    assert len(puppets.journal) == 2, "kept for the silent one"
-    refuse(puppets)
-    index = puppets.machine.opened[0].index
-    assert puppets.journal.base_index == index, "what the snapshot includes is not kept for it"
+        peers.propose(b"x")
+        peers.turn()
+        peers.acknowledge(2)
+    assert len(peers.journal) == 2, "kept for the silent one"
+    refuse(peers)
+    index = peers.machine.opened[0].index
+    assert peers.journal.base_index == index, "what the snapshot includes is not kept for it"
     for _ in range(10):
-        puppets.propose(b"x")
-        puppets.turn(taken(puppets, 0))
-        puppets.acknowledge(2)
-    assert puppets.journal.base_index == index
+        peers.propose(b"x")
+        peers.turn(taken(peers, 0))
+        peers.acknowledge(2)
+    assert peers.journal.base_index == index
     for _ in range(10):
-        puppets.propose(b"x")
-        puppets.turn(taken(puppets, 0))
-        puppets.acknowledge(2)
-    assert puppets.journal.base_index > index, "but not for ever"
+        peers.propose(b"x")
+        peers.turn(taken(peers, 0))
+        peers.acknowledge(2)
+    assert peers.journal.base_index > index, "but not for ever"
 
 
 def test_no_longer_leading_closes_snapshots() -> None:
-    puppets = feeding()
-    refuse(puppets)
-    puppets.turn((2, Appended(puppets.group.term + 1, False, 0)))
-    assert puppets.machine.closed == 1
+    peers = feeding()
+    refuse(peers)
+    peers.turn((2, Appended(peers.group.term + 1, False, 0)))
+    assert peers.machine.closed == 1
 
 
 def test_the_state_that_is_sent_is_that_of_the_engine_not_of_the_turn() -> None:
     """What a turn applies is staged, and is not in a snapshot that is opened in that turn."""
-    puppets = feeding()
-    puppets.propose(b"staged")
-    puppets.turn()
-    term = puppets.group.term
-    has_all = (2, Appended(term, True, puppets.group.last_index))
-    puppets.stage(has_all, (3, Appended(term, False, 0)))
-    opened = puppets.machine.opened[0]
-    assert opened.index == puppets.group.applied_index - 1
+    peers = feeding()
+    peers.propose(b"staged")
+    peers.turn()
+    term = peers.group.term
+    has_all = (2, Appended(term, True, peers.group.last_index))
+    peers.stage(has_all, (3, Appended(term, False, 0)))
+    opened = peers.machine.opened[0]
+    assert opened.index == peers.group.applied_index - 1
 
 
 def test_transfers_survive_everything() -> None:
@@ -502,8 +504,8 @@ def test_proposals_go_on_while_a_snapshot_is_sent_and_installed() -> None:
 
 
 def test_a_straw_poll_is_answered_while_installing() -> None:
-    puppets = Puppets()
-    puppets.turn((2, chunk(0)))
-    puppets.turn((2, chunk(1, final=True)))
-    puppets.now += 1.2
-    assert [what.granted for what in puppets.ask(3, PreVote(4, 9, 2))] == [True]  # type: ignore[union-attr]
+    peers = ScriptedPeers()
+    peers.turn((2, chunk(0)))
+    peers.turn((2, chunk(1, final=True)))
+    peers.now += 1.2
+    assert [what.granted for what in peers.ask(3, PreVote(4, 9, 2))] == [True]  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
 """Raft told message by message: what one member says when it is told this and that.
 
-Member 1 is real, the others are puppets. A trace is a text of lines ``what -> what it says``::
+Member 1 is real, the others are peers. A trace is a text of lines ``what -> what it says``::
 
     wait 1.1            time passes
     2: Voted 1 granted  member 2 says so; several with ``;`` between them come in one turn
@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from postroom.raft import messages
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets, command
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
 FOLDER = Path(__file__).parent / "traces"
 ARROW = " -> "
@@ -42,7 +42,7 @@ class Trace:
     """The real member, and what was said."""
 
     def __init__(self) -> None:
-        self._puppets = Puppets()
+        self._peers = ScriptedPeers()
 
     def play(self, line: str) -> str:
         """The line, with its answer."""
@@ -52,24 +52,24 @@ class Trace:
         return told + ARROW + self._answer(told)
 
     def _answer(self, told: str) -> str:
-        puppets = self._puppets
+        peers = self._peers
         name, _, rest = told.partition(" ")
         if name == "wait":
-            return described(puppets.wait(float(rest)))
+            return described(peers.wait(float(rest)))
         if name == "propose":
-            puppets.propose(rest.encode())
-            return described(puppets.turn())
+            peers.propose(rest.encode())
+            return described(peers.turn())
         if name == "state":
             return self._state()
         said = [each.strip().partition(": ") for each in told.split(";")]
-        return described(puppets.turn(*((int(who), parsed(what)) for who, _, what in said)))
+        return described(peers.turn(*((int(who), parsed(what)) for who, _, what in said)))
 
     def _state(self) -> str:
-        puppets = self._puppets
-        group, core = puppets.group, puppets.core
+        peers = self._peers
+        group, core = peers.group, peers.core
         role = "leads" if group.is_leader else "follows"
-        terms = " ".join(str(term) for _, term in puppets.log()) or "empty"
-        applied = b" ".join(puppets.machine.history().values()).decode() or "nothing"
+        terms = " ".join(str(term) for _, term in peers.log()) or "empty"
+        applied = b" ".join(peers.machine.history().values()).decode() or "nothing"
         return (
             f"{role} in term {group.term}, voted for {core.vote or 'nobody'}, log {terms}, "
             f"committed {core.commit_index}, applied {applied}"

@@ -6,16 +6,16 @@ from postroom.raft.membership import Remove
 from postroom.raft.messages import Append, Appended, PreVote, TimeoutNow, Vote, Voted
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import Cluster
-from tests.raft.puppet import NOOP_PAYLOAD, Puppets
+from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
-def leading() -> Puppets:
+def leading() -> ScriptedPeers:
     """Member 1 leads members 1 to 3, who all have everything."""
-    puppets = Puppets()
-    puppets.lead()
-    puppets.acknowledge(2)
-    puppets.acknowledge(3)
-    return puppets
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.acknowledge(2)
+    peers.acknowledge(3)
+    return peers
 
 
 def told_to_campaign(said: list) -> list[int]:
@@ -45,58 +45,58 @@ def test_leadership_moves_within_a_round_and_callers_see_a_pause_only() -> None:
 
 def test_the_target_is_brought_up_to_date_first() -> None:
     """Section 3.10, step 2."""
-    puppets = leading()
-    puppets.propose(b"x")
-    puppets.turn()
-    puppets.group.transfer_leadership(3)
-    assert told_to_campaign(puppets.turn()) == []
-    assert told_to_campaign(puppets.acknowledge(2)) == []
-    assert told_to_campaign(puppets.acknowledge(3)) == [3]
+    peers = leading()
+    peers.propose(b"x")
+    peers.turn()
+    peers.group.transfer_leadership(3)
+    assert told_to_campaign(peers.turn()) == []
+    assert told_to_campaign(peers.acknowledge(2)) == []
+    assert told_to_campaign(peers.acknowledge(3)) == [3]
 
 
 def test_proposals_wait_and_go_on_when_the_target_does_nothing() -> None:
     """Section 3.10: after "about an election timeout, the prior leader aborts the transfer"."""
-    puppets = leading()
-    puppets.group.transfer_leadership(3)
-    puppets.propose(b"x")
-    said = puppets.turn()
+    peers = leading()
+    peers.group.transfer_leadership(3)
+    peers.propose(b"x")
+    said = peers.turn()
     assert [what.entries for _, what in said if isinstance(what, Append)] == []
-    assert puppets.outcomes == []
+    assert peers.outcomes == []
     for _ in range(11):
-        puppets.now += 0.1
-        said = puppets.acknowledge(2)
-    assert not puppets.group.is_transferring
-    puppets.acknowledge(2)
-    assert puppets.outcomes == [Outcome.APPLIED]
+        peers.now += 0.1
+        said = peers.acknowledge(2)
+    assert not peers.group.is_transferring
+    peers.acknowledge(2)
+    assert peers.outcomes == [Outcome.APPLIED]
 
 
 def test_the_order_is_repeated_if_it_may_be_lost() -> None:
-    puppets = leading()
-    puppets.group.transfer_leadership(3)
-    assert told_to_campaign(puppets.turn()) == [3]
-    assert told_to_campaign(puppets.turn()) == []
-    puppets.now += 0.11
-    assert told_to_campaign(puppets.turn()) == [3]
+    peers = leading()
+    peers.group.transfer_leadership(3)
+    assert told_to_campaign(peers.turn()) == [3]
+    assert told_to_campaign(peers.turn()) == []
+    peers.now += 0.11
+    assert told_to_campaign(peers.turn()) == [3]
 
 
 def test_without_a_name_the_voter_with_most_is_chosen() -> None:
-    puppets = Puppets()
-    puppets.lead()
-    puppets.acknowledge(3)
-    puppets.group.transfer_leadership(None)
-    assert told_to_campaign(puppets.turn()) == [3]
+    peers = ScriptedPeers()
+    peers.lead()
+    peers.acknowledge(3)
+    peers.group.transfer_leadership(None)
+    assert told_to_campaign(peers.turn()) == [3]
 
 
 def test_to_nobody_means_going_on() -> None:
     for target in (1, 9):
-        puppets = leading()
-        puppets.group.transfer_leadership(target)
-        puppets.propose(b"x")
-        puppets.turn()
-        assert not puppets.group.is_transferring
-        puppets.acknowledge(2)
-        assert puppets.outcomes == [Outcome.APPLIED]
-    alone = Puppets((1,))
+        peers = leading()
+        peers.group.transfer_leadership(target)
+        peers.propose(b"x")
+        peers.turn()
+        assert not peers.group.is_transferring
+        peers.acknowledge(2)
+        assert peers.outcomes == [Outcome.APPLIED]
+    alone = ScriptedPeers((1,))
     alone.group.transfer_leadership(None)
     alone.propose(b"x")
     alone.turn()
@@ -104,71 +104,71 @@ def test_to_nobody_means_going_on() -> None:
 
 
 def test_not_to_a_member_that_cannot_lead_yet() -> None:
-    puppets = leading()
-    puppets.turn((3, Appended(puppets.group.term, True, 1, installing=True)))
-    puppets.group.transfer_leadership(3)
-    assert told_to_campaign(puppets.turn()) == []
-    puppets.group.transfer_leadership(None)
-    assert told_to_campaign(puppets.turn()) == [2]
+    peers = leading()
+    peers.turn((3, Appended(peers.group.term, True, 1, installing=True)))
+    peers.group.transfer_leadership(3)
+    assert told_to_campaign(peers.turn()) == []
+    peers.group.transfer_leadership(None)
+    assert told_to_campaign(peers.turn()) == [2]
 
 
 def test_a_follower_transfers_nothing() -> None:
     for target in (2, None):
-        puppets = Puppets()
-        puppets.group.transfer_leadership(target)
-        assert told_to_campaign(puppets.turn()) == []
-        assert not puppets.group.is_transferring
-        assert puppets.group.stopped is None
+        peers = ScriptedPeers()
+        peers.group.transfer_leadership(target)
+        assert told_to_campaign(peers.turn()) == []
+        assert not peers.group.is_transferring
+        assert peers.group.stopped is None
 
 
 def test_the_target_campaigns_at_once_and_says_why() -> None:
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0), (3, NOOP_PAYLOAD))))
-    asked = puppets.turn((2, TimeoutNow(3)))
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0), (3, NOOP_PAYLOAD))))
+    asked = peers.turn((2, TimeoutNow(3)))
     assert asked == [(2, Vote(4, 1, 3, transfer=True)), (3, Vote(4, 1, 3, transfer=True))]
-    puppets.turn((3, Voted(4, True)))
-    assert puppets.group.is_leader
+    peers.turn((3, Voted(4, True)))
+    assert peers.group.is_leader
 
 
 def test_only_the_leader_of_the_term_may_ask_for_that() -> None:
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0), (3, NOOP_PAYLOAD))))
-    assert puppets.turn((3, TimeoutNow(3))) == []
-    assert puppets.turn((2, TimeoutNow(2))) == []
-    assert puppets.turn((2, TimeoutNow(4))) == []
-    assert puppets.group.term == 3
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0), (3, NOOP_PAYLOAD))))
+    assert peers.turn((3, TimeoutNow(3))) == []
+    assert peers.turn((2, TimeoutNow(2))) == []
+    assert peers.turn((2, TimeoutNow(4))) == []
+    assert peers.group.term == 3
 
 
 def test_voters_that_hear_the_leader_answer_its_chosen_successor() -> None:
     """Dissertation, section 4.2.3: "permission to disrupt the leader"."""
-    puppets = Puppets()
-    puppets.turn((2, puppets.append(3, (0, 0), (3, NOOP_PAYLOAD))))
-    assert puppets.ask(3, Vote(4, 1, 3)) == []
-    assert puppets.ask(3, Vote(4, 1, 3, transfer=True)) == [Voted(4, True)]
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(3, (0, 0), (3, NOOP_PAYLOAD))))
+    assert peers.ask(3, Vote(4, 1, 3)) == []
+    assert peers.ask(3, Vote(4, 1, 3, transfer=True)) == [Voted(4, True)]
 
 
 def test_the_former_leader_votes_for_its_successor() -> None:
-    puppets = leading()
-    puppets.group.transfer_leadership(3)
-    puppets.turn()
-    assert puppets.ask(3, Vote(2, 1, 1, transfer=True)) == [Voted(2, True)]
-    assert not puppets.group.is_leader
+    peers = leading()
+    peers.group.transfer_leadership(3)
+    peers.turn()
+    assert peers.ask(3, Vote(2, 1, 1, transfer=True)) == [Voted(2, True)]
+    assert not peers.group.is_leader
 
 
 def test_a_successor_whose_log_is_old_gets_no_vote() -> None:
     """What makes it a leader are votes, whoever asked it to campaign."""
-    puppets = leading()
-    puppets.propose(b"x")
-    puppets.turn()
-    assert puppets.ask(3, Vote(2, 1, 1, transfer=True)) == [Voted(2, False)]
+    peers = leading()
+    peers.propose(b"x")
+    peers.turn()
+    assert peers.ask(3, Vote(2, 1, 1, transfer=True)) == [Voted(2, False)]
 
 
 def test_no_members_change_meanwhile() -> None:
-    puppets = leading()
-    puppets.group.transfer_leadership(3)
-    puppets.group.change_members(Remove(2), puppets.outcomes.append)
-    puppets.turn()
-    assert puppets.outcomes == [Outcome.SUPERSEDED]
+    peers = leading()
+    peers.group.transfer_leadership(3)
+    peers.group.change_members(Remove(2), peers.outcomes.append)
+    peers.turn()
+    assert peers.outcomes == [Outcome.SUPERSEDED]
 
 
 def test_transfers_under_load_lose_nothing() -> None:
@@ -190,9 +190,9 @@ def test_transfers_under_load_lose_nothing() -> None:
 
 
 def test_a_straw_poll_is_still_refused_meanwhile() -> None:
-    puppets = leading()
-    puppets.group.transfer_leadership(3)
-    puppets.turn()
-    answers = puppets.ask(2, PreVote(2, 9, 1))
+    peers = leading()
+    peers.group.transfer_leadership(3)
+    peers.turn()
+    answers = peers.ask(2, PreVote(2, 9, 1))
     assert [type(answer).__name__ for answer in answers] == ["PreVoted"]
     assert not answers[0].granted  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ import pytest
 
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
-from tests.ranges.test_tenure import Side
+from tests.ranges.test_lease_holder import Side
 
 FOLDER = Path(__file__).parent / "traces"
 ARROW = " -> "
@@ -63,13 +63,13 @@ class Trace:
             case "extend":
                 self._proposed = side.ask_for_more()
             case "give_back":
-                side.tenure.end()
-                self._proposed = side.tenure.given_back()
+                side.lease_holder.end()
+                self._proposed = side.lease_holder.given_back()
             case "apply" | "learn":
                 side.apply(self._proposed, received=name == "apply")
             case "serve":
                 side.begin()
             case "granted":
-                side.tenure.granted(side.until)
+                side.lease_holder.granted(side.until)
         serves = "serves" if side.serves() else "does not serve"
         return f"{serves}, {'may ask' if side.may_ask() else 'waits'}"

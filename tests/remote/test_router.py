@@ -31,7 +31,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from tests.remote.puppets import COMMITTED, VALUE, Asked, Stream, World, commit
+from tests.remote.scripted_nodes import COMMITTED, VALUE, Asked, Stream, World, commit
 
 GET = Get(b"k")
 
@@ -468,7 +468,7 @@ def test_what_is_cancelled_before_it_leaves_never_leaves() -> None:
     world.router.cancel(queued)
     stream = world.settle()
     assert not stream.requests
-    from tests.remote.puppets import Asked  # noqa: PLC0415 - placed, and not taken yet
+    from tests.remote.scripted_nodes import Asked  # noqa: PLC0415 - placed, and not taken yet
 
     placed = Asked(commit(2))
     world.router.submit(placed)
@@ -619,7 +619,7 @@ def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.Mon
     stream.welcome(leader=1)
     before = stream.frames
     big = [Put(b"k", bytes(1024 * 1024))] * 12
-    from tests.remote.puppets import Asked  # noqa: PLC0415 - all placed before any is taken
+    from tests.remote.scripted_nodes import Asked  # noqa: PLC0415 - all placed before any is taken
 
     calls = [Asked(commit(number, *big)) for number in range(1, 6)]
     for call in calls:

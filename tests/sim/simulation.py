@@ -155,7 +155,7 @@ class Simulation:
             world.run(workload.setup(self._database))
         self._begin_clients()
         for _ in range(self._steps):
-            self._torment()
+            self._inject_faults()
             world.step()
             self._watch_memory()
         self._calm()
@@ -192,7 +192,7 @@ class Simulation:
 
     # --- what breaks
 
-    def _torment(self) -> None:
+    def _inject_faults(self) -> None:
         host = self.world.host
         if host.node is None or host.node.failed is not None:
             self._reopen()

@@ -1,8 +1,9 @@
 """Who waits is not forgotten, and nothing stays that nobody needs: looked at from outside.
 
 At every step: timers are few, whatever waits; each transaction that holds something holds a lock or
-a claim; nobody stands in line who has given up; and nobody stands in line for what is free. When
-nothing is under way any more, all of it has gone.
+a claim; nobody stands in line who has given up; and nobody stands in line for what is free; and the
+head cursors of the outboxes have not passed over anything that is stored. When nothing is under way
+any more, all of it has gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys
 from postroom.messaging.claims import Claims
-from postroom.messaging.requests import ReapQueue
+from postroom.messaging.outbox import Outbox
+from postroom.messaging.requests import DeliverDue, ExecuteDue, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.locks import LockTable
 from postroom.ranges.replica import Replica
@@ -49,8 +51,20 @@ def check_step(node: Node) -> None:
     timers, deadlines = sizes["timers"], sizes["deadlines"]
     if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX or sizes["holders"] > held:
         raise Broken(f"timers gather, or transactions that hold nothing: {sizes}")
+    check_outboxes(node)
     if sizes["parked"]:
         check_lines(node)
+
+
+def check_outboxes(node: Node) -> None:
+    """Nothing lies below a head cursor, where it would be found with the next lease only."""
+    replica = node.replica
+    if replica._proposal is not None:
+        return
+    for request in (DeliverDue, ExecuteDue):
+        outbox = _outbox(replica, request)
+        passed = next(iter(replica._stored.iterate(outbox.prefix, outbox._head)), None)
+        require(passed is None, f"the head of {outbox.pending} has passed over {passed}")
 
 
 def check_lines(node: Node) -> None:
@@ -87,6 +101,12 @@ def _claims(replica: Replica) -> Claims:
     evaluator: Any = inspect.unwrap(replica.registry.reads[ReapQueue])
     claims: Claims = evaluator.__self__._claims
     return claims
+
+
+def _outbox(replica: Replica, request: type) -> Outbox:
+    evaluator: Any = inspect.unwrap(replica.registry.commands[request])
+    outbox: Outbox = evaluator.__self__._outbox
+    return outbox
 
 
 def _locks(replica: Replica) -> LockTable:

@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from postroom.client.remote.addresses import HungUp
 from postroom.errors import Error, Unavailable, VersionMismatch
@@ -46,6 +46,8 @@ IDLE_SECONDS: Final = 2
 without the other side's taking what was sent, ends it."""
 
 _WAITS, _OPEN, _ENDED = range(3)
+
+CertificateCheck: TypeAlias = Callable[[bytes], Exception | None]
 
 
 class Turned(Error):
@@ -79,10 +81,19 @@ class Stream(asyncio.Protocol):
         opening: what it is for.
         events: who is told.
         frame_bytes_max: a longer one ends the stream.
+        check: with TLS, told the certificate of the other side, in DER, before anything is said to
+            it; answers why that is not the right one.
     """
 
-    def __init__(self, opening: Opening, events: Events, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        events: Events,
+        frame_bytes_max: int,
+        check: CertificateCheck | None = None,
+    ) -> None:
         self._opening = opening
+        self._check = check
         self._events = events
         self._incoming = Incoming(frame_bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -141,8 +152,15 @@ class Stream(asyncio.Protocol):
             transport.abort()
         elif agreed is not None and agreed.selected_alpn_protocol() is None:
             self._end(OtherProtocol("it speaks gRPC only"))
+        elif (fault := self._fault(agreed)) is not None:
+            self._end(fault)
         else:
             transport.write(opening_bytes(self._opening))
+
+    def _fault(self, tls: ssl.SSLObject | None) -> Exception | None:
+        if tls is None or self._check is None:
+            return None
+        return self._check(tls.getpeercert(binary_form=True) or b"")
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come in."""
@@ -298,16 +316,22 @@ class _Question:
 
 
 async def ask(
-    address: str, context: ssl.SSLContext | None, opening: Opening, answer_bytes_max: int
+    address: str,
+    context: ssl.SSLContext | None,
+    opening: Opening,
+    answer_bytes_max: int,
+    check: CertificateCheck | None = None,
 ) -> bytes:
-    """The answer of the node at ``address`` to one question.
+    """The answer of the node at ``address`` to one question. ``check`` is as for a stream.
 
     Raises:
         OSError, TimeoutError, Error, WireError: there is none; as :func:`dial`, and as a stream
             ends.
     """
     question = _Question()
-    stream = await dial(address, context, lambda: Stream(opening, question, answer_bytes_max))
+    stream = await dial(
+        address, context, lambda: Stream(opening, question, answer_bytes_max, check)
+    )
     try:
         return await question.answer
     finally:

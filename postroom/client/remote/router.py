@@ -60,7 +60,7 @@ from postroom.protocol.failures import (
 )
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.deadlines import Deadlines
-from postroom.ranges.nodes import RetireNode
+from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
@@ -85,7 +85,7 @@ LATE_SECONDS: Final = 0.25
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
-_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, DescribeNode})
+_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
 
 
 class _Upkeep(RemoteCall):
@@ -283,7 +283,7 @@ class Router:
             if link is not None:
                 self._place(link, call)
             return link is not None
-        call.is_commit = kind is RetireNode
+        call.is_commit = kind is RetireNode or kind is RebindNode
         return False
 
     def _enqueue(self, call: RemoteCall) -> None:

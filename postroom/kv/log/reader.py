@@ -10,7 +10,7 @@ of a write that was never acknowledged, *unless*
 
 * the mark, or the state (``durable``), says that the record was durable;
 * a later record says so;
-* it is not the newest segment.
+* it is not the newest segment that has a record.
 
 Then something that was acknowledged is missing, and ``StoreCorrupted`` names the file.
 
@@ -132,11 +132,6 @@ class _Reading:
         self._check_sizes(log_id)
         written = sorted((each for each in segments if each.header), key=lambda each: each.number)
         self.found.number = written[-1].number if written else 0
-        # One that was begun and given up has no record: the next one begins with the same.
-        written = [
-            each for each, after in zip(written, [*written[1:], None], strict=False)
-            if after is None or _first(each) != _first(after)
-        ]  # fmt: skip
         self._read(written)
 
     def _check_sizes(self, log_id: bytes) -> None:
@@ -163,8 +158,9 @@ class _Reading:
         wanted = [each for each in written if each.number >= oldest]
         if oldest < newest.number and (not wanted or wanted[0].number != oldest):
             raise damaged(f"segment {oldest} is missing")
-        found.segments = [*wanted, newest]
-        found.records = [*(list(self._records(each)) for each in wanted), records]
+        for each in wanted:
+            self._add(each, list(self._records(each)))
+        self._add(newest, records)
         found.spares = [each for each in self._segments if each not in found.segments]
         self._check_continuity()
         last = records[-1]
@@ -172,6 +168,15 @@ class _Reading:
         self._check_end(newest, last)
         for each in begun:
             self._check_nothing_later(each, FIRST_RECORD_AT, last.sequence)
+
+    def _add(self, segment: Segment, records: list[Record]) -> None:
+        """One that was begun and given up has no record. What the next process wrote had room in
+        the segment before, perhaps: so those around it follow each other, whatever its header says.
+        """
+        if not records and self.found.segments:
+            return
+        self.found.segments.append(segment)
+        self.found.records.append(records)
 
     def _records_from_pointer(self, segment: Segment) -> Iterator[Record]:
         header = segment.header
@@ -252,11 +257,6 @@ def read_records(file: File, at: int, seed: int, first: int | None) -> Iterator[
             return
         yield record._replace(end=at + size)
         first, epoch, at = record.sequence + 1, record.epoch, at + size
-
-
-def _first(segment: Segment) -> int:
-    assert segment.header is not None
-    return segment.header.first
 
 
 def _oldest(records: list[Record], newest: int) -> int:

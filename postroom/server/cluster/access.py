@@ -9,7 +9,7 @@ role      may
 ========  ==========================================================================================
 read      read: keys, inboxes, changes, what waits, counters, the nodes and how they are
 write     also change what is stored, send, reap, lock, and deal with dead letters
-admin     also change who is a node
+admin     also change who is a node: let in, give another key, remove
 ========  ==========================================================================================
 
 A client has the role of the token that it shows; without a file of tokens, that of its certificate.
@@ -41,7 +41,7 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.protocol.requests import DescribeNode
-from postroom.ranges.nodes import ReadNodes, RetireNode
+from postroom.ranges.nodes import ReadNodes, RebindNode, RetireNode
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
@@ -103,6 +103,7 @@ NEEDED: Final[dict[type, Role]] = {
     ReapQueue: Role.WRITE,
     ReleaseLocks: Role.WRITE,
     RetireNode: Role.ADMIN,
+    RebindNode: Role.ADMIN,
 }
 """The least role that may ask for it. A request that is not here is refused to everybody."""
 

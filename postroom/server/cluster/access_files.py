@@ -90,6 +90,11 @@ class Tokens:
                 found = role
         return found
 
+    def first_of(self, role: Role) -> str:
+        """The first token of a role; empty: there is none."""
+        tokens = self._file.current()
+        return next((token.decode() for token, its_role in tokens if its_role is role), "")
+
 
 def _tokens(content: bytes) -> list[tuple[bytes, Role]]:
     return [token_of(line) for line in content.splitlines() if line.strip()]

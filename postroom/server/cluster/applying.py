@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,8 +13,8 @@ import msgspec
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import shown
 from postroom.protocol.streams import ADMIT, DENIED, HELLO
-from postroom.ranges.nodes import Admission
-from postroom.server.cluster.dialing import Dialer, NoAnswer
+from postroom.ranges.nodes import Admitted
+from postroom.server.cluster.dialing import Dialer, NoAnswer, WrongKey
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import (
     Application,
@@ -34,10 +35,20 @@ class Questions:
 
     Attributes:
         troubles: why those did not answer that were asked last and did not.
+        fingerprints: of the keys that the others have shown; none: there is no TLS.
+
+    Args:
+        security: what this node shows.
+        fault_of_key: why who has shown a key, by its fingerprint, at an address is not to be
+            listened to.
     """
 
-    def __init__(self, security: Security) -> None:
+    def __init__(
+        self, security: Security, fault_of_key: Callable[[str, bytes], str | None] | None = None
+    ) -> None:
         self.troubles: dict[str, str] = {}
+        self.fingerprints: dict[str, bytes] = {}
+        self._fault_of_key = fault_of_key
         self._dialer = Dialer(security)
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
@@ -54,7 +65,7 @@ class Questions:
                 _log.warning("the answer of %s is malformed: %s", address, shown(error))
         return heard
 
-    async def admit(self, addresses: Sequence[str], application: Application) -> Admission | None:
+    async def admit(self, addresses: Sequence[str], application: Application) -> Admitted | None:
         """Asks to be admitted; ``None``: nobody could do it now.
 
         Raises:
@@ -87,15 +98,21 @@ class Questions:
 
     async def _ask(self, address: str, method: str, argument: bytes) -> bytes | None:
         try:
-            answer = await self._dialer.ask(address, method, argument, ANSWER_SECONDS)
+            answer = await self._dialer.ask(
+                address, method, argument, ANSWER_SECONDS, partial(self._note_key, address)
+            )
         except NoAnswer as error:
-            if error.code == DENIED:
+            if error.code == DENIED and not isinstance(error, WrongKey):
                 raise AccessDenied(f"{address} refuses: {shown(error)}") from error
             _log.debug("%s does not answer: %s", address, shown(error))
             self.troubles[address] = shown(error)
             return None
         self.troubles.pop(address, None)
         return answer
+
+    def _note_key(self, address: str, fingerprint: bytes) -> str | None:
+        self.fingerprints[address] = fingerprint
+        return None if self._fault_of_key is None else self._fault_of_key(address, fingerprint)
 
     async def close(self) -> None:
         """Let go of all connections."""

@@ -16,20 +16,30 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from postroom.client.remote.doors import REMEMBERED_SECONDS, Doors
-from postroom.client.remote.native import Stream, Turned, ask, dial, why_not_connected
-from postroom.errors import Error
+from postroom.client.remote.native import (
+    CertificateCheck,
+    Stream,
+    Turned,
+    ask,
+    dial,
+    why_not_connected,
+)
+from postroom.errors import Error, Invalid
 from postroom.protocol.failures import WireError
 from postroom.protocol.streams import (
+    DENIED,
     FRAMES,
     HELLO,
     OPENING_BYTES_MAX,
+    PROVE,
     UNAVAILABLE,
     Opening,
     OtherProtocol,
 )
+from postroom.server.cluster.node_keys import fingerprint_of
 from postroom.server.cluster.security import Security
 
 if TYPE_CHECKING:
@@ -70,6 +80,21 @@ class NoAnswer(Exception):
         self.code = code
 
 
+class WrongKey(NoAnswer):
+    """Who was called is not the node that was meant. Nothing was said to it.
+
+    Args:
+        said: why.
+    """
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said, DENIED)
+
+
+KeyCheck: TypeAlias = Callable[[bytes], str | None]
+"""Told the fingerprint of who was called, by TLS; answers why that is not the right one."""
+
+
 class Outgoing(Protocol):
     """A stream to another node."""
 
@@ -107,7 +132,14 @@ class Dialer:
         self._doors = Doors()
         self._grpc: GrpcDialer | None = None
 
-    async def ask(self, address: str, method: str, argument: bytes, seconds: float) -> bytes:
+    async def ask(
+        self,
+        address: str,
+        method: str,
+        argument: bytes,
+        seconds: float,
+        check: KeyCheck | None = None,
+    ) -> bytes:
         """The answer of the node at ``address`` to a question.
 
         Args:
@@ -115,27 +147,32 @@ class Dialer:
             method: ``HELLO`` or ``ADMIT``.
             argument: what goes with it.
             seconds: to wait for it.
+            check: of the key of who is called; ``None``: any node's.
 
         Raises:
             NoAnswer: there is none.
         """
-        opening = Opening(method, argument)
+        opening, judge = Opening(method, argument), judging(check)
         try:
             async with asyncio.timeout(seconds):
                 if self._is_native(address):
                     try:
                         answer: bytes = await self._native(
-                            ask(address, self._context, opening, ANSWER_BYTES_MAX)
+                            ask(address, self._context, opening, ANSWER_BYTES_MAX, judge)
                         )
                         return answer
                     except OtherProtocol:
                         self._speaks_grpc_only(address)
-                return await self._over_grpc().ask(address, method, argument, seconds)
+                return await self._over_grpc().ask(address, method, argument, seconds, judge)
         except TimeoutError:
             raise NoAnswer("no answer") from None
 
     async def open(
-        self, address: str, introduction: bytes, on_room: Callable[[], None]
+        self,
+        address: str,
+        introduction: bytes,
+        on_room: Callable[[], None],
+        check: KeyCheck | None = None,
     ) -> Outgoing:
         """A stream that the node at ``address`` has accepted.
 
@@ -143,18 +180,33 @@ class Dialer:
             address: of the node.
             introduction: what it is told of this one.
             on_room: called when it takes what is written, after it did not.
+            check: as for :meth:`ask`.
 
         Raises:
             NoAnswer: there is none.
         """
+        judge = judging(check)
         if self._is_native(address):
-            stream = _Native(introduction, on_room)
+            stream = _Native(introduction, on_room, judge)
             try:
                 await self._native(stream.open(address, self._context))
                 return stream
             except OtherProtocol:
                 self._speaks_grpc_only(address)
-        return await self._over_grpc().open(address, introduction, on_room)
+        return await self._over_grpc().open(address, introduction, on_room, judge)
+
+    async def prove(self, address: str, introduction: bytes) -> None:
+        """Tell who is at ``address``, whatever its key, that this node has the state.
+
+        Raises:
+            NoAnswer: it does not listen.
+        """
+        try:
+            async with asyncio.timeout(ACCEPT_SECONDS):
+                opening = Opening(PROVE, introduction)
+                await self._native(ask(address, self._context, opening, ANSWER_BYTES_MAX))
+        except (TimeoutError, OtherProtocol):
+            raise NoAnswer("no answer") from None
 
     def ended(self, address: str) -> None:
         """The stream to ``address`` has ended: what comes back there may speak otherwise."""
@@ -216,6 +268,21 @@ class Dialer:
             raise NoAnswer(in_words(str(error))) from error
 
 
+def judging(check: KeyCheck | None) -> CertificateCheck | None:
+    """``check``, of a certificate."""
+    if check is None:
+        return None
+
+    def judge(certificate: bytes) -> WrongKey | None:
+        try:
+            fault = check(fingerprint_of(certificate))
+        except Invalid as error:
+            return WrongKey(f"the key of its certificate cannot be read: {error}")
+        return None if fault is None else WrongKey(fault)
+
+    return judge
+
+
 def in_words(said: str) -> str:
     """Why another node does not answer, in words that say what to look at."""
     return next((words for part, words in _WORDS if part in said.lower()), said)
@@ -226,9 +293,11 @@ class _Native:
 
     is_native = True
 
-    def __init__(self, introduction: bytes, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, introduction: bytes, on_room: Callable[[], None], judge: CertificateCheck | None
+    ) -> None:
         self._opening = Opening(FRAMES, introduction)
-        self._stream = Stream(self._opening, self, OPENING_BYTES_MAX)
+        self._stream = Stream(self._opening, self, OPENING_BYTES_MAX, judge)
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.room = on_room

@@ -239,20 +239,45 @@ def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
     }
 
 
-def found_writes(nodes: Nodes) -> WriteSet:
-    """Makes a fresh disk the first node of a new cluster, with the first state."""
+def with_keys(nodes: Nodes, fingerprints: Mapping[str, bytes]) -> Nodes:
+    """The founders, each with the key that was shown at its address: from the first moment on.
+
+    Somebody has written that address into the list of the first nodes, and a certificate for it
+    was shown there: nothing that is heard later is better evidence, and until then anybody could
+    be faster.
+    """
+    founders = tuple(
+        msgspec.structs.replace(node, fingerprint=fingerprints.get(node.address, b""))
+        for node in nodes.nodes
+    )
+    return msgspec.structs.replace(nodes, nodes=founders)
+
+
+def found_writes(nodes: Nodes, secret: bytes = b"") -> WriteSet:
+    """Makes a fresh disk the first node of a new cluster, with the first state.
+
+    Args:
+        nodes: the founders.
+        secret: of the cluster; empty: there is no TLS.
+    """
     return {
         **become_writes(nodes.nodes[0].node_id, nodes),
-        **founding_writes(RANGE_ID, nodes),
+        **founding_writes(RANGE_ID, nodes, secret),
         keys.record_key(RANGE_ID, APPLIED_RECORD): keys.u64(FIRST_INDEX),
     }
 
 
-def adopt_writes(record: StoreRecord, address: str, store_id: bytes) -> WriteSet:
+def adopt_writes(
+    record: StoreRecord,
+    address: str,
+    store_id: bytes,
+    fingerprint: bytes = b"",
+    secret: bytes = b"",
+) -> WriteSet:
     """Makes an embedded store the first node of a cluster: it was a group of one all along."""
-    own = NodeDescriptor(record.node_id, address, store_id)
+    own = NodeDescriptor(record.node_id, address, store_id, fingerprint=fingerprint)
     nodes = Nodes(record.cluster_id, record.node_id + 1, (own,))
-    return {**identity_writes(store_id), **founding_writes(RANGE_ID, nodes)}
+    return {**identity_writes(store_id), **founding_writes(RANGE_ID, nodes, secret)}
 
 
 def known_nodes(engine: Engine) -> Nodes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,6 +11,12 @@ import grpc
 import msgspec
 from grpc import aio
 
+from postroom.client.remote.native import (
+    CONNECT_SECONDS,
+    CertificateCheck,
+    host_and_port,
+    why_not_connected,
+)
 from postroom.protocol.frames import ACCEPTED
 from postroom.protocol.streams import (
     ADMIT,
@@ -19,7 +26,7 @@ from postroom.protocol.streams import (
     REFUSED,
     UNAVAILABLE,
 )
-from postroom.server.cluster.dialing import NoAnswer
+from postroom.server.cluster.dialing import NoAnswer, in_words
 from postroom.server.cluster.grpc_services import (
     FRAMES_PER_MESSAGE_MAX,
     MESSAGE_BYTES_MAX,
@@ -68,14 +75,47 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def open_channel(
-    security: Security, address: str, options: Sequence[tuple[str, Any]]
+    security: Security,
+    address: str,
+    options: Sequence[tuple[str, Any]],
+    trusted: bytes | None = None,
 ) -> aio.Channel:
-    """A channel to the node at ``address``, with the credentials of a node."""
+    """A channel to the node at ``address``, with the credentials of a node.
+
+    Args:
+        security: whose credentials.
+        address: of the node.
+        options: of gRPC.
+        trusted: the only certificate, in PEM, that it may show; ``None``: any of the authority.
+    """
     if security.pem is None:
         return aio.insecure_channel(address, options=options)
     ca, certificate, key = security.pem
-    credentials = grpc.ssl_channel_credentials(ca, key, certificate)
+    credentials = grpc.ssl_channel_credentials(trusted or ca, key, certificate)
     return aio.secure_channel(address, credentials, options=options)
+
+
+async def shown_at(security: Security, address: str) -> bytes:
+    """The certificate, in DER, of the server at ``address``, which TLS has checked.
+
+    gRPC does not tell it, so it is looked at beforehand; then gRPC is given this one to trust.
+
+    Raises:
+        NoAnswer: there is none.
+    """
+    host, port = host_and_port(address)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(
+                host, port, ssl=security.grpc_context(), server_hostname=host
+            )
+    except OSError as error:
+        raise NoAnswer(in_words(why_not_connected(error))) from error
+    try:
+        tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        return tls.getpeercert(binary_form=True) or b""
+    finally:
+        writer.transport.abort()
 
 
 def no_answer(error: aio.AioRpcError) -> NoAnswer:
@@ -102,13 +142,30 @@ class GrpcDialer:
     def __init__(self, security: Security) -> None:
         self._security = security
 
-    async def ask(self, address: str, method: str, argument: bytes, seconds: float) -> bytes:
+    async def _channel(self, address: str, judge: CertificateCheck | None) -> aio.Channel:
+        trusted = None
+        if judge is not None and self._security.pem is not None:
+            certificate = await shown_at(self._security, address)
+            fault = judge(certificate)
+            if fault is not None:
+                raise fault
+            trusted = ssl.DER_cert_to_PEM_cert(certificate).encode()
+        return open_channel(self._security, address, CHANNEL_OPTIONS, trusted)
+
+    async def ask(
+        self,
+        address: str,
+        method: str,
+        argument: bytes,
+        seconds: float,
+        judge: CertificateCheck | None = None,
+    ) -> bytes:
         """The answer of the node at ``address`` to a question.
 
         Raises:
             NoAnswer: there is none.
         """
-        async with open_channel(self._security, address, CHANNEL_OPTIONS) as channel:
+        async with await self._channel(address, judge) as channel:
             try:
                 answer: bytes = await channel.unary_unary(METHODS[method])(
                     argument, timeout=seconds
@@ -118,14 +175,18 @@ class GrpcDialer:
             return answer
 
     async def open(
-        self, address: str, introduction: bytes, on_room: Callable[[], None]
+        self,
+        address: str,
+        introduction: bytes,
+        on_room: Callable[[], None],
+        judge: CertificateCheck | None = None,
     ) -> GrpcOutgoing:
         """A stream that the node at ``address`` has accepted.
 
         Raises:
             NoAnswer: there is none.
         """
-        channel = open_channel(self._security, address, CHANNEL_OPTIONS)
+        channel = await self._channel(address, judge)
         try:
             call = channel.stream_unary(STREAM)()
             await call.write(introduction)

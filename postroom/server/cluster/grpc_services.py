@@ -25,11 +25,12 @@ import msgspec
 from grpc import aio
 from grpc_health.v1 import health
 
-from postroom.errors import AccessDenied, Unavailable
+from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.limits import HELLO_SECONDS
 from postroom.protocol.frames import ACCEPTED
 from postroom.protocol.streams import DENIED, MALFORMED, REFUSED, UNAVAILABLE
 from postroom.server.cluster.introductions import Refused
+from postroom.server.cluster.node_keys import fingerprint_of_pem
 from postroom.server.cluster.nodes_service import Caller, NodesService
 from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
 from postroom.server.cluster.security import Security
@@ -80,7 +81,16 @@ def caller_of(context: Any, doorkeeper: Doorkeeper) -> Caller:
         doorkeeper.where(context.peer()),
         tuple(name.decode(errors="replace") for name in names),
         common.decode(errors="replace"),
+        _key_of(shown),
     )
+
+
+def _key_of(shown: dict[str, list[bytes]]) -> bytes:
+    pem = [*shown.get("x509_pem_cert", []), b""][0]
+    try:
+        return fingerprint_of_pem(pem.decode("latin-1")) if pem else b""
+    except Invalid:
+        return b""
 
 
 def token_of(context: Any) -> str | None:

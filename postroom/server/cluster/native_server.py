@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -45,6 +46,7 @@ from postroom.protocol.streams import (
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.introductions import Refused
+from postroom.server.cluster.node_keys import key_of
 from postroom.server.cluster.nodes_service import Caller, NodesService
 from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
 from postroom.server.cluster.security import Security
@@ -255,7 +257,13 @@ class ServedStream(asyncio.Protocol):
             if kind in {"DNS", "IP Address"}
         ]
         subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
-        return Caller(self.connection.where, tuple(names), subject.get("commonName", ""))
+        tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return Caller(
+            self.connection.where,
+            tuple(names),
+            subject.get("commonName", ""),
+            b"" if tls is None else key_of(tls.getpeercert(binary_form=True)),
+        )
 
     # ---
 
@@ -274,6 +282,9 @@ class ServedStream(asyncio.Protocol):
                 self._conversation = _Node(self, self._door.nodes, opening.argument)
             case "hello":
                 self._answer(self._door.nodes.say_hello())
+            case "prove":
+                self._door.nodes.prove(self.caller(), opening.argument)
+                self._answer(b"")
             case "admit":
                 self._task = asyncio.get_running_loop().create_task(self._admit(opening.argument))
             case _:

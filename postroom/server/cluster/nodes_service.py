@@ -5,6 +5,7 @@ question  what goes over it, as MessagePack
 ========  =======================================================================================
 hello     nothing; answered with ``formation.Hello``
 admit     ``Application``; answered with ``Verdict``
+prove     ``Introduction``; answered with nothing, or refused. Native streams only
 frames    ``Introduction``; accepted, then frames of consensus come in, and nothing goes out
 ========  =======================================================================================
 
@@ -17,17 +18,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
-from postroom.ranges.nodes import Address, Admission, StoreId
+from postroom.ranges.nodes import FINGERPRINT_BYTES, Address, Admitted, StoreId
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.peers import Arrival, Peers
 from postroom.server.cluster.security import Security
+
+TOKEN_CHARACTERS_MAX: Final = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -39,19 +42,28 @@ class Caller(NamedTuple):
         where: its address, for the log.
         names: the hosts that its certificate is for, which TLS has checked.
         common_name: what a client's certificate is for.
+        fingerprint: of its key; empty: there is no TLS.
     """
 
     where: str
     names: tuple[str, ...] = ()
     common_name: str = ""
+    fingerprint: bytes = b""
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True):
-    """A store wants to be a node of the cluster; or is node ``node_id``, and has moved."""
+    """A store wants to be a node of the cluster; or is node ``node_id``, and has news.
+
+    Attributes:
+        next_fingerprint: of the key that it will have when it starts again; empty: as before.
+        token: of an administrator, who wants a new store to be a node.
+    """
 
     store_id: StoreId
     address: Address
     node_id: int = 0
+    next_fingerprint: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)] = b""
+    token: Annotated[str, msgspec.Meta(max_length=TOKEN_CHARACTERS_MAX)] = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         refusal: why not, for good.
     """
 
-    admission: Admission | None = None
+    admission: Admitted | None = None
     elsewhere: str = ""
     refusal: str = ""
 
@@ -88,7 +100,7 @@ class NodesService:
 
     def __init__(self, security: Security, hello: Callable[[], Hello]) -> None:
         self.peers: Peers | None = None
-        self.admit: Callable[[Application], Awaitable[Verdict]] | None = None
+        self.admit: Callable[[Application, Caller], Awaitable[Verdict]] | None = None
         self._security = security
         self._hello = hello
         self._refusals = LogOnce()
@@ -115,7 +127,7 @@ class NodesService:
         self._check_node(caller, application.address)
         if self.admit is None:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
-        return encode(await self.admit(application))
+        return encode(await self.admit(application, caller))
 
     def enter(
         self,
@@ -138,12 +150,28 @@ class NodesService:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
         said = self.peers.sender_of(introduction)
         self._check_node(caller, said.address)
-        return self.peers.enter(said, end, read_on)
+        self.peers.check_key(said, caller.fingerprint)
+        return self.peers.enter(said, end, read_on, caller.fingerprint)
+
+    def prove(self, caller: Caller, introduction: bytes) -> None:
+        """A node that was called shows another key than this one's record has, and so does this one
+        there, perhaps: before frames can go either way, each tells that it has the state.
+
+        Raises:
+            Refused: it is none, or not from who it says.
+        """
+        if self.peers is None:
+            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+        said = self.peers.sender_of(introduction)
+        self._check_node(caller, said.address)
+        self.peers.check_key(said, caller.fingerprint)
 
     def _check_node(self, caller: Caller, address: str) -> None:
         fault = self._security.fault_of_node(caller.names, address, caller.where)
         if fault is not None:
             raise Refused(fault, DENIED)
+        if not (caller.fingerprint or self._security.insecure):
+            raise Refused("the key of the certificate cannot be read", DENIED)
 
     def closed(self, sender: str, caller: Caller, reason: Exception) -> None:
         """A stream is closed because of ``reason``: logged once, for who is refused comes again."""

@@ -7,12 +7,13 @@ sent is bounded. Frames that have queued up while the other node did not take th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
 from postroom.log_once import shown
 from postroom.protocol.streams import UNAVAILABLE
-from postroom.server.cluster.dialing import NoAnswer, Outgoing
+from postroom.server.cluster.dialing import NoAnswer, Outgoing, WrongKey
 
 if TYPE_CHECKING:
     from postroom.server.cluster.peers import Peers
@@ -40,12 +41,15 @@ class PeerLink:
     Attributes:
         connected: there is a stream.
         trouble: why there is none, in words; empty: there is, or nobody knows.
+        fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
     def __init__(self, peers: Peers, node_id: int, address: str) -> None:
         self.address = address
         self.connected = False
         self.trouble = ""
+        self.fingerprint = b""
+        self._shown = b""
         self._peers = peers
         self._node_id = node_id
         self._where = shown(address)
@@ -90,7 +94,7 @@ class PeerLink:
             except NoAnswer as error:
                 self._report(error)
             finally:
-                self._stream, self.connected = None, False
+                self._stream, self.connected, self.fingerprint = None, False, b""
                 self._queue.clear()
                 self._bytes = 0
             # Else a node that is restarted soon would be waited for as long as one that is gone.
@@ -105,10 +109,17 @@ class PeerLink:
         """One stream, from its beginning to its end."""
         dialer = self._peers.dialer
         introduction = self._peers.introduction(self._node_id)
-        stream = await dialer.open(self.address, introduction, self._send_queued)
+        self._shown = b""
+        try:
+            stream = await dialer.open(self.address, introduction, self._send_queued, self._fault)
+        except WrongKey:
+            if self._peers.may_prove():
+                with contextlib.suppress(NoAnswer):
+                    await dialer.prove(self.address, introduction)
+            raise
         how = "" if stream.is_native else ", over gRPC"
         _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
-        self._stream, self.connected = stream, True
+        self._stream, self.connected, self.fingerprint = stream, True, self._shown
         self.trouble = self._refusal = ""
         self._send_queued()
         ended = asyncio.ensure_future(stream.until_ended())
@@ -124,11 +135,16 @@ class PeerLink:
             await stream.close()
             dialer.ended(self.address)
 
+    def _fault(self, fingerprint: bytes) -> str | None:
+        """Why who was called is not the node that was meant."""
+        self._shown = fingerprint
+        return self._peers.fault_of_key(self._node_id, fingerprint)
+
     def _report(self, error: NoAnswer) -> None:
         self.trouble = shown(error)
-        self._is_refused = error.code != UNAVAILABLE
+        self._is_refused, is_other = error.code != UNAVAILABLE, isinstance(error, WrongKey)
         if self._is_refused:
-            self._report_refusal()
+            self._report_refusal("is not who it should be" if is_other else "refuses")
         elif self.connected:
             _log.info("lost the connection to node %d at %s", self._node_id, self._where)
         else:
@@ -136,10 +152,10 @@ class PeerLink:
                 "no connection to node %d at %s: %s", self._node_id, self._where, self.trouble
             )
 
-    def _report_refusal(self) -> None:
+    def _report_refusal(self, does: str) -> None:
         """Once, until it is accepted."""
         level = logging.DEBUG if self.trouble == self._refusal else logging.WARNING
-        _log.log(level, "node %d at %s refuses: %s", self._node_id, self._where, self.trouble)
+        _log.log(level, "node %d at %s %s: %s", self._node_id, self._where, does, self.trouble)
         self._refusal = self.trouble
 
     def close(self) -> None:

@@ -11,15 +11,18 @@ on its own stream. The first message says who sends, and to whom it means to spe
 A peer that is slow or gone costs the others nothing (:mod:`.peer_links`), and nothing ever waits
 for it.
 
-Frames come in only from who has proved to be a node (:mod:`.security`) of this cluster, by the name
-that the cluster knows it by, and on one stream at a time. Whatever is malformed closes its stream,
-with a logged reason. A node that the record does not name is let in only while nobody leads: it may
-have been admitted after what is known here, and may be needed to elect a leader; as long as a
-leader is heard, what it knows comes here soon, and the newcomer tries again.
+Frames come in only from who has proved to be a node (:mod:`.security`) of this cluster, by the key
+that the record binds to its id, and on one stream at a time; and they go out only to who has shown
+that key. A node whose key the record has as another one, as a record that is behind may, is let in
+with a proof that it has the state of the cluster, and only while nobody leads. Whatever is
+malformed closes its stream, with a logged reason. A node that the record does not name is let in
+likewise: it may have been admitted after what is known here, and may be needed to elect a leader;
+as long as a leader is heard, what it knows comes here soon, and the newcomer tries again.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +30,11 @@ from typing import Final
 
 import msgspec
 
-from postroom.log_once import shown
-from postroom.protocol.streams import UNAVAILABLE
+from postroom.log_once import LogOnce, shown
+from postroom.protocol.streams import DENIED, UNAVAILABLE
 from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
-from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.ranges.nodes import NodeDescriptor, Nodes, short, wrong_key
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.introductions import (
     PROTOCOL_VERSION,
@@ -39,6 +42,7 @@ from postroom.server.cluster.introductions import (
     Refused,
     encode,
     introductions,
+    proof_of,
 )
 from postroom.server.cluster.peer_links import PeerLink
 
@@ -56,12 +60,19 @@ class Arrival:
 
     Attributes:
         sender: the node.
+        fingerprint: of the key that it has shown; empty: there is no TLS.
     """
 
     def __init__(
-        self, peers: Peers, sender: int, end: Callable[[], None], read_on: Callable[[], None]
+        self,
+        peers: Peers,
+        sender: int,
+        end: Callable[[], None],
+        read_on: Callable[[], None],
+        fingerprint: bytes = b"",
     ) -> None:
         self.sender = sender
+        self.fingerprint = fingerprint
         self.end = end
         self.read_on = read_on
         self.heard_at = peers.monotonic()
@@ -93,6 +104,8 @@ class Peers:
     Attributes:
         on_frames: called when some have come in.
         has_leader: whether a leader is heard; see the module.
+        secret: the cluster's, as far as this node has its state.
+        fingerprint: of this node's key; empty: there is no TLS.
     """
 
     def __init__(
@@ -107,6 +120,10 @@ class Peers:
         self.dialer = dialer
         self.on_frames: Callable[[], None] = lambda: None
         self.has_leader: Callable[[], bool] = lambda: True
+        self.secret: Callable[[], bytes] = lambda: b""
+        self.fingerprint = b""
+        self._said = LogOnce()
+        self._proved: dict[int, bytes] = {}
         self._me = introduction
         self._nodes: Nodes | None = None
         self._moved: dict[int, tuple[str, str]] = {}
@@ -119,7 +136,11 @@ class Peers:
 
     def introduction(self, receiver: int) -> bytes:
         """What this node says first to another one."""
-        return encode(msgspec.structs.replace(self._me, receiver=receiver))
+        said, secret = msgspec.structs.replace(self._me, receiver=receiver), self.secret()
+        if self.fingerprint and secret:
+            proof = proof_of(secret, said, self.fingerprint)
+            said = msgspec.structs.replace(said, proof=proof)
+        return encode(said)
 
     @property
     def hears_others(self) -> bool:
@@ -128,7 +149,7 @@ class Peers:
 
     def follow(self, nodes: Nodes | None) -> None:
         """Keep a stream to each node of ``nodes`` but this one, and to no other."""
-        self._nodes = nodes
+        rebound = self._take_over(nodes)
         known = () if nodes is None else nodes.nodes
         recorded = {(node.node_id, node.address) for node in known}
         self._moved = {n: pair for n, pair in self._moved.items() if (n, pair[0]) in recorded}
@@ -137,25 +158,50 @@ class Peers:
         wanted = {n: address for n, address in places.items() if address != self._me.address}
         wanted.pop(self._me.sender, None)
         for node_id, link in list(self._links.items()):
-            if wanted.get(int(node_id)) != link.address:
+            if wanted.get(int(node_id)) != link.address or (
+                node_id in rebound and not self._goes_on(int(node_id), link)
+            ):
                 link.close()
                 del self._links[node_id]
         for node_id, address in wanted.items():
             if node_id not in self._links:
                 self._links[node_id] = PeerLink(self, node_id, address)
 
+    def _take_over(self, nodes: Nodes | None) -> set[NodeId]:
+        """The record is ``nodes`` now; whose keys are others. Streams of the former ones end."""
+        before, self._nodes = self._nodes, nodes
+        if before == nodes or nodes is None:
+            return set()
+        for node_id, fingerprint in list(self._proved.items()):
+            known = nodes.by_id(node_id)
+            if known is None or fingerprint in _keys(known):
+                del self._proved[node_id]  # it is in the record now, which counts from here on
+        for arrival in list(self._arrivals.values()):
+            if self.fault_of_key(arrival.sender, arrival.fingerprint) is not None:
+                _log.warning("the stream of node %d ends: its key is another one", arrival.sender)
+                arrival.close()
+                arrival.end()
+        earlier = {} if before is None else {each.node_id: _keys(each) for each in before.nodes}
+        return {each.node_id for each in nodes.nodes if earlier.get(each.node_id) != _keys(each)}
+
+    def _goes_on(self, node_id: int, link: PeerLink) -> bool:
+        """Else it was not let in, or must not be any more: it is tried again, at once."""
+        return link.connected and self.fault_of_key(node_id, link.fingerprint) is None
+
     def _where(self, node: NodeDescriptor) -> str:
         moved = self._moved.get(node.node_id)
         return node.address if moved is None else moved[1]
 
-    def met(self, store_id: bytes, address: str) -> None:
-        """A node has proved to be at ``address``: it is followed there.
+    def met(self, store_id: bytes, address: str, fingerprint: bytes = b"") -> None:
+        """A node has proved to be at ``address``, by its key: it is followed there.
 
         The record may not know yet. It cannot be changed before a majority talks to each other, and
         that may have moved.
         """
         known = None if self._nodes is None else self._nodes.by_store(store_id)
         if known is None or self._where(known) == address or known.node_id == self._me.sender:
+            return
+        if self.fault_of_key(known.node_id, fingerprint) is not None:
             return
         _log.info("node %d is at %s now", known.node_id, shown(address))
         self._moved[known.node_id] = (known.address, address)
@@ -164,6 +210,66 @@ class Peers:
     def close(self) -> None:
         """Let go of all streams."""
         self.follow(None)
+
+    # --- keys
+
+    def fault_of_key(self, node_id: int, fingerprint: bytes) -> str | None:
+        """Why who has shown a key is not the node; ``None``: it is, or there is no TLS."""
+        known = None if self._nodes is None else self._nodes.by_id(node_id)
+        if not fingerprint or known is None or known.may_show(fingerprint):
+            return None
+        return None if self._proved.get(node_id) == fingerprint else wrong_key(known, fingerprint)
+
+    def check_key(self, said: Introduction, fingerprint: bytes) -> None:
+        """Whether who has opened a stream has the key of the node that it says it is.
+
+        Args:
+            said: what it says.
+            fingerprint: of the key that it has shown; empty: there is no TLS.
+
+        Raises:
+            Refused: it has not.
+        """
+        known = None if self._nodes is None else self._nodes.by_id(said.sender)
+        if not fingerprint or self._nodes is None:
+            return
+        if known is None:
+            if self.secret() and not self._is_proved(said, fingerprint):
+                raise Refused(f"node {said.sender} is not known here yet", UNAVAILABLE)
+            return
+        fault = self.fault_of_key(said.sender, fingerprint)
+        if fault is None:
+            return
+        if self.has_leader() or not self._is_proved(said, fingerprint):
+            self._said.log(
+                _log, (said.sender, fingerprint), self.monotonic(),
+                "a stream from %s is refused: %s", said.address, fault,
+            )  # fmt: skip
+            raise Refused(fault, DENIED)
+        _log.info(
+            "node %d has the state of the cluster, and a key that is not known here yet: %s",
+            said.sender, short(fingerprint),
+        )  # fmt: skip
+        self._proved[said.sender] = fingerprint
+        link = self._links.get(said.sender)
+        if link is not None and not link.connected:
+            link.close()
+            self._links[said.sender] = PeerLink(self, said.sender, link.address)
+
+    def may_prove(self) -> bool:
+        """Whether nobody leads, and this node can show that it has the state of the cluster."""
+        return bool(self.fingerprint and self.secret()) and not self.has_leader()
+
+    def _is_proved(self, said: Introduction, fingerprint: bytes) -> bool:
+        secret = self.secret()
+        return bool(secret) and hmac.compare_digest(proof_of(secret, said, fingerprint), said.proof)
+
+    def key_of(self, node: NodeDescriptor) -> bytes:
+        """That which a node has shown when it was called at its address; empty: none."""
+        if node.node_id == self._me.sender:
+            return self.fingerprint
+        link = self._links.get(node.node_id)
+        return b"" if link is None or link.address != node.address else link.fingerprint
 
     # --- the transport of consensus
 
@@ -230,7 +336,11 @@ class Peers:
             raise Refused(f"node {said.sender} has another disk")
 
     def enter(
-        self, said: Introduction, end: Callable[[], None], read_on: Callable[[], None]
+        self,
+        said: Introduction,
+        end: Callable[[], None],
+        read_on: Callable[[], None],
+        fingerprint: bytes = b"",
     ) -> Arrival:
         """A node that was found to be ``said`` has a stream to this one.
 
@@ -238,6 +348,7 @@ class Peers:
             said: who it is.
             end: called if the stream is to end, because it stands still and there is a newer one.
             read_on: called when it may be read again.
+            fingerprint: of the key that it has shown, which was checked; empty: there is no TLS.
 
         Raises:
             Refused: it has another one, on which it is heard.
@@ -248,9 +359,9 @@ class Peers:
                 raise Refused(f"node {said.sender} has a stream already", UNAVAILABLE)
             older.close()
             older.end()
-        arrival = Arrival(self, said.sender, end, read_on)
+        arrival = Arrival(self, said.sender, end, read_on, fingerprint)
         self._arrivals[said.sender] = arrival
-        self.met(said.store_id, said.address)
+        self.met(said.store_id, said.address, fingerprint)
         return arrival
 
     def left(self, arrival: Arrival) -> None:
@@ -281,3 +392,7 @@ class Peers:
             return True
         self._held_up.append(arrival)
         return False
+
+
+def _keys(node: NodeDescriptor) -> tuple[bytes, bytes]:
+    return node.fingerprint, node.next_fingerprint

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
 from postroom.errors import Invalid
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
 from postroom.log_once import LogChanges, shown
-from postroom.ranges.nodes import STORE_ID_BYTES, Nodes
+from postroom.ranges.nodes import SECRET_BYTES, STORE_ID_BYTES, Nodes, wrong_key
 from postroom.server.cluster import formation
 from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait
@@ -77,11 +77,17 @@ class Place:
             self._write(formation.identity_writes(self.store_id))
         else:
             await self._check_adoption()
-            self._write(formation.adopt_writes(self.record, self._address, self.store_id))
+            self._write(
+                formation.adopt_writes(
+                    self.record, self._address, self.store_id,
+                    self._security.fingerprint, self._new_secret(),
+                )
+            )  # fmt: skip
             _log.info("the embedded store is now the first node of a cluster")
 
     async def _check_adoption(self) -> None:
-        for address, hello in (await self._hellos(self._first_addresses)).items():
+        heard, _ = await self._hellos(self._first_addresses)
+        for address, hello in heard.items():
             if hello.nodes is not None:
                 raise Invalid(
                     f"the folder holds a store of its own, and {address} is in a cluster already: "
@@ -138,13 +144,13 @@ class Place:
             case Wait():
                 return decision.reason
             case Found():
-                self._write(formation.found_writes(decision.nodes))
+                self._found(decision.nodes, questions.fingerprints)
                 reason = f"founded a cluster of {len(decision.nodes.nodes)}"
             case Become():
                 self._become(decision.node_id, decision.nodes)
                 reason = f"this is node {decision.node_id}"
             case Join():
-                application = Application(self.store_id, address)
+                application = Application(self.store_id, address, token=self._security.admin_token)
                 admission = await questions.admit(decision.addresses, application)
                 if admission is None:
                     return "waiting for a leader to let this node in"
@@ -154,6 +160,13 @@ class Place:
                 assert_never(decision)
         self.record = read_store(self._engine)
         return reason
+
+    def _found(self, nodes: Nodes, fingerprints: Mapping[str, bytes]) -> None:
+        shown = {**fingerprints, self._address: self._security.fingerprint}
+        self._write(formation.found_writes(formation.with_keys(nodes, shown), self._new_secret()))
+
+    def _new_secret(self) -> bytes:
+        return b"" if self._security.insecure else self._random.randbytes(SECRET_BYTES)
 
     def _become(self, node_id: int, nodes: Nodes) -> None:
         self._write(formation.become_writes(node_id, nodes))
@@ -180,16 +193,37 @@ class Place:
 
     async def _tell_address_once(self, known: Nodes | None) -> bool:
         assert self.record is not None
-        others = [] if known is None else [node.address for node in known.nodes]
-        questions = Questions(self._security)
-        try:
-            application = Application(self.store_id, self._address, self.record.node_id)
-            told = await questions.admit([self._address, *others], application) is not None
-        finally:
-            await questions.close()
+        application = Application(self.store_id, self._address, self.record.node_id)
+        told = await self._tell(application, known)
         if told:
             _log.info("the others know that this node is at %s now", self._address)
         return told
+
+    async def _tell(self, application: Application, known: Nodes | None) -> bool:
+        others = [] if known is None else [node.address for node in known.nodes]
+        questions = Questions(self._security, self._fault_of_key)
+        try:
+            return await questions.admit([self._address, *others], application) is not None
+        finally:
+            await questions.close()
+
+    async def tell_next_key(self, fingerprint: bytes, known: Nodes | None) -> bool:
+        """The others are told which key this node will have next; whether one has heard it.
+
+        Args:
+            fingerprint: of that key.
+            known: the cluster, as the node knows it.
+
+        Raises:
+            Invalid: they do not take it.
+        """
+        assert self.record is not None
+        return await self._tell(
+            Application(
+                self.store_id, self._address, self.record.node_id, next_fingerprint=fingerprint
+            ),
+            known,
+        )
 
     async def _try_to_tell_address(self, known: Nodes | None) -> bool:
         try:
@@ -202,14 +236,14 @@ class Place:
         self,
         nodes: Callable[[], Nodes | None],
         settled: Callable[[], bool],
-        met: Callable[[bytes, str], None],
+        met: Callable[[bytes, str, bytes], None],
     ) -> None:
         """Ask the others who they are, until this node is in touch with them.
 
         Args:
             nodes: the cluster, as the node knows it.
             settled: whether it is in touch.
-            met: told which store is where.
+            met: told which store is where, and the fingerprint of its key.
 
         Raises:
             Invalid: this node has been removed from it. Nobody else would tell: who is removed is
@@ -220,11 +254,12 @@ class Place:
         while True:
             known, sought_elsewhere = nodes(), False
             others = () if known is None else tuple(node.address for node in known.nodes)
-            for address, hello in (await self._hellos({*self._first_addresses, *others})).items():
+            heard, keys = await self._hellos({*self._first_addresses, *others})
+            for address, hello in heard.items():
                 if self._was_removed(address, hello, warned):
                     raise self._removed()
                 sought_elsewhere = sought_elsewhere or self._is_sought_elsewhere(hello)
-                met(hello.store_id, address)
+                met(hello.store_id, address, keys.get(address, b""))
             if sought_elsewhere and not told:
                 told = await self._try_to_tell_address(nodes())
             elif settled():
@@ -265,19 +300,40 @@ class Place:
             "changed: empty its data folder to let it join as a new node"
         )
 
-    async def _hellos(self, addresses: Iterable[str]) -> dict[str, Hello]:
-        questions = Questions(self._security)
+    async def _hellos(self, addresses: Iterable[str]) -> tuple[dict[str, Hello], dict[str, bytes]]:
+        """What others say of themselves, and the fingerprints of their keys."""
+        questions = Questions(self._security, self._fault_of_key)
         try:
-            return await questions.hello(set(addresses) - {self._address})
+            heard = await questions.hello(set(addresses) - {self._address})
         finally:
             await questions.close()
+        return heard, questions.fingerprints
+
+    def _fault_of_key(self, address: str, fingerprint: bytes) -> str | None:
+        """Why who is at the address of a node is not to be listened to: it has no node's key.
+
+        It could say that this node was removed. Who is at an address of --join alone is listened
+        to: somebody has written it there.
+        """
+        known = None if self.record is None else self.known_nodes()
+        nodes = () if known is None else known.nodes
+        if any(node.fingerprint and node.may_show(fingerprint) for node in nodes):
+            return None
+        there = next((node for node in nodes if node.address == address), None)
+        if there is None or there.may_show(fingerprint):
+            return None
+        return wrong_key(there, fingerprint)
 
 
-async def store_at(security: Security, address: str) -> bytes | None:
-    """The id of the store that is reached at ``address``; ``None``: nobody answers there."""
+async def store_at(security: Security, address: str) -> tuple[bytes, bytes] | None:
+    """Which store is reached at ``address``, and the fingerprint of its key; ``None``: nobody
+    answers there.
+    """
     questions = Questions(security)
     try:
         heard = await questions.hello([address])
     finally:
         await questions.close()
-    return heard[address].store_id if address in heard else None
+    if address not in heard:
+        return None
+    return heard[address].store_id, questions.fingerprints.get(address, b"")

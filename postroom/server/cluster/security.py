@@ -3,12 +3,16 @@
 * A *node* has a certificate of the authority for the host of its address, as a DNS name or IP
   address among the subject alternative names; it shows it when it calls another node, and when it
   is called.
+* Which node it is says its key (:mod:`.node_keys`): the record of the nodes binds a key to each id,
+  and nobody else acts as that node, or is called as it (:mod:`.peers`), whatever hosts his
+  certificate names. Where no key is bound yet, as in a folder of before, the names count alone.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
   What it may do says its role (:mod:`.access`): that of its token, or of its certificate.
 
 The connection itself is mutual TLS: without a certificate of the authority nothing is read from it.
 What makes a certificate one of a node is that it names hosts. So a client's should name
-none (a common name or an e-mail address is fine): with one that does, it could act as a node there.
+none (a common name or an e-mail address is fine): with one that does, it could ask to be let in as
+a node there. That takes an administrator's word besides (:meth:`Security.vouches`).
 ``insecure`` switches all of this off, by name only.
 
 Connections come in by two doors, native streams and gRPC (:mod:`.listener`). Each finds out what
@@ -31,6 +35,7 @@ from postroom.errors import AccessDenied
 from postroom.log_once import LogOnce
 from postroom.server.cluster.access import Role, Roles
 from postroom.server.cluster.access_files import Tokens, WatchedFile
+from postroom.server.cluster.node_keys import fingerprint_of_pem
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +73,7 @@ class Security:
 
     Attributes:
         pem: the authority's certificate, this node's own, and its key; ``None``: insecure.
+        fingerprint: of this node's key; empty: insecure.
     """
 
     def __init__(
@@ -81,6 +87,11 @@ class Security:
         self._tokens = tokens
         self._refusals = LogOnce()
         self.pem = None if certificates is None else certificates.read()
+        self.fingerprint = b""
+        self._own_file: WatchedFile[bytes] | None = None
+        if certificates is not None and self.pem is not None:
+            self.fingerprint = _fingerprint(self.pem[1])
+            self._own_file = WatchedFile(certificates.certificate, _fingerprint)
         self.server_context = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client_context = self._context(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -88,6 +99,30 @@ class Security:
     def insecure(self) -> bool:
         """Whether anybody may do anything."""
         return self.pem is None
+
+    @property
+    def next_fingerprint(self) -> bytes:
+        """Of the key in the certificate's file as it is now: with it the node would start again."""
+        return b"" if self._own_file is None else self._own_file.current()
+
+    @property
+    def admin_token(self) -> str:
+        """An administrator's token that this node knows, to show when it joins; empty: none."""
+        return "" if self._tokens is None else self._tokens.first_of(Role.ADMIN)
+
+    def vouches(self, token: str, name: str) -> bool:
+        """Whether an administrator wants who calls to be a node: as for :meth:`role_of_client`."""
+        try:
+            return self.role_of_client(token or None, name) is Role.ADMIN
+        except AccessDenied:
+            return False
+
+    def grpc_context(self) -> ssl.SSLContext | None:
+        """For a look at the certificate of a server that speaks gRPC; ``None``: insecure."""
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        return context
 
     def _context(self, side: int) -> ssl.SSLContext | None:
         """For native streams; gRPC makes its own of the same files."""
@@ -156,6 +191,10 @@ class Security:
         if role is None:
             raise AccessDenied("the token is not known here; nothing was done")
         return role
+
+
+def _fingerprint(pem: bytes) -> bytes:
+    return fingerprint_of_pem(pem.decode("latin-1"))
 
 
 def _matches(host: str, name: str) -> bool:

@@ -20,28 +20,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.errors import Error, Invalid, Retryable, Unavailable
+from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
 from postroom.limits import DISK_RESERVE_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
-from postroom.ranges.nodes import AdmitNode, Nodes
+from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.cluster import formation
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
+from postroom.server.cluster.key_binding import KeyBinding
 from postroom.server.cluster.leaderless import Leaderless
-from postroom.server.cluster.nodes_service import Application, NodesService, Verdict
+from postroom.server.cluster.nodes_service import Application, Caller, NodesService, Verdict
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.place import Place, store_at
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.drivers import AsyncioDriver
 from postroom.server.keeper import has_its_place
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import RANGE_ID, Node, NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
 
@@ -191,6 +192,8 @@ class ServedNode:
         peers.follow(known)
         peers.on_frames = lambda: node.wake(urgent=True)
         peers.has_leader = lambda: node.leader() is not None
+        peers.fingerprint = self._security.fingerprint
+        peers.secret = lambda: self._engine.get(secret_key(RANGE_ID)) or b""
         node.on_malformed = peers.distrust
         sessions = self._sessions = Sessions(node)
 
@@ -207,13 +210,22 @@ class ServedNode:
         if own is not None and own.address != settings.address:
             self._spawn(place.tell_address(self._known_nodes))
         self._spawn(self._look_around())
+        if not self._security.insecure:
+            self._spawn(KeyBinding(self._driver, peers, place, self._security, self._random).run())
 
-    async def _admit(self, application: Application) -> Verdict:
+    async def _admit(self, application: Application, caller: Caller) -> Verdict:
         assert self._driver is not None
-        request = AdmitNode(application.store_id, application.address, application.node_id)
+        request = AdmitNode(
+            application.store_id,
+            application.address,
+            application.node_id,
+            caller.fingerprint,
+            application.next_fingerprint,
+            self._security.vouches(application.token, caller.common_name),
+        )
         try:
             if self.node.leader() == self.node.node_id:
-                refused = await self._not_there(application)
+                refused = await self._not_there(application, caller)
                 if refused is not None:
                     return refused
             return Verdict(admission=await self._driver.send(request, STOP_SECONDS))
@@ -221,13 +233,17 @@ class ServedNode:
             nodes = self.node.nodes
             leader = nodes.by_id(int(error.leader)) if nodes and error.leader else None
             return Verdict(elsewhere="" if leader is None else leader.address)
-        except Invalid as error:
+        except (AccessDenied, Invalid) as error:
+            self._said.log(
+                _log, (application.address, caller.fingerprint), self._clock.monotonic(),
+                "%s is refused as node at %s: %s", caller.where, application.address, error,
+            )  # fmt: skip
             return Verdict(refusal=str(error))
         except (Retryable, Error) as error:
             _log.info("cannot admit %s now: %s", shown(application.address), shown(error))
             return Verdict()
 
-    async def _not_there(self, application: Application) -> Verdict | None:
+    async def _not_there(self, application: Application, caller: Caller) -> Verdict | None:
         """Else a wrong --advertise would take the place of the node that is really there."""
         found = await store_at(self._security, application.address)
         if found is None:
@@ -236,11 +252,11 @@ class ServedNode:
                 "cannot admit %s: it cannot be reached from here", application.address,
             )  # fmt: skip
             return Verdict()
-        if found == application.store_id:
+        if found == (application.store_id, caller.fingerprint):
             return None
         return Verdict(
             refusal=f"another node is at {application.address} than the one that asks to be let "
-            "in; nothing was changed: correct its --advertise"
+            "in, or it has another key there; nothing was changed: correct its --advertise"
         )
 
     # --- while it serves

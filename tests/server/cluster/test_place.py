@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random  # noqa: TID251 (seeded)
 
 import pytest
 
 from postroom.errors import Invalid
 from postroom.kv.memory import MemoryEngine
-from postroom.ranges.nodes import Admission, NodeDescriptor, Nodes
+from postroom.ranges.nodes import Admitted, NodeDescriptor, Nodes
 from postroom.server.cluster import place as module
 from postroom.server.cluster.formation import Hello
 from postroom.server.cluster.nodes_service import Application
@@ -29,14 +29,16 @@ class Questions:
     cluster_id = CLUSTER
     asked: list[Application]
 
-    def __init__(self, security: Security) -> None: ...
+    fingerprints: Mapping[str, bytes] = {}
+
+    def __init__(self, security: Security, fault_of_key: object) -> None: ...
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
         other = NodeDescriptor(1, OTHER, b"o" * 16)
         nodes = Nodes(self.cluster_id, 3, (other, NodeDescriptor(2, ELSEWHERE, STORE)))
         return {OTHER: Hello(other.store_id, (OTHER,), nodes)}
 
-    async def admit(self, addresses: object, application: Application) -> Admission:
+    async def admit(self, addresses: object, application: Application) -> Admitted:
         self.asked.append(application)
         raise Invalid("another node is there")
 
@@ -55,7 +57,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def look_around(place: Place) -> None:
     asyncio.run(asyncio.wait_for(
-        place.look_around(lambda: None, lambda: True, lambda store_id, address: None), 10
+        place.look_around(lambda: None, lambda: True, lambda *_: None), 10
     ))  # fmt: skip
 
 

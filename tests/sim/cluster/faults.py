@@ -29,7 +29,7 @@ class Faults:
     """See the module.
 
     Args:
-        cluster: what is tormented.
+        cluster: what is disturbed.
         randomness: when, what, and for how long.
         pace: how long everything lasts; an election takes about so many seconds.
         interval_seconds: how long it takes on average until something breaks.

@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call
-from postroom.ranges.nodes import Admission, AdmitNode, RetireNode
+from postroom.ranges.nodes import AdmitNode, Admitted, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster, address_of, settle
@@ -200,7 +200,7 @@ class Joining:
     def _ask(self, machine: Machine, store_id: bytes) -> None:
         request = AdmitNode(store_id, address_of(machine.name))
 
-        def told(admission: Admission | None) -> None:
+        def told(admission: Admitted | None) -> None:
             if machine.is_homeless and admission is not None:
                 self._admitted(machine, admission)
 
@@ -210,7 +210,7 @@ class Joining:
             lambda: self._ask(machine, store_id) if machine.is_homeless else None,
         )
 
-    def _admitted(self, machine: Machine, admission: Admission) -> None:
+    def _admitted(self, machine: Machine, admission: Admitted) -> None:
         machine.is_homeless = False
         machine.repair_disk()
         settle(machine, become_writes(admission.node_id, admission.nodes), admission.node_id)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from postroom.raft.election import Elections
-from postroom.ranges.tenure import Tenure
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
@@ -39,10 +39,12 @@ def leader_of(cluster: Cluster) -> Machine:
 def believes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leads, and nothing tells it otherwise but what it hears."""
     assert machine.node is not None
-    believer, serves = machine.node.replica._tenure, Tenure.serves
+    believer, serves = machine.node.replica._lease_holder, LeaseHolder.serves
     core, check_quorum = machine.node.replica.group.core, Elections._check_quorum
     monkeypatch.setattr(
-        Tenure, "serves", lambda tenure, now: tenure is believer or serves(tenure, now)
+        LeaseHolder,
+        "serves",
+        lambda lease_holder, now: lease_holder is believer or serves(lease_holder, now),
     )
     monkeypatch.setattr(
         Elections,

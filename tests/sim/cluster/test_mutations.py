@@ -10,9 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from postroom.messaging import inbox
+from postroom.messaging.claims import Claims
+from postroom.messaging.outbox import Outbox
 from tests.sim.cluster import mutations
 from tests.sim.cluster.mutations import MUTATIONS, Mutation
-from tests.sim.runs import CLUSTER
+from tests.sim.runs import CLUSTER, EMBEDDED
 
 CLUSTER_SEEDS = 40
 CLUSTER_EVENTS = 10_000
@@ -58,3 +61,34 @@ def test_a_broken_store_is_found_out(name: str) -> None:
 def test_the_names_of_mutations_are_their_own() -> None:
     assert len({each.name for each in MUTATIONS}) == len(MUTATIONS)
     assert all(isinstance(each, Mutation) and each.seeds <= 300 for each in MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.name)
+def test_what_is_replaced_is_there(mutation: Mutation) -> None:
+    mutations.check_fits(mutation)
+    where, name, _ = mutation.breaks()
+    original = getattr(where, name)
+    with mutations.in_force(mutation.breaks):
+        assert getattr(where, name) != original
+    assert getattr(where, name) == original
+
+
+def test_a_mutation_of_what_is_gone_is_noticed() -> None:
+    gone = Mutation(lambda: (inbox, "_gone", None), 1)
+    with pytest.raises(mutations.OutOfDate, match="has no _gone"):
+        mutations.first_failure(gone)
+
+
+def test_a_mutation_of_what_is_called_otherwise_is_noticed() -> None:
+    otherwise = Mutation(lambda: (Claims, "release", lambda self: []), 1)
+    with pytest.raises(mutations.OutOfDate, match="called otherwise"):
+        mutations.first_failure(otherwise)
+
+
+def test_a_mutation_that_cannot_be_carried_out_is_not_found() -> None:
+    def slips(self: Outbox, *_: object) -> None:
+        self.gone()  # type: ignore[attr-defined]
+
+    broken = Mutation(lambda: (Outbox, "store", slips), 20, EMBEDDED)
+    with pytest.raises(mutations.OutOfDate, match="gone"):
+        mutations.first_failure(broken)

@@ -2,7 +2,8 @@
 
 Each transaction leaves a note of what it deferred. When everything is carried out, the counters,
 the accounting and the dead letters are exactly what the notes add up to. A counter that holds text
-kills every increment of it, until somebody repairs it and replays the dead letters.
+kills every increment of it, until somebody repairs it and replays the dead letters. Increments
+before and after a put of the same key stay before and after it.
 """
 
 from __future__ import annotations
@@ -64,13 +65,18 @@ class Counters:
             if choose.random() < 0.5:
                 tx.enqueue_update(Delete(b"deferred/" + token), execute_at=delay)
                 note[-1] = b"deleted:1"
+        if choose.random() < 0.2:
+            mixed = b"mixed/" + token
+            for update in (Increment(mixed, 1), Put(mixed, _packed(10)), Increment(mixed, 2)):
+                tx.enqueue_update(update, execute_at=delay)
+            note.append(b"mixed:1")
         tx.put(b"note/" + token, b" ".join(note))
 
     async def _switch(self, tx: Any) -> None:
         """Text becomes a number, or a number becomes text that remembers it."""
         value = await tx.get(POISONED)
         if value.startswith(b"text"):
-            tx.put(POISONED, int(value[4:] or b"0").to_bytes(8, "big", signed=True))
+            tx.put(POISONED, _packed(int(value[4:] or b"0")))
         elif len(value) == 8:
             tx.put(POISONED, b"text%d" % postroom.integer(value))
 
@@ -101,6 +107,9 @@ class Counters:
                 if name in (b"put", b"deleted"):
                     left = await db.get(b"deferred/" + key.removeprefix(b"note/"))
                     assert (left is not None) == (name == b"put"), f"{key!r}: {left!r} is left"
+                if name == b"mixed":
+                    mixed = await db.get(b"mixed/" + key.removeprefix(b"note/"))
+                    assert mixed == _packed(12), f"{key!r}: {mixed!r} is not 10 and 2"
         found = {b"poison": postroom.integer(await db.get(POISONED))}
         for number in range(COUNTERS):
             found[b"%d" % number] = postroom.integer(await db.get(b"counter/%d" % number))
@@ -108,3 +117,7 @@ class Counters:
         found[b"huge"] = (await db.accounting(b"huge")).get("sum", 0) // 2**62 + dead
         for name, number in found.items():
             assert number == expected.get(name, 0), f"{name!r} is {number}, notes: {expected}"
+
+
+def _packed(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)

@@ -7,7 +7,7 @@ import pytest
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import DRIFT_SHARE, Lease
-from postroom.ranges.tenure import Tenure
+from postroom.ranges.lease_holder import LeaseHolder
 
 SECONDS = 1.0
 EPOCH_MILLISECONDS = 1_700_000_000_000
@@ -20,7 +20,7 @@ class Side:
         self.seconds = 100.0 * node_id
         self.wall = EPOCH_MILLISECONDS
         self.clock = HybridLogicalClock(lambda: self.wall, 0, lambda _: True)
-        self.tenure = Tenure(node_id, lease, self.clock, lambda: self.seconds, SECONDS)
+        self.lease_holder = LeaseHolder(node_id, lease, self.clock, lambda: self.seconds, SECONDS)
         self.until = 0.0
         self.received_at = self.seconds
 
@@ -30,27 +30,27 @@ class Side:
 
     def ask(self) -> Lease:
         """Proposes the next lease."""
-        self.until = self.tenure.until_if_granted()
-        return self.tenure.successor()
+        self.until = self.lease_holder.until_if_granted()
+        return self.lease_holder.successor()
 
     def ask_for_more(self) -> Lease:
-        self.until = self.tenure.until_if_granted()
-        return self.tenure.extended()
+        self.until = self.lease_holder.until_if_granted()
+        return self.lease_holder.extended()
 
     def apply(self, lease: Lease, *, received: bool = True) -> None:
         if received:
             self.received_at = self.seconds
-        self.tenure.applied(leases.encode(lease))
+        self.lease_holder.applied(leases.encode(lease))
 
     def begin(self) -> None:
-        self.tenure.begin()
-        self.tenure.granted(self.until)
+        self.lease_holder.begin()
+        self.lease_holder.granted(self.until)
 
     def serves(self) -> bool:
-        return self.tenure.serves(self.clock.now())
+        return self.lease_holder.serves(self.clock.now())
 
     def may_ask(self) -> bool:
-        return self.tenure.may_ask_at(self.received_at) <= self.seconds
+        return self.lease_holder.may_ask_at(self.received_at) <= self.seconds
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_extension_is_more_time_for_the_one_and_more_waiting_for_the_other(
     both(sides, 0.6)
     more = holder.ask_for_more()
     holder.apply(more)
-    holder.tenure.granted(holder.until)
+    holder.lease_holder.granted(holder.until)
     other.apply(more)
     both(sides, 0.6)
     assert holder.serves()
@@ -149,16 +149,16 @@ def test_an_extension_is_more_time_for_the_one_and_more_waiting_for_the_other(
 
 def test_it_is_asked_for_in_time_also_when_the_wall_clock_stands(sides: tuple[Side, Side]) -> None:
     holder, _ = sides
-    assert not holder.tenure.wants_extension(holder.clock.last())
+    assert not holder.lease_holder.wants_extension(holder.clock.last())
     holder.seconds += 0.6
-    assert holder.tenure.wants_extension(holder.clock.last())
+    assert holder.lease_holder.wants_extension(holder.clock.last())
 
 
 def test_the_timestamps_of_two_leases_do_not_overlap(sides: tuple[Side, Side]) -> None:
     """Also if the successor's clock is an hour behind: it is pushed past the old lease."""
     _, other = sides
     other.wall -= 3_600_000
-    before = other.tenure.lease
+    before = other.lease_holder.lease
     lease = other.ask()
     assert lease.start >= before.expiration
     assert other.clock.now() > lease.start
@@ -174,8 +174,8 @@ def test_a_node_may_succeed_itself_at_once() -> None:
 
 def test_a_lease_that_is_given_back_needs_no_waiting(sides: tuple[Side, Side]) -> None:
     holder, other = sides
-    holder.tenure.end()
-    back = holder.tenure.given_back()
+    holder.lease_holder.end()
+    back = holder.lease_holder.given_back()
     assert not holder.serves()
     other.apply(back)
     assert other.may_ask()
@@ -193,5 +193,5 @@ def test_a_restart_waits_as_if_the_lease_were_new() -> None:
 def test_another_lease_of_the_same_node_ends_the_one_before(sides: tuple[Side, Side]) -> None:
     """What was evaluated under the old one has no effect: memory begins afresh."""
     holder, _ = sides
-    assert holder.tenure.applied(leases.encode(holder.tenure.extended()))
-    assert not holder.tenure.applied(leases.encode(holder.tenure.successor()))
+    assert holder.lease_holder.applied(leases.encode(holder.lease_holder.extended()))
+    assert not holder.lease_holder.applied(leases.encode(holder.lease_holder.successor()))

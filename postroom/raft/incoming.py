@@ -28,7 +28,7 @@ from postroom.raft.state_machine import NodeId
 from postroom.raft.syncobj_core import LEADER, Core
 
 
-class Inbox:
+class IncomingMessages:
     """One member's."""
 
     def __init__(  # one for each kind of message

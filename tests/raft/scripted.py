@@ -1,4 +1,4 @@
-"""One real member among puppets: the test says what the others say, and reads what it answers."""
+"""One real member, and peers by script: the test says what they say, and reads what it answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(text: bytes) -> bytes:
     return b"\x00" + text
 
 
-class Puppets:
+class ScriptedPeers:
     """Member 1 of the members given is real."""
 
     def __init__(

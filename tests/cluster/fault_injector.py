@@ -2,7 +2,7 @@
 
 What strikes a node that is down already, or a leader when nobody leads, falls into the void. Nodes
 that end by themselves are started again, as a service manager would; whether they were allowed to
-end is for :meth:`Tormentor.verdict`.
+end is for :meth:`FaultInjector.verdict`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _is_alarming(line: str) -> bool:
 
 
 class Watch(Protocol):
-    """What the tormentor must know of the cluster."""
+    """What the injector must know of the cluster."""
 
     def leader(self) -> NodeProcess | None:
         """Who leads, as far as is known."""
@@ -41,7 +41,7 @@ class Watch(Protocol):
         """Another one takes its place."""
 
 
-class Tormentor:
+class FaultInjector:
     """See the module.
 
     Attributes:

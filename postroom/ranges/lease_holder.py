@@ -26,7 +26,7 @@ from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
 
 
-class Tenure:
+class LeaseHolder:
     """See the module.
 
     Args:

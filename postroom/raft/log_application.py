@@ -1,0 +1,144 @@
+"""From the log to the state: entries are appended, applied, and let go of.
+
+::
+
+    proposals queued ─ append ─▶ log ─ commit (:mod:`.replication`) ─▶ apply ─▶ state ─ truncate
+
+A group of one does all of that in one step (``decide_alone``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from postroom.kv.engine import WriteSet
+from postroom.raft.journal import COMMAND, NOOP
+from postroom.raft.messages import COMMAND_BYTES_MAX
+from postroom.raft.outcome import Outcome
+from postroom.raft.proposals import Proposals, encoded
+from postroom.raft.replication import Feeding, Following
+from postroom.raft.state_machine import StateMachine
+from postroom.raft.syncobj_core import LEADER, Core
+from postroom.raft.transfer import Transfer
+
+_COMMAND_KIND: Final = COMMAND[0]
+_NOOP_KIND: Final = NOOP[0]
+REPLAYED_BYTES: Final = 4 * 1024 * 1024
+"""Of entries that are applied at a time when the group is opened."""
+
+
+class LogApplication:
+    """One member's."""
+
+    def __init__(  # what reads the log, and what writes it
+        self,
+        core: Core,
+        proposals: Proposals,
+        state_machine: StateMachine,
+        feeding: Feeding,
+        following: Following,
+        transfer: Transfer,
+    ) -> None:
+        """Over the log of ``core``."""
+        self._core = core
+        self._proposals = proposals
+        self._state_machine = state_machine
+        self._feeding = feeding
+        self._following = following
+        self._transfer = transfer
+
+    def decide_alone(self, writes: WriteSet) -> None:
+        """A group of one: append, commit, apply and truncate are one."""
+        core, proposals = self._core, self._proposals
+        if len(core.journal):
+            core.commit_index = core.journal.last_index
+            self.apply(writes)
+            core.journal.drop(core.applied_index)
+        if not proposals.queued:
+            return
+        index, term, apply = core.applied_index, core.term, self._state_machine.apply
+        replays = core.journal.replays
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            index += 1
+            payload = b"" if context is not None and not replays else encoded(command)
+            if replays:
+                core.journal.write_only(COMMAND + payload, index, term)
+            apply(index, term, b"" if context is not None else payload, context, writes)
+            del proposals.queued[0]
+            proposals.ended.append((done, Outcome.APPLIED))
+        core.commit_index = core.applied_index = index
+        core.journal.applied(index, term)
+        core.journal.pass_over(index, term)
+
+    def append_queued(self) -> None:
+        """A leader appends what is queued; another member refuses it."""
+        core, proposals = self._core, self._proposals
+        if core.role != LEADER:
+            proposals.refuse()
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            payload = COMMAND + encoded(command)
+            if len(payload) > COMMAND_BYTES_MAX:
+                raise ValueError(f"a command of {len(payload)} bytes, over {COMMAND_BYTES_MAX}")
+            index = core.journal.last_index + 1
+            core.journal.add(payload, index, core.term)
+            del proposals.queued[0]
+            proposals.appended(index, core.term, context, done)
+
+    def apply(self, writes: WriteSet) -> None:
+        """Apply what is committed."""
+        core, proposals, state_machine = self._core, self._proposals, self._state_machine
+        if core.installing:
+            return
+        for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
+            context = proposals.applied(index, term)
+            if payload[0] == _COMMAND_KIND:
+                state_machine.apply(index, term, payload[1:], context, writes)
+            else:
+                state_machine.noop(index, term, writes)
+                if payload[0] > _NOOP_KIND:
+                    core.journal.members_applied(index)
+            core.applied_index = index
+            core.journal.applied(index, term)
+        if not core.is_voter and core.role == LEADER and self._has_applied_members():
+            # A leader that is no longer a member steps down once that is committed (section 6).
+            self._transfer.depart()
+            core.become_follower(core.term, None)
+
+    def _has_applied_members(self) -> bool:
+        return self._core.applied_index >= self._core.journal.members_index
+
+    def replay(self) -> Iterator[WriteSet]:
+        """At opening: what the state lacks of the entries that are known to be committed.
+
+        Each piece is written before the next one is asked for. An only voter has committed all that
+        its log holds; what others have is committed as far as the log itself says so.
+        """
+        core = self._core
+        known = core.journal.last_index if core.is_only_voter else core.journal.committed_index
+        while core.applied_index < known and not core.installing:
+            entries = core.journal.batch(core.applied_index + 1, REPLAYED_BYTES)
+            core.commit_index = min(entries[-1][1], known)
+            writes: WriteSet = {}
+            core.journal.begin(writes)
+            self.apply(writes)
+            yield writes
+        if core.is_only_voter:
+            core.journal.drop(core.applied_index)
+
+    def truncate(self) -> None:
+        """Let go of entries that nobody wants, or of which there are too many."""
+        core, log, options = self._core, self._core.journal, self._core.options
+        entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
+        keeps, factor = core.applied_index, options.log_catching_up_factor
+        if len(log) <= entries_max and log.bytes_kept <= bytes_max:
+            wanted = self._feeding.all_have() if core.role == LEADER else None
+            keeps = self._following.leader_base_index if wanted is None else wanted
+        elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
+            keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
+        log.drop(min(core.applied_index, keeps))
+
+
+__all__ = ["LogApplication"]

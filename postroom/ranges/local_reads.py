@@ -1,0 +1,244 @@
+"""The reads of a leaseholder: served from its applied state, at once or when they may be.
+
+::
+
+    read ─┬─ answered at once
+          ├─ without lease ─── no lease, or no time left in this turn ──▶ asked again in a turn
+          ├─ blocked ───────── the proposal under way writes it ────────▶ asked again when it ends
+          ├─ in line ───────── a lock, a message, a change (:mod:`.waiting`) ──▶ when it is woken
+          └─ long ──────────── more steps than a turn has ──────────────▶ goes on with the next turn
+
+A call is in one of these places at a time; it may also be in line, and keeps its place there while
+it waits for something else. Only the proposal under way hides anything: what it writes is not known
+to be applied, so a read of it waits (:class:`.evaluation.View`).
+
+``try_get`` is the one read that threads make beside whoever drives the node. The number of the
+proposal (``generation``) tells it whether anything has changed while it read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from types import GeneratorType
+from typing import Any, Final
+
+from postroom.kv import keys, versions
+from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
+from postroom.kv.clock import HybridLogicalClock
+from postroom.kv.engine import Engine
+from postroom.ranges.calls import Call
+from postroom.ranges.evaluation import Blocked, MustWait, View
+from postroom.ranges.host import Host
+from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import Get, Value
+from postroom.ranges.waiting import Waiting
+
+_OFFERS_MAX: Final = 1000
+
+
+class LocalReads:
+    """See the module.
+
+    Args:
+        stored: the node's engine.
+        cache: of the applied state.
+        clock: the node's clock.
+        registry: the evaluators.
+        lease_holder: tells whether this replica serves.
+        host: the node.
+
+    Attributes:
+        last_commit: the timestamp of the last commit that is applied.
+        before: while an evaluation goes over several turns: a timestamp before it; else 0.
+        blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
+        long: those that have been begun.
+        waiting: those in line.
+        is_stopped: nothing is read any more.
+        translate: turns what a read has raised into what its caller is told.
+    """
+
+    def __init__(
+        self,
+        stored: Engine,
+        cache: Cache,
+        clock: HybridLogicalClock,
+        registry: Registry,
+        lease_holder: LeaseHolder,
+        host: Host,
+    ) -> None:
+        self._stored = stored
+        self._cache = cache
+        self._clock = clock
+        self._registry = registry
+        self._evaluators = registry.reads
+        self._lease_holder = lease_holder
+        self._host = host
+        self._view = View(cache)
+        self.last_commit = 0
+        self.before = 0
+        self.blocked: dict[Call, None] = {}
+        self.without_lease: dict[Call, None] = {}
+        self.long: dict[Call, Generator[None, None, Any]] = {}
+        self.waiting = Waiting(self._look_again)
+        self.is_stopped = False
+        self.translate: Callable[[BaseException], BaseException] = lambda error: error
+        self._generation = 0
+        self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
+
+    # --- one read
+
+    def read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
+        """Answer ``call``, now or later."""
+        view = self._view
+        if self._clock.rests and type(call.request) in self._registry.locking:
+            self._clock.now()
+        view.now = now = self._clock.read()
+        if view.is_used_up() or not self._lease_holder.serves(now):
+            self.without_lease[call] = None
+            self.waiting.look_later(call)
+            self._host.wake(urgent=True)
+            return
+        view.steps += 1
+        view.before = before = self.before
+        if before:
+            view.now = before
+        try:
+            if before and getattr(call.request, "timestamp", 0) > before:
+                raise Blocked  # what is under evaluation may be seen from there
+            answer = evaluator(view, call.request)
+            if type(answer) is GeneratorType:
+                self._go_on(call, answer)
+                return
+        except Blocked:
+            self.blocked[call] = None
+            self.waiting.look_later(call)
+        except MustWait as wait:
+            self.waiting.park(call, wait.token)
+        except Exception as error:
+            self._answer(call, None, self.translate(error))
+        else:
+            self._answer(call, answer, None)
+
+    def _look_again(self, call: Call) -> None:
+        """``call`` is first in line for what may be free."""
+        self.read(call, self._evaluators[type(call.request)])
+
+    def _answer(self, call: Call, answer: Any, error: BaseException | None) -> None:
+        token = self.waiting.leave(call)
+        call.complete(answer, error)
+        if token is not None:  # it may have left something for the next in line
+            self.waiting.wake(token)
+
+    def _go_on(self, call: Call, reading: Generator[None, None, Any]) -> None:
+        """Read to the end, or to that of the turn."""
+        try:
+            next(reading)
+        except StopIteration as stop:
+            self._answer(call, stop.value, None)
+        except Blocked:
+            self.blocked[call] = None
+            self.waiting.look_later(call)
+        except MustWait as wait:
+            self.waiting.park(call, wait.token)
+        except Exception as error:
+            self._answer(call, None, self.translate(error))
+        else:
+            self.long[call] = reading
+            self.waiting.look_later(call)
+            self._host.wake(urgent=True)
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a read that still waits; false if it is too late for that."""
+        waited = call in self.blocked or call in self.without_lease
+        self.blocked.pop(call, None)
+        self.without_lease.pop(call, None)
+        reading = self.long.pop(call, None)
+        if reading is not None:
+            reading.close()
+            waited = True
+        if self.waiting.cancel(call):
+            waited = True
+            for give_up in self._registry.on_given_up:
+                give_up(call.request)
+        return waited
+
+    # --- a turn
+
+    def begin_turn(self) -> None:
+        """Reads have a new share."""
+        self._view.steps = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether reads have had their share of this turn."""
+        return self._view.is_used_up()
+
+    def go_on(self, submit_again: Callable[[list[Call]], None]) -> None:
+        """A turn's share of reads: first those that have waited for one, then the long ones."""
+        for call in list(self.without_lease):
+            if self._view.is_used_up():
+                return
+            if call in self.without_lease:
+                del self.without_lease[call]
+                submit_again([call])
+        for call in list(self.long):
+            if self._view.is_used_up():
+                return
+            reading = self.long.pop(call, None)
+            if reading is not None:
+                self._go_on(call, reading)
+
+    # --- what is proposed meanwhile
+
+    def proposal_started(self, writes: Mapping[bytes, bytes | None]) -> None:
+        """What ``writes`` touches is not known until it has ended."""
+        self._generation += 1
+        self._view.in_flight = writes
+
+    def proposal_ended(self) -> None:
+        """Everything is known again."""
+        self._generation += 1
+        self._view.in_flight = {}
+
+    # --- beside whoever drives the node
+
+    def try_get(self, request: Get) -> Value | None:
+        """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
+
+        The one method that several threads may call at once, also while the others are called. What
+        was read counts only if no proposal has started or ended meanwhile. It is read at the
+        timestamp of the last commit applied: commits that are evaluated just now are above it,
+        though the clock has passed them.
+        """
+        if request.timestamp or self.is_stopped:
+            return None
+        generation, at = self._generation, self.last_commit
+        head = keys.head_key(request.key)
+        if not self._lease_holder.serves(self._clock.reading()):
+            return None
+        if head in self._view.in_flight:
+            return None
+        known, version = self._cache.peek(head)
+        if not known:
+            version = self._stored.get(head)
+        if generation != self._generation:
+            return None
+        if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
+            self._offers.append((generation, head, version))
+        return Value(versions.payload(version), at, versions.is_integer(version))
+
+    def take_offers(self) -> None:
+        """What was read during the last proposal, or since, is in the cache when it is committed.
+
+        It is still exact: the proposal under way does not write what ``try_get`` returns.
+        """
+        offers = self._offers
+        while offers:
+            generation, head, version = offers.popleft()
+            if generation >= self._generation - 1:
+                self._cache.offer(head, version)
+
+
+__all__ = ["LocalReads"]

@@ -1,0 +1,560 @@
+"""A certificate of the authority, with a valid host name, that is not the one of the node.
+
+Such a certificate has whoever runs anything else on a machine of the cluster, and everybody at the
+authority. It is no node: it cannot act as one, be called as one, or become one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroom.client.remote.connection import TLS
+from postroom.client.remote.rebinding import rebind_node
+from postroom.errors import AccessDenied, Invalid
+from postroom.kv.clock import SystemClock
+from postroom.kv.memory import MemoryEngine
+from postroom.protocol.streams import DENIED, UNAVAILABLE
+from postroom.ranges.nodes import NodeDescriptor, Nodes, RebindNode, short
+from postroom.server.cluster import formation, key_binding, place
+from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.applying import Questions
+from postroom.server.cluster.dialing import Dialer, NoAnswer
+from postroom.server.cluster.introductions import Introduction, encode, proof_of
+from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.place import Place
+from postroom.server.cluster.security import Certificates, Security
+from postroom.server.cluster.serving import ServedNode, Settings
+from postroom.server.store import read_store
+from tests.cluster.places import Loopback
+from tests.server.cluster.certificates import Authority
+from tests.server.cluster.streams import CLUSTER, Talker, store, until
+
+SECRET = b"s" * 32
+ADMIN, WRITER = "the-administrator", "a-writer"
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 90))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+BOTH_DOORS = pytest.mark.parametrize("old", [False, True], ids=["native", "grpc"])
+
+
+def nodes_of(*talkers: Talker) -> Nodes:
+    """The record, with the key of each."""
+    return Nodes(CLUSTER, 100, tuple(
+        msgspec.structs.replace(each.descriptor, fingerprint=each.security.fingerprint)
+        for each in talkers
+    ))  # fmt: skip
+
+
+@asynccontextmanager
+async def talking(authority: Authority, *, old: bool = False) -> AsyncIterator[list[Talker]]:
+    """Nodes 1 and 2, and a stranger at another port of their host; nobody talks yet."""
+    each = [Talker(number, Security(authority.node("127.0.0.1"))) for number in (1, 2, 2)]
+    each[1].old = each[2].old = old
+    for one in each:
+        await one.listen()
+    try:
+        yield each
+    finally:
+        for one in each:
+            await one.close()
+
+
+async def stream(talker: Talker, to: Talker, **changes: Any) -> str:
+    """How a stream as node 2 ends, on which a frame is sent: "open" if it stays."""
+    said = Introduction(1, CLUSTER, 2, store(2), talker.address, to.node_id)
+    dialer = Dialer(talker.security, speaks_native=not talker.old)
+    opened = None
+    try:
+        said = msgspec.structs.replace(said, **changes)
+        opened = await dialer.open(to.address, encode(said), lambda: None)
+        opened.write([b"forged"])
+        try:
+            async with asyncio.timeout(0.5):
+                await opened.until_ended()
+        except TimeoutError:
+            return "open"
+        return "ended"
+    except NoAnswer as error:
+        return error.code
+    finally:
+        if opened is not None:
+            await opened.close()
+        await dialer.close()
+
+
+@BOTH_DOORS
+def test_another_key_cannot_act_as_a_node(
+    authority: Authority, old: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with talking(authority, old=old) as (one, two, stranger):
+            one.talk(nodes_of(one, two))
+            for _ in range(3):
+                assert await stream(stranger, one) == DENIED
+            assert one.frames == []
+            assert "sha256:" in caplog.text
+            assert short(two.security.fingerprint) in caplog.text
+            assert short(stranger.security.fingerprint) in caplog.text
+            assert caplog.text.count("a stream from") == 1, "said once"
+            assert "postroom rebind-node 2" in caplog.text
+            assert await stream(two, one) == "open"
+            assert one.frames == [(2, b"forged")]
+
+    run(main())
+
+
+@BOTH_DOORS
+def test_another_key_is_not_talked_to_as_a_node(
+    authority: Authority, old: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record says "node 2 is there": whoever it was that changed it, the key is not there."""
+
+    async def main() -> None:
+        async with talking(authority, old=old) as (one, two, stranger):
+            nodes = nodes_of(one, two)
+            moved = msgspec.structs.replace(nodes.nodes[1], address=stranger.address)
+            stranger.talk(nodes)
+            said: list[object] = []
+            stranger.peers.sender_of = said.append  # type: ignore[assignment, method-assign, return-value]
+            one.talk(msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], moved)))
+            one.peers.send(2, b"secret")
+            await until(lambda: one.peers.trouble(2))
+            assert "node 2 has the key" in one.peers.trouble(2)
+            assert not one.peers.connected(2)
+            assert said == []
+            two.talk(nodes)
+            one.peers.follow(nodes)
+            await until(lambda: one.peers.connected(2))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert "is not who it should be" in caplog.text
+
+
+def test_who_is_at_an_address_says_nothing_about_where_a_node_is(authority: Authority) -> None:
+    async def main() -> None:
+        async with talking(authority) as (one, two, stranger):
+            nodes = nodes_of(one, two)
+            one.talk(nodes)
+            two.talk(nodes)
+            await until(lambda: one.peers.connected(2))
+            one.peers.met(store(2), stranger.address, stranger.security.fingerprint)
+            assert one.peers._links[2].address == two.address
+
+    run(main())
+
+
+def test_a_key_that_is_no_longer_the_nodes_loses_its_streams(authority: Authority) -> None:
+    async def main() -> None:
+        async with talking(authority) as (one, two, stranger):
+            nodes = nodes_of(one, two)
+            one.talk(nodes)
+            two.talk(nodes)
+            await until(lambda: one.peers.connected(2) and one.peers.hears_others)
+            new = msgspec.structs.replace(nodes.nodes[1], fingerprint=stranger.security.fingerprint)
+            one.peers.follow(msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], new)))
+            await until(lambda: not one.peers.connected(2) and not one.peers.hears_others)
+            assert await stream(two, one) == DENIED
+
+    run(main())
+
+
+def test_a_node_that_knows_the_state_is_let_in_while_nobody_leads(authority: Authority) -> None:
+    """Whose record is behind may need it to elect a leader. Others do not know the secret."""
+
+    async def main() -> None:
+        async with talking(authority) as (one, two, renewed):
+            one.talk(nodes_of(one, two))
+            one.peers.secret = lambda: SECRET
+            said = Introduction(1, CLUSTER, 2, store(2), renewed.address, 1)
+            key = renewed.security.fingerprint
+            proof = proof_of(SECRET, said, key)
+            assert await stream(renewed, one, proof=proof) == DENIED, "a leader is heard"
+            one.peers.has_leader = lambda: False
+            assert await stream(renewed, one) == DENIED
+            assert await stream(renewed, one, proof=proof_of(b"other", said, key)) == DENIED
+            assert await stream(two, one, address=two.address) == "open"
+            assert await stream(renewed, one, proof=proof_of(SECRET, said, bytes(32))) == DENIED
+            elsewhere = msgspec.structs.replace(said, receiver=3)
+            assert await stream(renewed, one, proof=proof_of(SECRET, elsewhere, key)) == DENIED
+            one.peers.has_leader = lambda: False
+            assert one.frames == [(2, b"forged")]
+            await until(lambda: not one.peers.hears_others)
+            assert await stream(renewed, one, proof=proof) == "open"
+            assert one.peers.fault_of_key(2, key) is None, "nor is it called in vain"
+
+    run(main())
+
+
+def test_an_unknown_id_needs_the_secret_too(authority: Authority) -> None:
+    async def main() -> None:
+        async with talking(authority) as (one, two, stranger):
+            one.talk(nodes_of(one, two))
+            one.peers.secret = lambda: SECRET
+            one.peers.has_leader = lambda: False
+            as_100 = {"sender": 100, "store_id": store(7)}
+            assert await stream(stranger, one, **as_100) == UNAVAILABLE
+            assert one.frames == []
+            said = Introduction(1, CLUSTER, 100, store(7), stranger.address, 1)
+            proof = proof_of(SECRET, said, stranger.security.fingerprint)
+            assert await stream(stranger, one, **as_100, proof=proof) == "open"
+
+    run(main())
+
+
+def test_a_stranger_at_the_address_of_a_node_does_not_say_who_was_removed(
+    authority: Authority,
+) -> None:
+    async def main() -> None:
+        async with talking(authority) as (one, two, stranger):
+            nodes = nodes_of(one, two)
+            engine = MemoryEngine()
+            engine.write(formation.become_writes(1, nodes), sync=True)
+            without = msgspec.structs.replace(nodes, nodes=nodes.nodes[1:])
+            hello = formation.Hello(store(2), (), without)
+            two.service._hello = lambda: hello
+            stranger.service._hello = lambda: hello
+            own = Place(engine, one.address, (), one.security, Random(1))
+            own.record, own.store_id = read_store(engine), store(1)
+
+            async def look(known: Nodes) -> None:
+                await own.look_around(lambda: known, lambda: True, lambda *_: None)
+
+            async def look_where(address: str) -> None:
+                moved = msgspec.structs.replace(nodes.nodes[1], address=address)
+                known = msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], moved))
+                engine.write(formation.become_writes(1, known), sync=True)
+                await look(known)
+
+            await look_where(stranger.address)
+            with pytest.raises(Invalid, match="has been removed"):
+                await look_where(two.address)
+
+    run(main())
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+class Machines:
+    """Where nodes live in this process, with certificates of one authority for their one host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder)
+        loopback = Loopback()
+        self.addresses = [loopback.address(number) for number in range(1, 7)]
+        self.host = self.addresses[0].rpartition(":")[0]
+        self.first = self.addresses[:3]
+        self.tokens = folder / "tokens"
+        self.tokens.write_text(f"admin {ADMIN}\n{WRITER}\n")
+        self.certificates = [self.certificate() for _ in self.addresses]
+        self.running: list[Machine] = []
+        shown = self.authority.client()
+        self.tls = TLS(shown.ca, shown.certificate, shown.key)
+
+    def certificate(self) -> Certificates:
+        return self.authority.node(self.host)
+
+    def node(self, number: int, certificates: Certificates | None = None, **other: Any) -> Machine:
+        return Machine(self, number, certificates, **other)
+
+    async def start(self, *numbers: int, **other: Any) -> list[Machine]:
+        nodes = [self.node(number, **other) for number in numbers]
+        for each in nodes:
+            await each.wait_ready()
+        return nodes
+
+    async def stop(self) -> None:
+        for each in self.running:
+            each.served.stop()
+        await asyncio.gather(*(each.task for each in self.running), return_exceptions=True)
+
+    def leader(self) -> Machine:
+        return next(
+            each for each in self.running
+            if not each.task.done() and each.served.node.leader() == each.served.node.node_id
+        )  # fmt: skip
+
+    async def settled(self) -> Machine:
+        """The leader, once there is one of the nodes that run."""
+        await until(lambda: any(
+            not each.task.done() and each.served.node.leader() == each.served.node.node_id
+            for each in self.running
+        ))  # fmt: skip
+        return self.leader()
+
+    def shown(self, certificates: Certificates) -> bytes:
+        return Security(certificates).fingerprint
+
+    async def rebind(self, node_id: int, fingerprint: bytes, token: str = ADMIN) -> None:
+        await rebind_node(
+            self.first, RebindNode(node_id, fingerprint), self.tls, token, Random(1), 10.0
+        )
+
+
+class Machine:
+    """A node in this process, and the task that runs it."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        number: int,
+        certificates: Certificates | None = None,
+        tokens: str = "",
+        *,
+        insecure: bool = False,
+    ) -> None:
+        self.address = machines.addresses[number - 1]
+        self.folder = machines.folder / f"node-{number}"
+        shown = certificates or machines.certificates[number - 1]
+        file = machines.tokens
+        if tokens:
+            file = machines.folder / f"tokens-{number}"
+            file.write_text(tokens)
+        security = Security(None) if insecure else Security(shown, Tokens(file))
+        settings = Settings(
+            self.folder, self.address, self.address, tuple(machines.first), security,
+            disk_reserve_bytes=0,
+        )  # fmt: skip
+        self.served = ServedNode(settings, SystemClock(), Random(f"{len(machines.running)}"))
+        self.ready = asyncio.Event()
+        self.task = asyncio.create_task(self.served.run(self.ready.set))
+        machines.running.append(self)
+
+    async def wait_ready(self) -> None:
+        waiting = asyncio.create_task(self.ready.wait())
+        async with asyncio.timeout(30):
+            await asyncio.wait((waiting, self.task), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self.task.done():
+            self.task.result()
+
+    async def stop(self) -> None:
+        self.served.stop()
+        await self.task
+
+    def keys(self) -> dict[int, bytes]:
+        nodes = self.served.node.nodes
+        return {} if nodes is None else {each.node_id: each.fingerprint for each in nodes.nodes}
+
+    def descriptor(self, node_id: int) -> NodeDescriptor:
+        nodes = self.served.node.nodes
+        assert nodes is not None
+        found = nodes.by_id(node_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    monkeypatch.setattr(key_binding, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(place, "ASK_AGAIN_SECONDS", 0.1)
+    return Machines(tmp_path)
+
+
+def on(machines: Machines, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        try:
+            await story()
+        finally:
+            await machines.stop()
+
+    run(main())
+
+
+def test_founders_are_bound_from_the_first_moment(machines: Machines) -> None:
+    async def story() -> None:
+        nodes = await machines.start(1, 2, 3)
+        wanted = {number: machines.shown(machines.certificates[number - 1]) for number in (1, 2, 3)}
+        for each in nodes:
+            assert each.keys() == wanted
+        known = formation.known_nodes(nodes[0].served._engine)
+        assert known is not None
+        assert {each.node_id: each.fingerprint for each in known.nodes} == wanted
+
+    on(machines, story)
+
+
+def test_who_has_a_certificate_cannot_join_without_admission(machines: Machines) -> None:
+    async def story() -> None:
+        await machines.start(1, 2, 3)
+        stranger = machines.node(4, machines.certificate(), tokens=f"{WRITER}\n")
+        with pytest.raises(Invalid, match="an administrator must vouch for it"):
+            await stranger.wait_ready()
+        guessing = machines.node(5, machines.certificate(), tokens="admin guessed\n")
+        with pytest.raises(Invalid, match="an administrator must vouch for it"):
+            await guessing.wait_ready()
+        assert set(machines.leader().keys()) == {1, 2, 3}
+        wanted = machines.node(
+            6
+        )  # its file of tokens has an administrator's, as that of the others
+        await wanted.wait_ready()
+        assert set(machines.leader().keys()) == {1, 2, 3, 4}
+
+    on(machines, story)
+
+
+def test_a_lost_disk_is_replaced_by_who_has_the_key_of_its_node(machines: Machines) -> None:
+    async def story() -> None:
+        nodes = await machines.start(1, 2, 3)
+        await nodes[2].stop()
+        shutil.rmtree(nodes[2].folder)
+        stranger = machines.node(3, machines.certificate(), tokens=f"{WRITER}\n")
+        with pytest.raises(Invalid, match="an administrator must vouch for it"):
+            await stranger.wait_ready()
+        shutil.rmtree(nodes[2].folder)
+        again = machines.node(3, tokens=f"{WRITER}\n")
+        await again.wait_ready()
+        assert again.served.node.node_id == 4
+        await until(lambda: set(machines.leader().keys()) == {1, 2, 4})
+
+    on(machines, story)
+
+
+def test_nobody_else_says_where_a_node_is_or_which_key_it_will_have(machines: Machines) -> None:
+    async def story() -> None:
+        await machines.start(1, 2, 3)
+        leader = await machines.settled()
+        before = leader.served.node.nodes
+        victim = leader.descriptor(2)
+        security = Security(machines.certificate())
+        there = Talker(9, security)
+        there.port = 0
+        there.security = security
+        questions = Questions(security)
+        forged = [
+            Application(victim.store_id, machines.addresses[4], 2),
+            Application(victim.store_id, victim.address, 2, security.fingerprint),
+            Application(victim.store_id, victim.address, 0, security.fingerprint, ADMIN),
+        ]
+        try:
+            for application in forged:
+                with contextlib.suppress(Invalid):
+                    assert await questions.admit(machines.first, application) is None
+        finally:
+            await questions.close()
+        assert leader.served.node.nodes == before
+
+    on(machines, story)
+
+
+def test_a_stranger_who_answers_where_it_says_moves_nobody(machines: Machines) -> None:
+    async def story() -> None:
+        await machines.start(1, 2, 3)
+        leader = await machines.settled()
+        victim, before = leader.descriptor(2), leader.served.node.nodes
+        there = Talker(2, Security(machines.certificate()))
+        await there.listen()
+        host = there.address
+        there.service._hello = lambda: formation.Hello(victim.store_id, (), None)
+        questions = Questions(there.security)
+        try:
+            with pytest.raises((Invalid, AccessDenied)):
+                await questions.admit([leader.address], Application(victim.store_id, host, 2))
+        finally:
+            await questions.close()
+            await there.close()
+        assert leader.served.node.nodes == before
+
+    machines.certificate = lambda: machines.authority.node("127.0.0.1")  # type: ignore[method-assign]
+    on(machines, story)
+
+
+def test_a_node_renews_its_key_while_it_has_the_old_one(
+    machines: Machines, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        nodes = await machines.start(1, 2, 3)
+        old, new = machines.certificates[1], machines.certificate()
+        key = machines.shown(new)
+        shutil.copy(new.key, old.key)
+        shutil.copy(new.certificate, old.certificate)
+        await until(lambda: f"the others know the key {short(key)}" in caplog.text)
+        leader = await machines.settled()
+        assert leader.descriptor(2).next_fingerprint == key
+        await nodes[1].stop()
+        again = machines.node(2)
+        await again.wait_ready()
+        await until(lambda: machines.leader().keys()[2] == key)
+        assert machines.leader().descriptor(2).next_fingerprint == b""
+
+    with caplog.at_level(logging.INFO):
+        on(machines, story)
+
+
+def test_a_key_nobody_was_told_of_is_refused_until_an_administrator_says_so(
+    machines: Machines, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        nodes = await machines.start(1, 2, 3)
+        new = machines.certificate()
+        key, old_key = machines.shown(new), nodes[1].descriptor(2).fingerprint
+        await nodes[1].stop()
+        stranger = machines.node(2, new)
+        await until(lambda: "node 2 has the key" in caplog.text)
+        assert not stranger.ready.is_set()
+        with pytest.raises(AccessDenied, match="role"):
+            await machines.rebind(2, key, WRITER)
+        assert machines.leader().keys()[2] == old_key
+        await machines.rebind(2, key)
+        await stranger.wait_ready()
+        assert machines.leader().keys()[2] == key
+
+    with caplog.at_level(logging.INFO):
+        on(machines, story)
+
+
+def test_folders_of_before_are_bound_at_the_next_contact(machines: Machines) -> None:
+    async def story() -> None:
+        before = await machines.start(1, 2, 3, insecure=True)
+        assert set(before[0].keys().values()) == {b""}
+        await machines.stop()
+        machines.running.clear()
+        nodes = await machines.start(1, 2, 3)
+        wanted = {each.served.node.node_id: each.served._security.fingerprint for each in nodes}
+        for each in nodes:
+            await until(lambda each=each: each.keys() == wanted)  # type: ignore[misc]
+        await until(lambda: all(each.served._peers.secret() for each in nodes))  # type: ignore[union-attr]
+
+    on(machines, story)
+
+
+def test_all_keys_are_others_at_once(machines: Machines) -> None:
+    """Who has the state of the cluster is let in, so that somebody leads, and can be told."""
+
+    async def story() -> None:
+        await machines.start(1, 2, 3)
+        await machines.stop()
+        machines.running.clear()
+        machines.certificates = [machines.certificate() for _ in machines.addresses]
+        nodes = await machines.start(1, 2, 3)
+        for each in nodes:
+            await machines.rebind(each.served.node.node_id, each.served._security.fingerprint)
+        await until(lambda: all(
+            each.keys()[other.served.node.node_id] == other.served._security.fingerprint
+            for each in nodes for other in nodes
+        ))  # fmt: skip
+
+    on(machines, story)

@@ -1,0 +1,164 @@
+"""Broken on purpose: leases, elections, replication, commits.
+
+Seen in clusters only: a store of one node elects and replicates nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from postroom.raft import group as raft_group
+from postroom.raft.election import Elections
+from postroom.raft.journal import Journal
+from postroom.raft.messages import Append
+from postroom.raft.replication import Feeding, Following
+from postroom.ranges import lease as leases
+from postroom.ranges.lease import Lease
+from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.state import RangeState, decode_command
+from postroom.ranges.transactions import Committer
+from postroom.server.node import Node
+from tests.sim.cluster.broken import Patch
+
+
+def lease_margin_off() -> Patch:
+    """A successor waits less than the holder serves, by a tenth."""
+    return leases, "DRIFT_SHARE", -0.1
+
+
+def lease_not_waited_for() -> Patch:
+    """A new leader takes the lease at once."""
+    return Lease, "wait_seconds", lambda self, node_id: 0.0
+
+
+def lease_never_ends() -> Patch:
+    """A holder serves until it hears of another lease."""
+    return LeaseHolder, "serves", lambda self, now: self.serves_from != 0
+
+
+def lease_starts_too_early() -> Patch:
+    """A new lease starts by its holder's own clock, wherever the one before it ends."""
+
+    def successor(self: LeaseHolder) -> Lease:
+        return leases.successor(self.lease, self._node_id, self._clock.now(), self._seconds)
+
+    return LeaseHolder, "successor", successor
+
+
+def lease_not_checked() -> Patch:
+    """What a deposed leaseholder proposed takes effect under its successor's lease."""
+    apply = RangeState.apply
+
+    def unchecked(self: RangeState, index: int, *rest: Any) -> None:
+        lease = self._lease_holder.lease
+        command, context = rest[1], rest[2]
+        decided = getattr(context, "command", None) or decode_command(command)
+        self._lease_holder.lease = _with_sequence(lease, decided.lease_sequence)
+        before = self._lease_holder.lease
+        apply(self, index, *rest)
+        if self._lease_holder.lease is before:
+            self._lease_holder.lease = lease
+
+    return RangeState, "apply", unchecked
+
+
+def vote_not_stored() -> Patch:
+    """A vote is given, and is forgotten with the power."""
+
+    def set_term(self: Journal, term: int, vote: Any) -> None:
+        entered = term > self.term
+        self.term, self.vote = term, vote
+        if entered:
+            self._hard_state_changed = self.needs_sync = self.enters_term = True
+
+    return Journal, "set_term", set_term
+
+
+def votes_for_anybody() -> Patch:
+    """A candidate's log need not be up to date (section 5.4.1)."""
+    return Elections, "_is_up_to_date", lambda self, asking: True
+
+
+def sends_everything_early() -> Patch:
+    """Votes, and answers to votes and appends, leave before they are durable."""
+
+    def early(self: raft_group.Group) -> list[Any]:
+        taken, self.core.outbox = self.core.outbox, []
+        return taken
+
+    return raft_group.Group, "take_early_messages", early
+
+
+def cuts_blindly() -> Patch:
+    """A follower cuts its log after the entry before the new ones, also where they agree."""
+
+    def take(self: Following, message: Append) -> None:
+        core, log = self._core, self._core.journal
+        first = max(message.prev_index, core.commit_index, log.base_index) + 1
+        if first <= log.last_index:
+            log.cut(first)
+        for index, (term, payload) in enumerate(message.entries, message.prev_index + 1):
+            if index == log.last_index + 1:
+                log.add(payload, index, term)
+        core.adopt_members()
+
+    return Following, "_take", take
+
+
+def commits_earlier_terms() -> Patch:
+    """A leader commits by counting also what an earlier leader had appended (section 5.4.2)."""
+
+    def advance_commit(self: Feeding) -> None:
+        core = self._core
+        have = {peer.id: core.match_index[peer] for peer in core.voters}
+        have[core.node_id] = core.journal.last_index
+        core.commit_index = max(core.commit_index, core.majority_value(have))
+
+    return Feeding, "advance_commit", advance_commit
+
+
+def commits_without_majority() -> Patch:
+    """One member less than a majority is enough."""
+
+    def advance_commit(self: Feeding) -> None:
+        core = self._core
+        core.commit_index = max(core.commit_index, core.journal.last_index)
+
+    return Feeding, "advance_commit", advance_commit
+
+
+def never_syncs() -> Patch:
+    """Answers leave before what they speak of is durable."""
+
+    def write_turn(self: Node, writes: Any, *, sync: bool) -> None:
+        del sync
+        with self._one_write_at_a_time:
+            self._storage.write_turn(writes, sync=False)
+
+    return Node, "_write_turn", write_turn
+
+
+def commits_twice() -> Patch:
+    """A commit that is sent again is not recognised by its transaction's id."""
+    return Committer, "_may_be_known", lambda self, request: False
+
+
+def reads_not_checked() -> Patch:
+    """A transaction commits whatever has changed since it read."""
+    return sys.modules["postroom.ranges.transactions"], "_check_reads", lambda ctx, request: None
+
+
+def snapshot_lies() -> Patch:
+    """A snapshot claims the entries that its turn has applied and not written yet."""
+    open_snapshot = RangeState.open_snapshot
+
+    def claims_more(self: RangeState) -> Any:
+        snapshot = open_snapshot(self)
+        return type(snapshot)(self._applied, snapshot.chunks)
+
+    return RangeState, "open_snapshot", claims_more
+
+
+def _with_sequence(lease: Lease, sequence: int) -> Lease:
+    return Lease(sequence, lease.holder, lease.start, lease.expiration, lease.seconds)

@@ -1,0 +1,142 @@
+"""Broken on purpose: inboxes, claims, outboxes, delivery and execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.kv import keys
+from postroom.messaging import inbox as inboxes
+from postroom.messaging.claims import Claims
+from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.delivery import Delivery
+from postroom.messaging.execution import AddingUp, Execution, Step
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.outbox import Outbox
+from postroom.ranges.evaluation import Evaluation
+from tests.sim.cluster.broken import Patch
+
+
+def peek_ignores_later_reaps() -> Patch:
+    """In the past, what has been reaped since is missing."""
+
+    class Nothing:
+        def decode(self, packed: bytes) -> list[tuple[bytes, bytes]]:
+            return []
+
+    return inboxes, "_taken", Nothing()
+
+
+def peek_shows_later_messages() -> Patch:
+    """In the past, messages are there that came later."""
+
+    class Early:
+        def decode(self, stored: bytes) -> Any:
+            return inboxes.Delivered(0, b"", None)
+
+    return inboxes, "_delivered", Early()
+
+
+def peek_leaves_out_the_last() -> Patch:
+    """A page ends one message early, and says that it was the last one."""
+    fill = inboxes.fill
+
+    def shorter(entries: Any, entries_max: int, bytes_max: int) -> Any:
+        found, more = fill(entries, entries_max, bytes_max)
+        return (found if more else found[:2]), more
+
+    return inboxes, "fill", shorter
+
+
+def claims_nobody() -> Patch:
+    """What one transaction has been handed, the next one is handed too."""
+    claim = Claims.claim
+
+    def in_private(self: Claims, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
+        claim(self, key + transaction_id, transaction_id, ids)
+
+    return Claims, "claim", in_private
+
+
+def claims_for_ever() -> Patch:
+    """What a transaction that was rolled back had taken is not free again."""
+    return Claims, "release", lambda self, transaction_id: []
+
+
+def free_mark_stays() -> Patch:
+    """A message that comes in below the free mark is stepped over."""
+    return Claims, "arrived", lambda self, key, first: None
+
+
+def reaps_what_is_gone() -> Patch:
+    """A commit does not mind that another one has reaped the message."""
+    find = Inboxes._find
+
+    def blind(self: Inboxes, ctx: Any, request: Any, mail: Any) -> Any:
+        prefix = keys.inbox_prefix(request.key)
+        there = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
+        return find(self, ctx, type(request)(request.key, there), mail)
+
+    return Inboxes, "_find", blind
+
+
+def index_forgets_the_first() -> Patch:
+    """The index of inboxes names the newest message instead of the oldest one."""
+    announce = Inboxes._announce
+
+    def newest(self: Inboxes, ctx: Any, key: bytes, messages: int, oldest: bytes) -> None:
+        announce(self, ctx, key, messages, oldest)
+        mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
+        ctx.writes[keys.mail_key(key)] = inboxes._encode(inboxes.Mail(mail.messages, oldest))
+
+    return Inboxes, "_announce", newest
+
+
+def delivers_twice() -> Patch:
+    """What was scheduled stays in the outbox when it is delivered."""
+    deliver_due = Delivery.deliver_due
+
+    def without_erasing(self: Delivery, ctx: Any, request: Any) -> Any:
+        erase, ctx_type = Evaluation.erase, type(ctx)
+        ctx_type.erase = lambda ctx, key: None
+        try:
+            return deliver_due(self, ctx, request)
+        finally:
+            ctx_type.erase = erase
+
+    return Delivery, "deliver_due", without_erasing
+
+
+def outbox_head_runs_ahead() -> Patch:
+    """The head cursor passes over what is stored while later entries are taken."""
+    store = Outbox.store
+
+    def forgetful(self: Outbox, *rest: Any) -> None:
+        head = self._coming_head
+        store(self, *rest)
+        self._coming_head = head
+
+    return Outbox, "store", forgetful
+
+
+def adds_up_across() -> Patch:
+    """Increments are added up across a write to the same key, which came between."""
+
+    def other(self: AddingUp, request: Any, part: Any) -> None:
+        self.steps.append(Step(request, [part]))
+
+    return AddingUp, "_other", other
+
+
+def one_dies_all_die() -> Patch:
+    """If a sum cannot be made, only its first part becomes a dead letter; the others are gone."""
+    failed = Execution._failed
+
+    def first_only(self: Execution, ctx: Any, parts: Any, error: Any) -> None:
+        failed(self, ctx, parts[:1], error)
+
+    return Execution, "_failed", first_only
+
+
+def buries_nothing() -> Patch:
+    """What can never succeed is just gone."""
+    return DeadLetters, "bury", lambda self, *_: None

@@ -1,0 +1,129 @@
+"""Broken on purpose: garbage, the feed, locks and services."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from postroom.kv import versions
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.feed import ChangeFeed
+from postroom.ranges.garbage import Collector, GarbageLists
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import Changes
+from tests.sim.cluster.broken import Patch
+
+
+def collection_ignores_protections() -> Patch:
+    """What a snapshot still reads is removed."""
+    return Protections, "limit", lambda self, threshold: threshold
+
+
+def collects_too_early() -> Patch:
+    """Versions and COMMIT records go at once, whoever may still ask for them."""
+    init = Collector.__init__
+
+    def hasty(self: Collector, *rest: Any) -> None:
+        init(self, *rest)
+        self._age = 0
+
+    return Collector, "__init__", hasty
+
+
+def collection_is_not_told() -> Patch:
+    """Reads below the threshold are answered from what is left."""
+
+    def advance(self: GarbageLists, ctx: Any, last: bytes) -> None:
+        ctx.after.append(lambda: self._skip_to(last))
+
+    return GarbageLists, "_advance", advance
+
+
+def collects_heads() -> Patch:
+    """A head goes although it holds a newer value than the tombstone that was listed."""
+
+    def remove(self: GarbageLists, ctx: Any, garbage: list[bytes], stamp: bytes) -> int:
+        for key in garbage:
+            ctx.writes[key] = None
+        return len(garbage)
+
+    return GarbageLists, "_remove", remove
+
+
+def garbage_is_not_listed() -> Patch:
+    """Tombstones stay for ever."""
+    delete_version = Evaluation.delete_version
+
+    def unlisted(self: Evaluation, key: bytes) -> bool:
+        before = len(self.garbage)
+        deleted = delete_version(self, key)
+        if deleted:
+            del self.garbage[before:]
+        return deleted
+
+    return Evaluation, "delete_version", unlisted
+
+
+def feed_forgets() -> Patch:
+    """The feed remembers only the last change of each proposal."""
+    remember = ChangeFeed._remember
+    return ChangeFeed, "_remember", lambda self, changes: remember(self, changes[-1:])
+
+
+def feed_promises_too_much() -> Patch:
+    """An answer says that it is complete farther than it is."""
+    feed = sys.modules["postroom.ranges.feed"]
+    bounded = feed._bounded
+
+    def further(changes: Any, until: int) -> Changes:
+        told: Changes = bounded(changes[:2], until)
+        return told
+
+    return feed, "_bounded", further
+
+
+def feed_begins_late() -> Patch:
+    """Of the versions only the newest of each key are told."""
+    found = versions.changes
+
+    def newest(*rest: Any) -> Any:
+        seen: set[bytes] = set()
+        for change in found(*rest):
+            if change is None or change.key in seen:
+                yield None
+            else:
+                seen.add(change.key)
+                yield change
+
+    return versions, "changes", newest
+
+
+def locks_everybody() -> Patch:
+    """A lock is granted to everybody."""
+    acquire = LockTable.acquire
+
+    def one_each(self: LockTable, token: object, transaction_id: bytes) -> bool:
+        return acquire(self, (token, transaction_id), transaction_id)
+
+    return LockTable, "acquire", one_each
+
+
+def wakes_nobody() -> Patch:
+    """Who waits for a lock or a message is looked at again only when a deadline has passed."""
+    wake = Replica.wake
+
+    def only_services(self: Replica, tokens: list[object]) -> None:
+        wake(self, [token for token in tokens if not isinstance(token, bytes)])
+
+    return Replica, "wake", only_services
+
+
+def collector_ends() -> Patch:
+    """A service ends after its first round."""
+
+    async def run(self: Collector) -> None:
+        await self._sleep(self._interval_seconds)
+
+    return Collector, "run", run
