@@ -17,6 +17,16 @@ keys.
                    03 range 04 timestamp                    garbage: what may go once that is old
                    03 range 04 timestamp ordinal            ... more of the same proposal
                    03 range 05 name                         applied index, lease, counters, ...
+                   03 range 08 00000000 name                definition of a queue
+                   03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
+                   03 range 08 queue 01 due seq             its scheduled messages
+                   03 range 08 queue 02 <group> rank seq    ready ones, in the order of their groups
+                   03 range 08 queue 03 until seq           leased ones
+                   03 range 08 queue 04 timestamp           done in one proposal: list of messages
+                   03 range 08 queue 05 timestamp           archived in one proposal, likewise
+                   03 range 08 queue 06 died seq            dead ones
+                   03 range 08 queue 07 <group>             how many of a group are not done
+                   03 range 08 queue 08 name                periodic schedule
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -24,12 +34,16 @@ keys.
                    06 <key> 03 sent sender ordinal          inbox
                    06 <key> 04 ~timestamp                   reaped: what left the inbox, and when
                    06 <key> 05                              accounting: metric sums of the key
+                   06 <key> 06 queue <kind> id              queue message: payload, and what it is
+                   06 <key> 07 queue <kind> id              its state, if it is not what it began as
+                   06 <id> 08 queue <kind>                  the key of this id, if another
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
-the end of the key, whatever follows. Numbers are big-endian and of fixed width: ``range``,
-``sender``, ``index`` and timestamps 8 bytes, ``ordinal`` 4; ``~`` marks a complement, which
-sorts the newest first.
+the end of the key, whatever follows; ``<group>``, ``<kind>`` and ``<id>`` likewise. Numbers are
+big-endian and of fixed width: ``range``, ``sender``, ``index`` and timestamps (``due``, ``rank``,
+``until``, ``died``) 8 bytes, ``ordinal`` and ``queue`` 4; ``seq`` is a timestamp and an ordinal;
+``~`` marks a complement, which sorts the newest first.
 
 A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``: a
 split carries COMMIT records, the index of inboxes and the inboxes along with their keys and moves
@@ -53,6 +67,9 @@ HISTORY: Final = b"\x02"
 INBOX: Final = b"\x03"
 REAPED: Final = b"\x04"
 ACCOUNTING: Final = b"\x05"
+QUEUE_BODY: Final = b"\x06"
+QUEUE_STATE: Final = b"\x07"
+QUEUE_POINTER: Final = b"\x08"
 SUFFIX_END: Final = b"\xff"
 
 DELIVERABLE: Final = b"\x01"
@@ -60,6 +77,16 @@ EXECUTABLE: Final = b"\x02"
 DEAD_LETTER: Final = b"\x03"
 GARBAGE: Final = b"\x04"
 RECORD: Final = b"\x05"
+QUEUES: Final = b"\x08"
+
+SCHEDULED: Final = b"\x01"
+READY: Final = b"\x02"
+LEASED: Final = b"\x03"
+DONE: Final = b"\x04"
+ARCHIVED: Final = b"\x05"
+DEAD: Final = b"\x06"
+GROUPS: Final = b"\x07"
+TICKS: Final = b"\x08"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -147,6 +174,24 @@ def record_key(range_id: int, name: str) -> bytes:
     return RANGE + u64(range_id) + RECORD + name.encode()
 
 
+def queue_definitions_prefix(range_id: int) -> bytes:
+    """The definitions of the queues of a range; the name follows."""
+    return RANGE + u64(range_id) + QUEUES + u32(0)
+
+
+def dropped_queues_prefix(range_id: int) -> bytes:
+    """The queues that were dropped and are not empty yet; the number follows.
+
+    No name of a queue begins so: this byte is in no text in UTF-8.
+    """
+    return queue_definitions_prefix(range_id) + b"\xff"
+
+
+def queue_prefix(range_id: int, queue: int, part: bytes = b"") -> bytes:
+    """A part of a queue (``SCHEDULED``, ``READY``, ...), or all of them."""
+    return RANGE + u64(range_id) + QUEUES + u32(queue) + part
+
+
 # --- 04 transactions, 05 mail -------------------------------------------------------------
 
 
@@ -202,3 +247,17 @@ def reaped_key(key: bytes, timestamp: bytes) -> bytes:
 def accounting_key(key: bytes) -> bytes:
     """The metric sums of one prefix."""
     return DATA + escape(key) + ACCOUNTING
+
+
+def queue_message_key(key: bytes, suffix: bytes, queue: bytes, kind: bytes, id_: bytes) -> bytes:
+    """The body or the state (``suffix``) of a message of the queue with the number ``queue`` (4
+    bytes).
+    """
+    user = key.replace(b"\x00", b"\x00\xff")
+    kind = kind.replace(b"\x00", b"\x00\xff")
+    return DATA + user + END_OF_KEY + suffix + queue + kind + END_OF_KEY + id_
+
+
+def queue_pointer_prefix(id_: bytes, queue: bytes) -> bytes:
+    """Where it is told which keys messages with the id ``id_`` have; the kind follows, escaped."""
+    return DATA + escape(id_) + QUEUE_POINTER + queue

@@ -1,7 +1,7 @@
 """Puts the messaging of one range together, and registers it with the range.
 
-A range does not know messaging: it gets evaluators and finishers, and two services run beside it on
-its leaseholder.
+A range does not know messaging: it gets evaluators and finishers, and three services run beside it
+on its leaseholder.
 
 What a proposal sends within its own range is delivered and executed in the same proposal, after the
 requests: it costs no write of its own and is there at once. The services see to the rest: what is
@@ -20,6 +20,8 @@ from postroom.messaging.delivery import Delivery
 from postroom.messaging.execution import Execution
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
@@ -28,7 +30,7 @@ from postroom.ranges.registry import Registry
 
 
 class Messaging:
-    """Outboxes, inboxes, dead letters and counters of one range.
+    """Outboxes, inboxes, dead letters, counters and queues of one range.
 
     Args:
         range_id: whose.
@@ -36,9 +38,10 @@ class Messaging:
         wake: answers requests that wait for tokens.
         holders: told which transactions hold messages.
         deliveries, executions: set when a commit has added to the outbox.
+        around: what queues are given.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a range has, and who is woken
         self,
         range_id: int,
         check_age: Callable[[View, int], None],
@@ -46,6 +49,7 @@ class Messaging:
         holders: Holders,
         deliveries: Signal,
         executions: Signal,
+        around: Surroundings,
     ) -> None:
         self._deliveries = deliveries
         self._executions = executions
@@ -53,6 +57,7 @@ class Messaging:
         self.outboxes = Outboxes(range_id, self.conservation)
         self.inboxes = Inboxes(check_age, wake, holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes)
+        self.queues = RangeQueues(range_id, around)
         self._range_id = range_id
         self._wake = wake
 
@@ -60,7 +65,8 @@ class Messaging:
         """Adds all of it to ``registry``, which holds the range's own evaluators already."""
         outboxes, conservation = self.outboxes, self.conservation
         schedule = Schedule(outboxes, self._wake)
-        for part in (outboxes, self.inboxes, self.dead_letters, schedule, conservation):
+        parts = (outboxes, self.inboxes, self.dead_letters, schedule, conservation, self.queues)
+        for part in parts:
             part.register(registry)
         InboxChecks(outboxes.deliverable).register(registry)
         Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
@@ -73,11 +79,12 @@ class Messaging:
         """When the services have something to do, by what is stored, before they are started.
 
         Returns:
-            The timestamp at which the first entry of an outbox is due; 0: there is none.
+            The timestamp at which the first entry of an outbox is due, or something in a queue;
+            0: there is nothing.
         """
         self.conservation.restart(stored)
-        outboxes = (self.outboxes.deliverable, self.outboxes.executable)
-        return min(filter(None, (each.first_due(stored) for each in outboxes)), default=0)
+        parts = (self.outboxes.deliverable, self.outboxes.executable, self.queues)
+        return min(filter(None, (each.first_due(stored) for each in parts)), default=0)
 
     def _signal(self, ctx: Evaluation) -> None:
         """Of what the proposal leaves pending, the services hear once it is applied."""

@@ -11,6 +11,31 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from postroom.messaging.counters import Counters
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    CancelMessages,
+    Claimed,
+    ClaimQueue,
+    CreateQueue,
+    DropQueue,
+    Enqueue,
+    Extend,
+    ListQueueMessages,
+    QueueDefinition,
+    QueueMessage,
+    QueuePage,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+    ReadSchedules,
+    Reject,
+    ReplayMessages,
+    Reschedule,
+    SetSchedule,
+    UpdateQueue,
+    WhenDone,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     CancelScheduled,
@@ -80,6 +105,18 @@ WriteRequest: TypeAlias = (
     | ReplayDeadLetters
     | DiscardDeadLetters
     | CancelScheduled
+    | CreateQueue
+    | UpdateQueue
+    | DropQueue
+    | Enqueue
+    | Acknowledge
+    | Reject
+    | Extend
+    | Reschedule
+    | CancelMessages
+    | ReplayMessages
+    | WhenDone
+    | SetSchedule
 )
 """What a transaction may do."""
 
@@ -103,6 +140,12 @@ ClientRequest: TypeAlias = (
     | ListScheduled
     | ReadCounters
     | AwaitQuiet
+    | ClaimQueue
+    | ReadQueues
+    | ReadQueueMessage
+    | ListQueueMessages
+    | ReadSchedules
+    | ReadQueueStats
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -130,6 +173,12 @@ ANSWERS: Final[dict[type, Any]] = {
     ListScheduled: SchedulePage,
     ReadCounters: Counters,
     AwaitQuiet: None,
+    ClaimQueue: Claimed,
+    ReadQueues: list[QueueDefinition],
+    ReadQueueMessage: list[QueueMessage],
+    ListQueueMessages: QueuePage,
+    ReadSchedules: list[SetSchedule],
+    ReadQueueStats: QueueStats,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import GeneratorType
 from typing import Any, Final
 
@@ -229,6 +229,9 @@ class Batcher:
                 ctx.begin(self._clock.now())
                 companion(ctx)
                 ctx.accept()
+        for wants, rider in self._registry.riders:
+            if wants(ctx):
+                self._take_along(ctx, rider)
         if not ctx.staged:
             return
         ctx.begin(ctx.last_commit)
@@ -236,6 +239,16 @@ class Batcher:
             finish(ctx)
         if self._lease_holder.wants_extension(self._clock.last()):
             ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
+
+    def _take_along(self, ctx: Evaluation, rider: Callable[[Evaluation], Any]) -> None:
+        ctx.begin(self._clock.now())
+        try:
+            rider(ctx)
+        except Exception:
+            _log.exception("what was to ride along with a proposal has failed")
+            ctx.reject()
+        else:
+            ctx.accept()
 
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.

@@ -119,6 +119,7 @@ class Evaluation:
         staged: raw writes of the requests accepted so far.
         sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
             accepted so far, for the companions to take up.
+        notes: what evaluators of the requests accepted so far leave for riders and finishers.
         bytes: what the requests write; ``moved``: what they overwrite, and keep as history.
         steps: how many were taken in this turn; ``steps_before``: in earlier ones.
         began: the timestamp of the first request.
@@ -143,6 +144,7 @@ class Evaluation:
         "garbage",
         "last_commit",
         "moved",
+        "notes",
         "ordinal",
         "range_id",
         "scratch",
@@ -168,6 +170,7 @@ class Evaluation:
         self.tally: dict[str, int] = {}
         self.sent: list[Any] = []
         self.deferred: list[Any] = []
+        self.notes: list[Any] = []
         self.after: list[Callable[[], None]] = []
         self.scratch: dict[type, Any] = {}
         self.bytes = 0
@@ -197,7 +200,9 @@ class Evaluation:
             self._request_tally = {}
         if self._erased:
             self._erased = []
-        self._marks = (len(self.garbage), len(self.after), len(self.sent), len(self.deferred))
+        self._marks = (
+            len(self.garbage), len(self.after), len(self.sent), len(self.deferred), len(self.notes)
+        )  # fmt: skip
 
     def accept(self) -> None:
         """The request's writes join the proposal."""
@@ -218,11 +223,12 @@ class Evaluation:
 
     def reject(self) -> None:
         """The request failed: nothing of it remains."""
-        garbage, after, sent, deferred = self._marks
+        garbage, after, sent, deferred, notes = self._marks
         del self.garbage[garbage:]
         del self.after[after:]
         del self.sent[sent:]
         del self.deferred[deferred:]
+        del self.notes[notes:]
 
     def begin_step(self) -> None:
         """A part of the request that may fail by itself begins."""
@@ -257,6 +263,23 @@ class Evaluation:
             value = self.staged.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._reader.get(key)
+        return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+
+    def is_deleted(self, key: bytes) -> bool:
+        """Whether the requests before, or this one, have deleted an engine key. Reads nothing."""
+        return self._pending(key) is None
+
+    def is_written(self, key: bytes) -> bool:
+        """Whether they have written it, and not deleted it since. Reads nothing."""
+        value = self._pending(key)
+        return value is not None and value is not _UNKNOWN
+
+    def _pending(self, key: bytes) -> bytes | None:
+        value = self.writes.get(key, _UNKNOWN)
+        if value is _UNKNOWN and self._earlier:
+            value = self._earlier.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self.staged.get(key, _UNKNOWN)
         return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
 
     def iterate(

@@ -33,12 +33,18 @@ class Registry:
         companions: evaluated after the requests of a proposal, each like one more request, when
             those have tallied anything: what can be done along with them (delivering what they
             send).
+        riders: evaluated last, like companions, into any proposal that is made, when the first of
+            the pair says that there is something to do. One that fails leaves no trace: the
+            requests do not suffer.
         finishers: called once a proposal holds all its requests, to write records that sum up.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
         on_lease_end: called when this replica serves no longer: what it kept in memory for clients
             is of no use to anybody.
         on_release: called with a transaction's id when its locks go; answers the tokens to wake.
+        on_client_gone: called with a client's id (the first bytes of its transactions' ids) when it
+            has not been heard of for too long.
+        holds: asked with a client's id whether anything else is held for it than by transactions.
         on_given_up: called with a request that had to wait, and that nobody waits for any more.
         sizes: of what is kept in memory for clients, by name. They return to zero.
         observers: engine keys of records, and who is told, on every replica, what is applied there.
@@ -51,10 +57,15 @@ class Registry:
     checks: set[type] = field(default_factory=set)
     may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
     companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
+    riders: list[tuple[Callable[[Evaluation], bool], Callable[[Evaluation], Any]]] = field(
+        default_factory=list
+    )
     finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_lease_end: list[Callable[[], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)
+    on_client_gone: list[Callable[[bytes], None]] = field(default_factory=list)
+    holds: list[Callable[[bytes], bool]] = field(default_factory=list)
     on_given_up: list[Callable[[object], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)

@@ -153,6 +153,12 @@ class Replica:
         """A client has gone: nothing is held for its transactions any more."""
         for transaction_id in self.holders.of(client):
             self.release_locks(transaction_id)
+        for client_gone in self.registry.on_client_gone:
+            client_gone(client)
+
+    def holds_for(self, client: bytes) -> bool:
+        """Whether anything is held for a client, or for its transactions."""
+        return bool(self.holders.of(client)) or any(h(client) for h in self.registry.holds)
 
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""

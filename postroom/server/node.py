@@ -29,12 +29,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroom.errors import Error, Unavailable
+from postroom.errors import Error, StoreCorrupted, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.clock import Clock, HybridLogicalClock, from_seconds
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.kv.storage import Storage
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
+from postroom.messaging.queues.service import Advancer
+from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
@@ -165,6 +167,7 @@ class Node:
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
             on_malformed=self._on_malformed,
         )  # fmt: skip
+        self._chance = randomness.random
         self._one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
@@ -204,10 +207,19 @@ class Node:
         )  # fmt: skip
         feed.register(registry)
         deliveries, executions = Signal(self.tasks), Signal(self.tasks)
+        advances = Signal(self.tasks)
+        around = Surroundings(
+            monotonic=self.monotonic, reading=self.clock.reading, chance=self._chance,
+            check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
+            protections=protections, kept=from_seconds(self.options.gc_ttl_seconds),
+            signal=advances, forgets_strangers=self.options.rests_alone,
+            rouse=lambda: replica.wake_up() if replica.rests else None,
+        )  # fmt: skip
         messaging = Messaging(
-            RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions
+            RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions, around
         )
         messaging.register(registry)
+        advancer = Advancer(messaging.queues, self.upkeep, advances, self.options.poll_seconds)
         self._rest = Rest(
             lambda: messaging.first_due(self.engine),
             self.clock,
@@ -219,11 +231,11 @@ class Node:
         replica.group.on_leadership = self._on_leadership
         if self.damage.found:
             replica.group.step_aside()
-        self.services = self._create_services(replica, deliveries, executions)
+        self.services = self._create_services(replica, deliveries, executions, advancer)
         return replica
 
     def _create_services(
-        self, replica: Replica, deliveries: Signal, executions: Signal
+        self, replica: Replica, deliveries: Signal, executions: Signal, advancer: Advancer
     ) -> Services:
         options, now = self.options, self.clock.now
 
@@ -238,6 +250,7 @@ class Node:
         begin = {
             "dispatcher": dispatcher(self.upkeep, deliveries, *moving).run,
             "executor": executor(self.upkeep, executions, *moving).run,
+            "queues": advancer.run,
             "collector": collector.run,
             "feed": lambda: self.feed.forget_when_idle(self.tasks.sleep),
             "keeper": Keeper(self, replica.group, self._nodes_changed).run,
@@ -251,10 +264,15 @@ class Node:
 
         Raises:
             Unavailable: a write failed. The node is closed again.
+            StoreCorrupted: what it must know cannot be read. Likewise.
         """
-        error = self.write(self.consensus.stage())
-        self.finish(error)
-        self.turn()
+        try:
+            error = self.write(self.consensus.stage())
+            self.finish(error)
+            self.turn()
+        except StoreCorrupted:
+            self.close()
+            raise
         if self.failed is not None:
             self.close()
             raise self.failed

@@ -47,7 +47,7 @@ async def leave_everything(db: Database) -> None:
 def check_step(node: Node) -> None:
     """What must hold at every moment. Quick."""
     sizes = node.sizes()
-    held = sizes["locks"] + sizes["claims"]
+    held = sizes["locks"] + sizes["claims"] + sizes["queue claims"]
     timers, deadlines = sizes["timers"], sizes["deadlines"]
     if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX or sizes["holders"] > held:
         raise Broken(f"timers gather, or transactions that hold nothing: {sizes}")

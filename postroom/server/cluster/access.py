@@ -7,8 +7,8 @@
 ========  ==========================================================================================
 role      may
 ========  ==========================================================================================
-read      read: keys, inboxes, changes, what waits, counters, the nodes and how they are
-write     also change what is stored, send, reap, lock, and deal with dead letters
+read      read: keys, inboxes, queues, changes, what waits, counters, the nodes and how they are
+write     also change what is stored, send, reap, lock, claim, and deal with dead letters and queues
 admin     also change who is a node: let in, give another key, remove
 ========  ==========================================================================================
 
@@ -31,6 +31,14 @@ import enum
 from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
+from postroom.messaging.queues.requests import (
+    ClaimQueue,
+    ListQueueMessages,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+    ReadSchedules,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     ListDeadLetters,
@@ -96,11 +104,17 @@ NEEDED: Final[dict[type, Role]] = {
     ListScheduled: Role.READ,
     ReadCounters: Role.READ,
     AwaitQuiet: Role.READ,
+    ReadQueues: Role.READ,
+    ReadQueueMessage: Role.READ,
+    ListQueueMessages: Role.READ,
+    ReadSchedules: Role.READ,
+    ReadQueueStats: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,
     GetForUpdate: Role.WRITE,
     ReapQueue: Role.WRITE,
+    ClaimQueue: Role.WRITE,
     ReleaseLocks: Role.WRITE,
     RetireNode: Role.ADMIN,
     RebindNode: Role.ADMIN,

@@ -44,6 +44,7 @@ import msgspec
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS, ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -159,7 +160,7 @@ class _TakenBack(Call):
         """Nobody waits."""
 
 
-_MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
+_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
@@ -327,8 +328,9 @@ class Session:
 
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
-        held = self._node.replica.holders.of(self.client)
-        return bool(self._asked or self._backlog or self._protected or held)
+        if self._asked or self._backlog or self._protected:
+            return True
+        return self._node.replica.holds_for(self.client)
 
     def _is_own(self, client: bytes) -> bool:
         """Whether a transaction whose id begins with ``client`` may be this session's.
@@ -438,6 +440,8 @@ class Session:
                 no = _NOT_YOURS
             elif kind is CommitTransaction and request.began > self._node.clock.last():
                 no = _CLOCK_AHEAD
+        elif no is None and kind is ClaimQueue and not self._may_claim(request):
+            no = _NOT_YOURS
         if no is not None:
             self._fail(number, no)
         elif kind in _UNLIKE_OTHERS:
@@ -450,6 +454,13 @@ class Session:
             self._own_bytes += size
             self._waiting += call.waits
             self._submit(call)
+
+    def _may_claim(self, request: ClaimQueue) -> bool:
+        """Whether consumer and transaction are this client's own."""
+        if not self._is_own(request.consumer[:CLIENT_ID_BYTES]):
+            return False
+        transaction_id = request.transaction_id
+        return transaction_id is None or self._is_own(transaction_id[:CLIENT_ID_BYTES])
 
     def _clock_refusal(self, clock: int) -> Failure | None:
         """Commits will be above the client's clock; or why that cannot be."""

@@ -69,7 +69,7 @@ class Silence:
 
     def closed(self, stream: Stream) -> None:
         """A stream has ended. Its client may come back, and finds what it held, if that is soon."""
-        if self._node.replica.holders.of(stream.client):
+        if self._node.replica.holds_for(stream.client):
             self._heard_at[stream.client] = stream.heard_at
             self._look_soon()
 

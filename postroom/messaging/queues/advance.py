@@ -1,0 +1,195 @@
+"""What time brings about in queues: ``AdvanceQueues``.
+
+::
+
+    leases that ran out, consumers that have gone ─▶ failed: back-off, or dead
+    what was granted and never taken ─────────────▶ ready again, uncounted
+    scheduled messages that are due ──────────────▶ ready
+    ticks of periodic schedules ──────────────────▶ enqueued
+    done messages that were kept long enough ─────▶ purged
+    dropped queues ───────────────────────────────▶ emptied, a step at a time
+    who waits ◀───────────────────────────────────── ready
+
+The service (:mod:`.service`) asks for it when one of these is due, and a claim when there is
+something for it. Each step takes a bounded number of messages of each queue, and says whether there
+is more. A queue in which a step fails is set aside for a while, so that the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from postroom.kv import keys
+from postroom.messaging.queues import counters, periodic, records
+from postroom.messaging.queues.enqueueing import remove
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import lease_of, read_state
+from postroom.messaging.queues.records import Ended, Locator
+from postroom.messaging.queues.settling import Queues, Settling
+from postroom.ranges.evaluation import Evaluation
+
+TIME_IS_OVER: Final = "it was not acknowledged in time"
+CONSUMER_HAS_GONE: Final = "the consumer has gone"
+TRANSACTION_HAS_ENDED: Final = "the transaction that had claimed it was rolled back, or has ended"
+LISTS_PURGED_MAX: Final = 16
+
+
+class Advance:
+    """One step in one queue."""
+
+    def __init__(
+        self, queues: Queues, settling: Settling, manager: Manager, ctx: Evaluation
+    ) -> None:
+        self._queues = queues
+        self._settling = settling
+        self._manager = manager
+        self._ctx = ctx
+        self._settings = manager.definition.settings
+
+    def step(self, messages_max: int) -> bool:
+        """Does what is due but for firing; whether there is more."""
+        manager, now = self._manager, self._manager.around.monotonic()
+        manager.begin(self._ctx)
+        manager.free_groups(now)
+        more = self._expire(now, messages_max)
+        more |= self._give_back(messages_max)
+        if manager.first_due and manager.first_due <= self._ctx.timestamp:
+            more |= self._become_due(messages_max)
+        if manager.next_tick and manager.next_tick <= self._ctx.timestamp:
+            periodic.tick(self._ctx, manager, self._queues)
+        if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
+            more |= self._purge(messages_max)
+        return more
+
+    # --- attempts that are over
+
+    def _expire(self, now: float, messages_max: int) -> bool:
+        manager = self._manager
+        expired = manager.leases.take_expired(now, messages_max)
+        for locator in expired:
+            manager.leases.watch_again(locator, now + 1.0)  # if this comes to nothing
+            lease = lease_of(self._ctx, manager, locator)
+            if lease is not None:
+                settling, settings = self._settling, self._settings
+                settling.expire(self._ctx, manager, settings, lease, TIME_IS_OVER)
+                self._ctx.steps += 4
+        return len(expired) == messages_max
+
+    def _give_back(self, messages_max: int) -> bool:
+        manager, ctx = self._manager, self._ctx
+        due = list(islice(manager.to_give_back.items(), messages_max))
+        for (locator, epoch), why in due:
+            lease = lease_of(ctx, manager, locator)
+            if lease is None or lease.entry.epoch != epoch:
+                continue
+            if why is None:
+                self._settling.give_back(ctx, manager, lease)
+            else:
+                self._settling.expire(ctx, manager, self._settings, lease, why)
+            ctx.steps += 4
+        if due:
+            names = [name for name, _ in due]
+            ctx.after.append(lambda: _forget(manager, names))
+        return len(due) == messages_max
+
+    # --- scheduled
+
+    def _become_due(self, messages_max: int) -> bool:
+        manager, ctx, layout = self._manager, self._ctx, self._manager.layout
+        upper = layout.scheduled + keys.u64(ctx.timestamp + 1)
+        due = list(islice(ctx.iterate(manager.scheduled_head, upper), messages_max))
+        for key, packed in due:
+            entry = records.entries.decode(packed)
+            ctx.writes[key] = None
+            ready = layout.ready_key(entry, ordered=manager.ordered)
+            ctx.writes[ready] = packed
+            ctx.grow(len(packed) + len(ready) + len(key))
+            ctx.notes.append((manager, counters.BECAME_DUE, Manager.ready_added, ready, entry))
+            ctx.steps += 2
+        head = due[-1][0] if due else manager.scheduled_head
+        end = keys.after_prefix(layout.scheduled)
+        first = next(iter(ctx.iterate(head + b"\x00" if due else head, end)), None)
+        next_due = 0
+        if first is not None:
+            next_due = int.from_bytes(first[0][len(layout.scheduled) :][:8], "big")
+        ctx.notes.append((manager, (), Manager.scheduled_moved, head, next_due))
+        return 0 < next_due <= ctx.timestamp
+
+    # --- done
+
+    def _purge(self, messages_max: int) -> bool:
+        manager, ctx, layout = self._manager, self._ctx, self._manager.layout
+        end = keys.after_prefix(layout.done)
+        purged = 0
+        for number, (key, packed) in enumerate(ctx.iterate(manager.purge_from, end)):
+            done_at = int.from_bytes(key[len(layout.done) :][:8], "big")
+            old_enough = self._queues.may_purge(ctx.timestamp - manager.retention)
+            if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_MAX:
+                at = max(done_at + manager.retention, ctx.timestamp - 1)
+                if done_at >= old_enough:
+                    at = max(at, ctx.timestamp + _A_SECOND)
+                ctx.notes.append((manager, (), Manager.purged, key, at))
+                return done_at < old_enough
+            ctx.writes[key] = None
+            for ended in records.ended_lists.decode(packed):
+                self._purge_one(ended)
+                purged += 1
+        ctx.notes.append((manager, (), Manager.purged, layout.done, 0))
+        return False
+
+    def _purge_one(self, ended: Ended) -> None:
+        """It goes, if it is still that message: its id may have been used again."""
+        manager, ctx = self._manager, self._ctx
+        locator = (ended.key, ended.kind, ended.id)
+        state = read_state(ctx, manager, locator)
+        ctx.steps += 3
+        if state is not None and state.seq == ended.seq:
+            remove(ctx, manager, locator)
+        is_done = ended.status == records.DONE
+        change = counters.PURGED_DONE if is_done else counters.PURGED_OTHER
+        ctx.notes.append((manager, change, Manager.nothing, None, None))
+
+
+_A_SECOND: Final = 1000 << 16
+
+
+def _forget(manager: Manager, names: list[tuple[Locator, int]]) -> None:
+    for name in names:
+        manager.to_give_back.pop(name, None)
+
+
+# --- dropped queues -------------------------------------------------------------------------------
+
+
+def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
+    """Deletes some of a queue that was dropped; whether there is anything left."""
+    layout = manager.layout
+    end = keys.after_prefix(layout.whole)
+    deleted = 0
+    for key, packed in ctx.iterate(layout.whole, end):
+        if deleted >= messages_max:
+            return True
+        for locator in _said_by(layout, key, packed):
+            remove(ctx, manager, locator)
+            ctx.steps += 2
+            deleted += 1
+        ctx.writes[key] = None
+        ctx.grow(len(key))
+        ctx.steps += 1
+        deleted += 1
+    ctx.writes[layout.counters] = None
+    return False
+
+
+def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
+    """The messages that a stored entry, or list, is about."""
+    part = key[: len(layout.scheduled)]
+    if part in {layout.scheduled, layout.ready, layout.dead}:
+        yield records.entries.decode(packed).locator
+    elif part == layout.leased:
+        yield records.leases.decode(packed).entry.locator
+    elif part in {layout.done, layout.archived}:
+        for ended in records.ended_lists.decode(packed):
+            yield ended.key, ended.kind, ended.id

@@ -1,0 +1,124 @@
+"""What a queue holds and has done: counted in the write that changes it.
+
+::
+
+    enqueued = ready + scheduled + leased + dead + acknowledged + cancelled + moved
+
+holds in every state that anybody can see. As with the messages of a range
+(:mod:`postroom.messaging.counters`), a proposal after which it would not hold never leaves.
+
+There is one record a queue, written once a proposal. Evaluators name what happens by a *change*: a
+tuple of what is added to which counter. The changes of a proposal are added up before that.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from postroom.errors import StoreCorrupted
+
+Change: TypeAlias = tuple[tuple[str, int], ...]
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The stored part of ``QueueStats``, in its order; and those ``moved`` to another queue."""
+
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    dead: int = 0
+    done: int = 0
+    archived: int = 0
+    enqueued: int = 0
+    fired: int = 0
+    acknowledged: int = 0
+    rejected: int = 0
+    expired: int = 0
+    buried: int = 0
+    replayed: int = 0
+    cancelled: int = 0
+    purged: int = 0
+    moved: int = 0
+
+    @property
+    def live(self) -> int:
+        """All that are not done and not dead."""
+        return self.ready + self.scheduled + self.leased
+
+    def conserved(self) -> bool:
+        """Whether nothing is lost and nothing came from nowhere."""
+        ended = self.dead + self.acknowledged + self.cancelled + self.moved
+        return self.enqueued == self.live + ended and min(msgspec.structs.astuple(self)) >= 0
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Counted)
+
+READY: Final = "ready"
+SCHEDULED: Final = "scheduled"
+LEASED: Final = "leased"
+DEAD: Final = "dead"
+
+ENQUEUED_READY: Final[Change] = (("enqueued", 1), ("ready", 1))
+ENQUEUED_SCHEDULED: Final[Change] = (("enqueued", 1), ("scheduled", 1))
+BECAME_DUE: Final[Change] = (("scheduled", -1), ("ready", 1))
+FIRED: Final[Change] = (("ready", -1), ("leased", 1), ("fired", 1))
+GIVEN_BACK: Final[Change] = (("leased", -1), ("ready", 1))
+PURGED_DONE: Final[Change] = (("done", -1), ("purged", 1))
+PURGED_OTHER: Final[Change] = (("purged", 1),)
+UNCHANGED: Final[Change] = ()
+
+_FROM: Final = (READY, SCHEDULED, LEASED, DEAD)
+
+
+def _moves(*more: tuple[str, int]) -> dict[str, Change]:
+    return {where: ((where, -1), *more) for where in _FROM}
+
+
+ACKNOWLEDGED: Final = _moves(("acknowledged", 1), ("done", 1))
+ARCHIVED: Final = _moves(("acknowledged", 1), ("archived", 1))
+CANCELLED: Final = _moves(("cancelled", 1))
+BURIED: Final = _moves(("dead", 1), ("buried", 1))
+MOVED_AWAY: Final = _moves(("moved", 1), ("buried", 1))
+"""By where the message was."""
+
+FAILED: Final[dict[tuple[str, str], Change]] = {
+    (how, to): (("leased", -1), (to, 1), (how, 1))
+    for how in ("rejected", "expired")
+    for to in (READY, SCHEDULED)
+}
+"""By how, and where the message goes. Who dies of it is counted by ``DIED`` besides."""
+DIED: Final[dict[str, Change]] = {how: ((how, 1),) for how in ("rejected", "expired")}
+
+RESCHEDULED: Final[dict[tuple[str, str], Change]] = {
+    (was, to): (() if was == to else ((was, -1), (to, 1)))
+    for was in (READY, SCHEDULED)
+    for to in (READY, SCHEDULED)
+}
+REPLAYED: Final[Change] = (("dead", -1), ("ready", 1), ("replayed", 1))
+
+
+def read(stored: bytes | None) -> Counted:
+    """The counters in a record."""
+    return Counted() if stored is None else _decoder.decode(stored)
+
+
+def add(name: str, before: Counted, changes: dict[Change, int]) -> Counted:
+    """The counters of the queue ``name`` after changes, each with how often it took place.
+
+    Raises:
+        StoreCorrupted: messages would be lost or made up.
+    """
+    counted: dict[str, int] = {}
+    for change, times in changes.items():
+        for counter, number in change:
+            counted[counter] = counted.get(counter, 0) + number * times
+    totals = {counter: getattr(before, counter) + more for counter, more in counted.items()}
+    after = msgspec.structs.replace(before, **totals)
+    if not after.conserved():
+        raise StoreCorrupted(
+            f"messages of the queue {name!r} would be lost or made up ({before} would become "
+            f"{after}); the proposal was stopped and nothing was changed: please report this"
+        )
+    return after

@@ -1,0 +1,272 @@
+"""Queues and their settings: made, changed and dropped like any data, in transactions.
+
+::
+
+    CreateQueue ─▶ definition ── UpdateQueue ─▶ definition
+                       └──────── DropQueue ──▶ dropped: emptied in steps, then gone
+
+Settings are checked as a whole, each by its rule and all together, before anything is stored: what
+is wrong is named, and nothing happens. Every queue has a number, under which its messages lie. A
+queue that is dropped and made again has another one, so nothing of the old one can turn up in it.
+
+The leaseholder has the definitions in memory. A proposal that changes some sees them as it has
+left them: from then on it reads what is stored (:class:`Directory`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.messaging.queues.requests import (
+    CreateQueue,
+    DropQueue,
+    QueueDefinition,
+    QueueSettings,
+    UpdateQueue,
+)
+from postroom.ranges.evaluation import Evaluation
+
+NUMBER_RECORD: Final = "queues"
+SECONDS_MAX: Final = 366 * 86400.0
+LEASE_SECONDS_MIN: Final = 0.05
+CACHE_SIZE_MAX: Final = 1_000_000
+BATCH_SIZE_MAX: Final = 8192
+ORDERS: Final = ("none", "group")
+DUPLICATES: Final = ("ignore", "error", "replace")
+
+_encode = msgspec.msgpack.encode
+_definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
+_FIELDS: Final = QueueSettings.__struct_fields__
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def _number(least: float, most: float, *, above: bool = False) -> Callable[[Any], str | None]:
+    """A rule: a number from ``least`` (or above it) to ``most``; answers what it must be."""
+
+    def rule(value: Any) -> str | None:
+        is_number = type(value) in (int, float) and math.isfinite(value)
+        if is_number and least <= value <= most and not (above and value == least):
+            return None
+        return f"a number {'above' if above else 'from'} {least:g}, up to {most:g}"
+
+    return rule
+
+
+def _whole(least: int, most: int) -> Callable[[Any], str | None]:
+    def rule(value: Any) -> str | None:
+        if type(value) is int and least <= value <= most:
+            return None
+        return f"a whole number from {least} to {most}"
+
+    return rule
+
+
+def _optional(rule: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+    def optional(value: Any) -> str | None:
+        wanted = None if value is None else rule(value)
+        return None if wanted is None else f"{wanted}, or None"
+
+    return optional
+
+
+def _one_of(*names: str) -> Callable[[Any], str | None]:
+    def rule(value: Any) -> str | None:
+        return None if value in names else "one of " + ", ".join(map(repr, names))
+
+    return rule
+
+
+def _boolean(value: Any) -> str | None:
+    return None if type(value) is bool else "True or False"
+
+
+def _name(value: Any) -> str | None:
+    return None if type(value) is str and 0 < len(value.encode()) <= 256 else "the name of a queue"
+
+
+_RULES: Final[dict[str, Callable[[Any], str | None]]] = {
+    "ack_wait": _number(LEASE_SECONDS_MIN, SECONDS_MAX),
+    "min_backoff": _optional(_number(0, SECONDS_MAX)),
+    "max_backoff": _optional(_number(0, SECONDS_MAX, above=True)),
+    "max_attempts": _optional(_whole(1, 1_000_000)),
+    "purge_after": _number(0, 100 * SECONDS_MAX),
+    "archive": _boolean,
+    "batch_size": _whole(1, BATCH_SIZE_MAX),
+    "cache_size": _whole(1, CACHE_SIZE_MAX),
+    "poller_interval": _number(LEASE_SECONDS_MIN, SECONDS_MAX),
+    "max_rate": _optional(_number(0, 1e9, above=True)),
+    "max_concurrency": _optional(_whole(1, 1_000_000_000)),
+    "order": _one_of(*ORDERS),
+    "on_duplicate": _one_of(*DUPLICATES),
+    "dead_letter_queue": _optional(_name),
+    "group_max_rate": _optional(_number(0, 1e9, above=True)),
+    "group_max_concurrency": _optional(_whole(1, 1_000_000_000)),
+}
+"""By setting: answers what it must be, or ``None``: it is that."""
+
+
+def check_settings(name: str, settings: QueueSettings) -> None:
+    """Whether a queue can be run so.
+
+    Raises:
+        Invalid: it names each setting that is wrong, and what it must be.
+    """
+    wrong = [
+        f"{setting} is {wanted}, not {getattr(settings, setting)!r}"
+        for setting, rule in _RULES.items()
+        if (wanted := rule(getattr(settings, setting))) is not None
+    ]
+    if not wrong:
+        wrong = _wrong_together(name, settings)
+    if wrong:
+        raise Invalid(f"the queue {name!r} was not changed: " + "; ".join(wrong))
+
+
+def _wrong_together(name: str, settings: QueueSettings) -> list[str]:
+    wrong = []
+    least, most = settings.min_backoff, settings.max_backoff
+    if least is not None and most is not None and least > most:
+        wrong.append(f"min_backoff ({least:g}) is not above max_backoff ({most:g})")
+    if settings.dead_letter_queue == name:
+        wrong.append("dead_letter_queue is another queue, or None: dead letters of its own")
+    return wrong
+
+
+def changed_settings(name: str, settings: QueueSettings, changes: dict[str, Any]) -> QueueSettings:
+    """``settings`` with ``changes``, checked.
+
+    Raises:
+        Invalid: one of them is no setting, or is wrong.
+    """
+    unknown = [setting for setting in changes if setting not in _FIELDS]
+    if unknown:
+        raise Invalid(
+            f"the queue {name!r} was not changed: there is no setting {', '.join(unknown)}; "
+            f"settings are {', '.join(_FIELDS)}"
+        )
+    changed = msgspec.structs.replace(settings, **changes)
+    check_settings(name, changed)
+    return changed
+
+
+# --- stored ---------------------------------------------------------------------------------------
+
+
+class Changed:
+    """In an evaluation's scratch: it has changed definitions, or tried to."""
+
+
+def no_such_queue(name: str) -> Invalid:
+    """What is told to whoever names a queue that is not there."""
+    return Invalid(
+        f"there is no queue {name!r}; nothing was changed: make it with create_queue(), or look at "
+        "queues() for those there are"
+    )
+
+
+class Definitions:
+    """The stored definitions of one range."""
+
+    def __init__(self, range_id: int) -> None:
+        self._range_id = range_id
+        self._prefix = keys.queue_definitions_prefix(range_id)
+        self._dropped = keys.dropped_queues_prefix(range_id)
+        self._number = keys.record_key(range_id, NUMBER_RECORD)
+
+    def read_all(self, stored: Reader) -> list[QueueDefinition]:
+        """All of them, those included that were dropped and are not empty yet."""
+        end = keys.after_prefix(self._prefix)
+        return [_definitions.decode(each) for _, each in stored.iterate(self._prefix, end)]
+
+    def read(self, reader: Reader | Evaluation, name: str) -> QueueDefinition | None:
+        """That of a name."""
+        stored = reader.get(self._prefix + name.encode())
+        return None if stored is None else _definitions.decode(stored)
+
+    def create(self, ctx: Evaluation, request: CreateQueue) -> QueueDefinition | None:
+        """``CreateQueue``: the definition, if there is a new one.
+
+        Raises:
+            Invalid: a setting is wrong; or there is such a queue with other settings.
+        """
+        name, settings = request.name, request.settings
+        check_settings(name, settings)
+        known = self.read(ctx, name)
+        if known is not None:
+            _check_same(known, settings)
+            return None
+        self._check_dead_letter_queue(ctx, name, settings)
+        number = int.from_bytes(ctx.get(self._number) or b"", "big") + 1
+        ctx.writes[self._number] = keys.u32(number)
+        definition = QueueDefinition(name, number, ctx.timestamp, settings)
+        self._put(ctx, definition)
+        return definition
+
+    def update(self, ctx: Evaluation, request: UpdateQueue) -> QueueDefinition:
+        """``UpdateQueue``: the definition as it is now.
+
+        Raises:
+            Invalid: a setting is wrong; or there is no such queue.
+        """
+        known = self.read(ctx, request.name)
+        if known is None:
+            raise no_such_queue(request.name)
+        settings = changed_settings(request.name, known.settings, request.settings)
+        self._check_dead_letter_queue(ctx, request.name, settings)
+        paused = known.paused if request.paused is None else request.paused
+        definition = msgspec.structs.replace(known, settings=settings, paused=paused)
+        self._put(ctx, definition)
+        return definition
+
+    def drop(self, ctx: Evaluation, request: DropQueue) -> QueueDefinition:
+        """``DropQueue``: the definition of what is to be emptied.
+
+        Raises:
+            Invalid: there is no such queue.
+        """
+        known = self.read(ctx, request.name)
+        if known is None:
+            raise no_such_queue(request.name)
+        dropped = msgspec.structs.replace(known, dropped=True)
+        ctx.writes[self._prefix + request.name.encode()] = None
+        ctx.writes[self._dropped + keys.u32(known.number)] = _encode(dropped)
+        ctx.grow(256)
+        return dropped
+
+    def forget(self, ctx: Evaluation, definition: QueueDefinition) -> None:
+        """A dropped queue is empty."""
+        ctx.writes[self._dropped + keys.u32(definition.number)] = None
+
+    def _put(self, ctx: Evaluation, definition: QueueDefinition) -> None:
+        ctx.writes[self._prefix + definition.name.encode()] = stored = _encode(definition)
+        ctx.grow(len(stored) + len(self._prefix) + len(definition.name))
+
+    def _check_dead_letter_queue(self, ctx: Evaluation, name: str, settings: QueueSettings) -> None:
+        other = settings.dead_letter_queue
+        if other is not None and self.read(ctx, other) is None:
+            raise Invalid(
+                f"the queue {name!r} was not changed: its dead_letter_queue {other!r} is not "
+                "there: make that first"
+            )
+
+
+def _check_same(known: QueueDefinition, settings: QueueSettings) -> None:
+    others = [
+        f"{setting} is {was!r}, not {getattr(settings, setting)!r}"
+        for setting in _FIELDS
+        if (was := getattr(known.settings, setting)) != getattr(settings, setting)
+    ]
+    if others:
+        raise Invalid(
+            f"there is a queue {known.name!r} with other settings: {'; '.join(others)}; nothing "
+            "was changed: update() changes settings"
+        )

@@ -1,0 +1,204 @@
+"""Enqueuing: a message joins its queue in the transaction that sends it.
+
+::
+
+    Enqueue ─▶ body, beside its key ─▶ ready, or scheduled (due later) ─▶ note: somebody may wait
+
+Messages are unique by kind and id, whatever their keys. A message lies under its key; if that is
+not its id, a pointer under the id tells the key. What is looked for is one read of each. An id that
+was made up needs no looking: there is no other one.
+
+A message that is done, and is kept, is a duplicate like one that lives. After it is purged, and
+with ``purge_after=0`` at once, its id is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from postroom.errors import ConditionFailed, shorten
+from postroom.kv.clock import from_seconds
+from postroom.messaging.queues import counters, groups, records
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
+from postroom.messaging.queues.records import DUE_MAX, Body, Entry, Locator, State, encode
+from postroom.messaging.queues.requests import Enqueue, QueueSettings
+from postroom.ranges.checks import check_headers
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+
+IGNORED: Final = "ignored"
+REPLACED: Final = "replaced"
+
+
+class _Known(NamedTuple):
+    """A message that is there already."""
+
+    locator: Locator
+    body: Body
+    state: State | None
+
+
+def enqueue(
+    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+) -> str | None:
+    """``Enqueue``.
+
+    Raises:
+        ConditionFailed: there is such a message, and the queue takes that for an error.
+        Invalid, ValueTooLarge: its headers are nested too deep, or too large.
+    """
+    check_headers(request.headers, request.key)
+    if not request.is_unique:
+        known = _find_known(ctx, manager, settings, request)
+        if known is not None:
+            return _on_duplicate(ctx, manager, settings, request, known)
+    put(ctx, manager, request)
+    return None
+
+
+def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
+    """A message that is not there yet."""
+    layout, now = manager.layout, ctx.timestamp
+    key, kind, id_ = request.key, request.kind, request.id
+    seq = ctx.stamp + ctx.next_ordinal()
+    due = min(max(request.due, now), DUE_MAX)
+    group, priority = request.group, request.priority
+    body = encode(Body(seq, request.payload, request.headers, due, priority, group))
+    entry = Entry(key, kind, id_, seq, due, due, priority, 0, group)
+    body_key = layout.body_key(key, kind, id_)
+    ctx.writes[body_key] = body
+    if key != id_:
+        ctx.writes[layout.pointer_key(kind, id_)] = key
+        ctx.grow(2 * len(key) + len(id_))
+    if group:
+        groups.count(ctx, manager, group, 1)
+    place_new(ctx, manager, entry, now)
+    ctx.steps += 1
+    ctx.bytes += len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
+    return entry
+
+
+def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None:
+    """A new message is ready, or scheduled."""
+    layout = manager.layout
+    if entry.due > now:
+        ctx.writes[layout.scheduled_key(entry)] = encode(entry)
+        ctx.notes.append(
+            (manager, counters.ENQUEUED_SCHEDULED, Manager.scheduled_added, entry.due, now)
+        )
+    else:
+        placed = layout.ready_key(entry, ordered=manager.ordered)
+        ctx.writes[placed] = encode(entry)
+        ctx.notes.append((manager, counters.ENQUEUED_READY, Manager.ready_added, placed, entry))
+
+
+def _find_known(
+    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+) -> _Known | None:
+    """The message of this kind and id, if there is one. Of one that is gone, the rest goes."""
+    layout, id_ = manager.layout, request.id
+    key: bytes | None = id_
+    stored = ctx.get(layout.body_key(id_, request.kind, id_))
+    if stored is None:
+        key = ctx.get(layout.pointer_key(request.kind, id_))
+        if key is None:
+            return None
+        stored = ctx.get(layout.body_key(key, request.kind, id_))
+        if stored is None:
+            return None
+    assert key is not None
+    locator = (key, request.kind, id_)
+    body, state = records.bodies.decode(stored), read_state(ctx, manager, locator)
+    ctx.steps += 2
+    if is_gone(state, settings, ctx.timestamp):
+        remove(ctx, manager, locator)
+        return None
+    return _Known(locator, body, state)
+
+
+def is_gone(state: State | None, settings: QueueSettings, now: int) -> bool:
+    """Whether a message is not there for anybody but readers of the past."""
+    if state is None or state.status in {records.LIVE, records.DEAD, records.ARCHIVED}:
+        return False
+    if state.status == records.DONE:
+        return state.at + from_seconds(settings.purge_after) <= now
+    return True
+
+
+def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
+    """Nothing is kept of what a message said."""
+    layout = manager.layout
+    key, kind, id_ = locator
+    ctx.writes[layout.body_key(key, kind, id_)] = None
+    ctx.writes[layout.state_key(key, kind, id_)] = None
+    if key != id_:
+        ctx.writes[layout.pointer_key(kind, id_)] = None
+    ctx.grow(3 * (len(key) + len(id_)))
+
+
+def _on_duplicate(
+    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue, known: _Known
+) -> str:
+    if settings.on_duplicate == "error":
+        raise ConditionFailed(
+            f"the queue {manager.name!r} has a message {shorten(request.id)} of the kind "
+            f"{request.kind!r} already; nothing was changed: take another id",
+            actual=known.body.payload,
+        )
+    if settings.on_duplicate == "replace" and _replace(ctx, manager, request, known):
+        return REPLACED
+    return IGNORED
+
+
+def _replace(ctx: Evaluation, manager: Manager, request: Enqueue, known: _Known) -> bool:
+    """Another schedule and payload, if the message was never fired."""
+    if known.state is not None or lease_of(ctx, manager, known.locator) is not None:
+        return False
+    place = find_unheld(ctx, manager, known.locator, known.body)
+    if place is None or place.entry.epoch:
+        return False
+    _write_replacement(ctx, manager, request, known, place)
+    return True
+
+
+def _write_replacement(
+    ctx: Evaluation, manager: Manager, request: Enqueue, known: _Known, place: Place
+) -> None:
+    """It keeps its key, its id, and when it was created."""
+    now = ctx.timestamp
+    due = min(max(request.due, now), DUE_MAX)
+    if request.group != known.body.group:
+        for group, number in ((known.body.group, -1), (request.group, 1)):
+            if group:
+                groups.count(ctx, manager, group, number)
+    said: dict[str, Any] = {
+        "first": due, "priority": request.priority, "group": request.group
+    }  # fmt: skip
+    body = msgspec.structs.replace(
+        known.body, payload=request.payload, headers=request.headers, **said
+    )
+    entry = msgspec.structs.replace(place.entry, due=due, **said)
+    ctx.writes[manager.layout.body_key(*known.locator)] = stored = encode(body)
+    ctx.grow(len(stored) + 4 * len(request.key))
+    move(ctx, manager, place, entry, now)
+
+
+def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int) -> None:
+    """A ready or scheduled message is ready or scheduled elsewhere: as ``entry`` says."""
+    layout = manager.layout
+    was = place.where
+    ctx.writes[place.key] = None
+    if entry.due > now:
+        key, where = layout.scheduled_key(entry), counters.SCHEDULED
+    else:
+        key, where = layout.ready_key(entry, ordered=manager.ordered), counters.READY
+    ctx.writes[key] = encode(entry)
+    change = counters.RESCHEDULED[was, where]
+    if was == counters.READY:
+        ctx.notes.append((manager, counters.UNCHANGED, Manager.ready_removed, place.key, None))
+    if where == counters.READY:
+        ctx.notes.append((manager, change, Manager.ready_added, key, entry))
+    else:
+        ctx.notes.append((manager, change, Manager.scheduled_added, entry.due, now))

@@ -1,0 +1,331 @@
+"""Firing: who waits gets what is ready, leased, in the proposal in the making.
+
+::
+
+    who waits (least busy first) ◀── ready (groups by turns, in order of rank) ── limits allow
+                 │                          │ not in memory: read on
+                 └── lease written, entry deleted, attempt counted ── applied ─▶ answered
+
+It rides along with proposals, or comes with ``AdvanceQueues``. Each time it does a bounded amount
+of work, and says whether there is more.
+
+A consumer that takes only some messages may find none of them in memory, though there are some
+behind thousands of others. For it the stored entries are looked through, a page at a time, once:
+where it has come is remembered for all consumers that take the same (:class:`.consumers.Wish`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+from postroom.errors import StoreCorrupted, shorten
+from postroom.kv import keys
+from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.limits import READ_BYTES_MAX
+from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.consumers import Waiter, Wish
+from postroom.messaging.queues.leases import LEASED_MAX
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.pacing import TokenBucket
+from postroom.messaging.queues.places import read_state
+from postroom.messaging.queues.ready import Placed
+from postroom.messaging.queues.records import Entry, Lease, encode
+from postroom.messaging.queues.requests import QueueMessage
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+
+FIRED_AT_ONCE_MAX: Final = 2000
+"""So many messages are fired in one proposal."""
+READ_AT_ONCE_MAX: Final = 2000
+"""So many stored entries are read into memory, or looked through, in one proposal."""
+GROUP_BUCKETS_MAX: Final = 10_000
+_LEASE_BYTES: Final = 160
+
+
+class Firing:
+    """What one proposal fires of one queue."""
+
+    def __init__(self, manager: Manager, ctx: Evaluation) -> None:
+        self._manager = manager
+        self._ctx = ctx
+        self._now = manager.around.monotonic()
+        self._served: dict[Waiter, None] = {}
+
+    def fire(self) -> bool:
+        """Leases messages to who waits; whether there may be more to do at once."""
+        manager, ctx = self._manager, self._ctx
+        manager.begin(ctx)
+        definition = manager.definition
+        more = False
+        if not definition.paused and not definition.dropped:
+            room = LEASED_MAX - len(manager.leases)
+            allowed = min(manager.allowance(self._now), room, FIRED_AT_ONCE_MAX)
+            if allowed > 0:
+                read_all = self._read_on()
+                left = self._hand_out(allowed)
+                more = not read_all or (left and allowed == FIRED_AT_ONCE_MAX)
+                if left and not more:
+                    manager.allowance(self._now)  # it says when to go on
+        self._answer_later(more)
+        manager.rode = True
+        return more
+
+    # --- reading on
+
+    def _read_on(self) -> bool:
+        """More of what is stored comes into memory; whether it was as much as there is room for."""
+        ready = self._manager.ready
+        if ready.is_complete or len(ready) > ready.size // 2:
+            return True
+        budget = min(ready.size - len(ready), READ_AT_ONCE_MAX)
+        if ready.knows_all_groups:
+            return self._read_known(budget)
+        return self._read_round(budget)
+
+    def _read_known(self, budget: int) -> bool:
+        """Of the groups that are known, what is behind what is here."""
+        ready = self._manager.ready
+        for name in ready.groups_with_more():
+            if budget <= 0:
+                return False
+            budget -= self._read_group(name, min(budget, ready.quantum))
+        return True
+
+    def _read_round(self, budget: int) -> bool:
+        """One group after the other, as they are stored; whether the round was ended."""
+        manager, ready, layout = self._manager, self._manager.ready, self._manager.layout
+        end = keys.after_prefix(layout.ready)
+        if not ready.cursor:
+            ready.cursor, ready.round_is_whole = layout.ready, True
+        while budget > 0:
+            first = next(iter(self._ctx.iterate(ready.cursor, end)), None)
+            self._ctx.steps += 1
+            budget -= 1
+            if first is None:
+                ready.cursor = b""
+                ready.knows_all_groups = ready.round_is_whole
+                return ready.round_is_whole
+            name = records.entries.decode(first[1]).group
+            if ready.known_up_to(name) is None and not ready.has_room_for_groups:
+                ready.round_is_whole = False
+                return True
+            if ready.known_up_to(name) != b"":
+                budget -= self._read_group(name, min(max(budget, 1), ready.quantum))
+            ready.cursor = keys.after_prefix(manager.layout.group_prefix(name))
+        return False
+
+    def _read_group(self, name: str, entries_max: int) -> int:
+        manager, layout = self._manager, self._manager.layout
+        prefix = layout.group_prefix(name)
+        known = manager.ready.known_up_to(name)
+        lower = known + b"\x00" if known else prefix
+        stored = self._stored(lower, keys.after_prefix(prefix))
+        visited = manager.ready.read(name, stored, entries_max)
+        self._ctx.steps += visited
+        return visited + 1
+
+    def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
+        taken = self._manager.taken
+        for key, packed in self._ctx.iterate(lower, upper):
+            if key not in taken:
+                yield key, records.entries.decode(packed)
+
+    # --- handing out
+
+    def _hand_out(self, allowed: int) -> bool:
+        """Whether there may be more for those who wait."""
+        manager = self._manager
+        ready = manager.ready
+        line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
+        looked_through = READ_AT_ONCE_MAX
+        while line and allowed:
+            waiter = line[0]
+            placed = self._next_for(waiter)
+            if placed is None:
+                heapq.heappop(line)
+                looked_through -= self._look_through(waiter, looked_through, line)
+                continue
+            fits = self._lease(waiter, *placed)
+            allowed -= fits
+            if not fits or self._is_full(waiter):
+                heapq.heappop(line)
+            else:
+                heapq.heapreplace(line, waiter)
+        return bool(line) or looked_through <= 0
+
+    def _next_for(self, waiter: Waiter) -> Placed | None:
+        ready = self._manager.ready
+        placed = ready.take(waiter.wish, self._may) if len(ready) else None
+        if placed is None and ready.is_complete:
+            waiter.looked_at = ready.additions
+        return placed
+
+    def _may(self, group: str, head: Entry) -> bool:
+        """Whether a group may fire now; if not, it is freed when it may."""
+        manager = self._manager
+        settings = manager.definition.settings
+        held = manager.leases.in_group(group)
+        if manager.ordered:
+            if held:
+                return False
+            if head.not_before > self._ctx.timestamp:
+                self._free_later(group, _seconds(head.not_before - self._ctx.timestamp))
+                return False
+        most = settings.group_max_concurrency
+        if most is not None and held >= most:
+            return False
+        if settings.group_max_rate is not None:
+            bucket = self._bucket(group, settings.group_max_rate)
+            if not bucket.available(self._now):
+                self._free_later(group, bucket.next_at(self._now) - self._now)
+                return False
+        return True
+
+    def _free_later(self, group: str, seconds: float) -> None:
+        moment = self._now + seconds
+        self._manager.freed_at.set(group, moment)
+        self._manager.around.wake_by(moment)
+
+    def _bucket(self, group: str, rate: float) -> TokenBucket:
+        buckets = self._manager.group_buckets
+        bucket = buckets.get(group)
+        if bucket is None:
+            if len(buckets) >= GROUP_BUCKETS_MAX:
+                full = [name for name, each in buckets.items() if each.is_full(self._now)]
+                for name in full:
+                    del buckets[name]
+            buckets[group] = bucket = TokenBucket(rate, self._now)
+        return bucket
+
+    def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
+        """A message is fired; whether it was: it may be too large to join those that are."""
+        manager, ctx = self._manager, self._ctx
+        request = waiter.request
+        seconds = request.seconds or manager.definition.settings.ack_wait
+        now = ctx.timestamp
+        lease = Lease(
+            entry, request.consumer, now, now + from_seconds(seconds), request.transaction_id or b""
+        )
+        message = self._message(lease)
+        size = waiter.size + len(message.payload)
+        if waiter.messages and size > min(request.bytes_max, READ_BYTES_MAX):
+            manager.ready.offer(key, entry)
+            return False
+        if key in ctx.staged:
+            ctx.erase(key)
+        else:
+            ctx.writes[key] = None
+        manager.taken.add(key)
+        ctx.writes[manager.layout.leased_key(lease)] = encode(lease)
+        waiter.messages.append(message)
+        waiter.size += len(message.payload)
+        self._served[waiter] = None
+        manager.leases.promise(lease)
+        manager.consumers.served(waiter)
+        ctx.notes.append((manager, counters.FIRED, Manager.lease_added, lease, self._now + seconds))
+        self._pace(entry.group)
+        manager.lateness.append(_seconds(now - entry.due))
+        ctx.steps += 2
+        ctx.bytes += _LEASE_BYTES + 2 * len(key) + 3 * WRITE_BYTES
+        return True
+
+    def _pace(self, group: str) -> None:
+        manager = self._manager
+        if manager.bucket is not None:
+            manager.bucket.take()
+        bucket = manager.group_buckets.get(group)
+        if bucket is not None:
+            bucket.take()
+
+    def _message(self, lease: Lease) -> QueueMessage:
+        manager, entry = self._manager, lease.entry
+        stored = self._ctx.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
+        if stored is None:
+            raise StoreCorrupted(
+                f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
+                "body is gone; nothing was changed: please report this"
+            )
+        body = records.bodies.decode(stored)
+        error = ""
+        if entry.epoch:
+            state = read_state(self._ctx, manager, entry.locator)
+            error = "" if state is None else state.error
+        return QueueMessage(
+            entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
+            body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
+        )  # fmt: skip
+
+    def _is_full(self, waiter: Waiter) -> bool:
+        batch_size = self._manager.definition.settings.batch_size
+        return len(waiter.messages) >= min(waiter.request.messages_max, batch_size)
+
+    # --- looking further
+
+    def _look_through(self, waiter: Waiter, entries_max: int, line: list[Waiter]) -> int:
+        """What is stored and not in memory, for a consumer that takes only some; how much of it."""
+        wish, ready, layout = waiter.wish, self._manager.ready, self._manager.layout
+        if wish is None or wish.cursor is None or ready.is_complete or entries_max <= 0:
+            return 0
+        lower = wish.cursor or layout.ready
+        visited = 0
+        for key, entry in self._stored(lower, keys.after_prefix(layout.ready)):
+            if visited >= entries_max:
+                wish.cursor = key
+                return visited
+            visited += 1
+            self._ctx.steps += 1
+            if self._is_for(waiter, wish, key, entry):
+                ready.discard(key)
+                if not self._lease(waiter, key, entry) or self._is_full(waiter):
+                    wish.cursor = key
+                    return visited
+        wish.cursor = None
+        waiter.looked_at = ready.additions
+        return visited
+
+    def _is_for(self, waiter: Waiter, wish: Wish, key: bytes, entry: Entry) -> bool:
+        del waiter
+        manager = self._manager
+        if not wish.takes(entry) or manager.allowance(self._now) <= 0:
+            return False
+        if manager.ordered and not self._is_first(key, entry):
+            return False
+        return self._may(entry.group, entry)
+
+    def _is_first(self, key: bytes, entry: Entry) -> bool:
+        """Whether it is the head of its ordered group."""
+        prefix = self._manager.layout.group_prefix(entry.group)
+        first = next(self._stored(prefix, keys.after_prefix(prefix)), None)
+        return first is not None and first[0] == key
+
+    # --- answering
+
+    def _answer_later(self, more: bool) -> None:
+        """Once it is applied, those who got something are answered, and those who do not wait."""
+        manager = self._manager
+        answered = list(self._served)
+        if not more:
+            answered += [
+                waiter
+                for waiter in manager.consumers
+                if not (waiter.request.wait or waiter.granted or waiter.messages)
+            ]
+        if answered:
+            self._ctx.after.append(lambda: _grant(manager, answered))
+
+
+def _grant(manager: Manager, waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        if manager.consumers.of(waiter.request) is waiter:
+            waiter.granted = True
+            manager.around.answer(waiter)
+        else:  # it was given up while the proposal was under way
+            for message in waiter.messages:
+                locator = (message.key, message.kind, message.id)
+                manager.to_give_back[locator, message.epoch] = None
+            manager.around.wake_by(manager.around.monotonic())
+
+
+def _seconds(length: int) -> float:
+    return max(length >> LOGICAL_BITS, 0) / 1000

@@ -1,0 +1,88 @@
+"""Event groups: what is to be enqueued when all messages of a group are done.
+
+::
+
+    enqueued   group g: 1, 2, 3 outstanding
+    WhenDone   ............................ followers of g
+    ended      2, 1, 0 ─▶ the followers are enqueued, in the write of the last end
+
+A message of a group is outstanding from its enqueuing until it is acknowledged or cancelled. A dead
+one holds its group up until it was replayed and done, or cancelled; one that was moved to another
+queue as dead does not. If nothing is outstanding when somebody asks, the follower is enqueued at
+once. What is counted is stored, one record a group, as long as anything is outstanding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from postroom.errors import Invalid
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.requests import Enqueue
+from postroom.ranges.evaluation import Evaluation
+
+FOLLOWERS_MAX: Final = 100
+"""Of one group: they are kept in one record."""
+
+
+class Outstanding(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a group."""
+
+    messages: int = 0
+    followers: list[Enqueue] = []
+
+
+_decode = msgspec.msgpack.Decoder(Outstanding).decode
+_encode = msgspec.msgpack.encode
+
+
+def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
+    """What is outstanding of a group."""
+    stored = ctx.get(manager.layout.group_key(group))
+    return Outstanding() if stored is None else _decode(stored)
+
+
+def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[Enqueue]:
+    """More, or fewer, are outstanding; answers whose time has come."""
+    known = read(ctx, manager, group)
+    key = manager.layout.group_key(group)
+    left = known.messages + number
+    ctx.steps += 1
+    ctx.grow(len(key) + 16)
+    if left > 0:
+        ctx.writes[key] = _encode(Outstanding(left, known.followers))
+        return []
+    ctx.writes[key] = None
+    return known.followers
+
+
+def when_done(
+    ctx: Evaluation,
+    manager: Manager,
+    group: str,
+    follower: Enqueue,
+    enqueue: Callable[[Evaluation, Enqueue], object],
+) -> None:
+    """``WhenDone``.
+
+    Raises:
+        Invalid: the group has too many followers, or has no name.
+    """
+    if not group:
+        raise Invalid("when_done needs a group: messages without one are in none")
+    known = read(ctx, manager, group)
+    if not known.messages:
+        enqueue(ctx, follower)
+        return
+    if len(known.followers) >= FOLLOWERS_MAX:
+        raise Invalid(
+            f"the group {group[:48]!r} of the queue {manager.name!r} has {FOLLOWERS_MAX} followers "
+            "already; nothing was changed: let one of them do the work of several"
+        )
+    ctx.writes[manager.layout.group_key(group)] = stored = _encode(
+        Outstanding(known.messages, [*known.followers, follower])
+    )
+    ctx.grow(len(stored))

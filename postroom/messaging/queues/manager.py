@@ -1,0 +1,416 @@
+"""The manager of one queue in one range: what the leaseholder has in memory of it.
+
+::
+
+    notes of a proposal ── applied ─▶ ready cache · leases · first due · counters ─▶ who waits
+                                              ▲
+    evaluation of the next one ── takes, promises ── (discarded: all is forgotten, read again)
+
+Everything that counts is stored; a manager begins afresh with each lease of the range, and ends
+with it. What a proposal does to a queue it says in *notes*, which take effect here once the
+proposal is applied: ``(manager, change, act, a, b)``, a change of the counters and a method of this
+class with its arguments.
+
+Handing out is the exception: who gets what is decided on memory itself, while the proposal is in
+the making. It may come to nothing: it was too large, or it failed. Then ``begin`` finds that the
+last evaluation was never applied, and forgets what memory the engine can give again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.kv.engine import Reader
+from postroom.messaging.queues import counters
+from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
+from postroom.messaging.queues.counters import Change
+from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_left
+from postroom.messaging.queues.pacing import TokenBucket
+from postroom.messaging.queues.ready import ReadyCache
+from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
+from postroom.messaging.queues.requests import ClaimQueue, QueueDefinition, Selection
+from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.evaluation import Evaluation
+
+WISHES_MAX: Final = 1000
+LATENESS_KEPT: Final = 1000
+
+Note: TypeAlias = "tuple[Manager, Change, Callable[[Manager, Any, Any], None], Any, Any]"
+
+_encode = msgspec.msgpack.encode
+
+
+class Surroundings(Protocol):
+    """What a manager asks of the queues of its range.
+
+    Attributes:
+        kept: how long the past can be read, in timestamp units.
+    """
+
+    kept: int
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def reading(self) -> int:
+        """About now, as a timestamp."""
+
+    def look_at(self, manager: Manager) -> None:
+        """There may be something for those who wait."""
+
+    def wake_by(self, moment: float) -> None:
+        """At that moment of the monotonic clock something is to be done."""
+
+    def answer(self, waiter: Waiter) -> None:
+        """A claim that waits can be answered."""
+
+
+class Manager:
+    """See the module.
+
+    Attributes:
+        definition: the queue's, as applied.
+        layout: its engine keys.
+        counted: its counters, as applied.
+        leases, consumers, ready: who holds what, who waits, what may be fired.
+        first_due: the timestamp of the first scheduled message; 0: there is none.
+        purge_from: where the lists of what was done begin; ``purge_at``: when the first of them may
+            go; 0: there is none.
+        to_give_back: attempts that go back, and why: ``None``: they do not count.
+        taken: engine keys of entries that the proposal in the making has taken.
+        lateness: of the last ones fired, in seconds.
+        rode: whether the proposal in the making has fired all that it could.
+        try_again_at: when the limits of the queue allow more.
+        set_aside_until: it has failed, and is left alone until then.
+    """
+
+    def __init__(self, range_id: int, definition: QueueDefinition, around: Surroundings) -> None:
+        self.definition = definition
+        self.range_id = range_id
+        self.layout = Layout(range_id, definition.number)
+        self.counted = counters.Counted()
+        self.leases = LeaseTable()
+        self.consumers = Consumers(self.leases)
+        settings = definition.settings
+        self.ordered = settings.order == "group"
+        self.ready = ReadyCache(
+            settings.cache_size, ordered=self.ordered, on_left_out=self._left_out
+        )
+        self.around = around
+        self.first_due = 0
+        self.purge_from = self.layout.done
+        self.purge_at = 0
+        self.next_tick = 0
+        self.to_give_back: dict[tuple[Locator, int], str | None] = {}
+        self.taken: set[bytes] = set()
+        self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
+        self.rode = False
+        self.try_again_at: float | None = None
+        self.set_aside_until = 0.0
+        self.freed_at: Deadlines[str] = Deadlines()
+        self.group_buckets: dict[str, TokenBucket] = {}
+        self._bucket: TokenBucket | None = None
+        self._wishes: dict[bytes, Wish] = {}
+        self._reader: Reader | Evaluation | None = None
+        self._ctx: Evaluation | None = None
+        self._scheduled_head = self.layout.scheduled
+        self._change_bucket()
+
+    @property
+    def name(self) -> str:
+        """Of the queue."""
+        return self.definition.name
+
+    # --- beginning and ending
+
+    def begin_empty(self) -> None:
+        """The queue was made just now."""
+        self.ready.nothing_is_stored()
+
+    def restart(self, stored: Reader, now: int) -> None:
+        """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
+        layout, around = self.layout, self.around
+        self.counted = counters.read(stored.get(layout.counters))
+        if not self.counted.ready:
+            self.ready.nothing_is_stored()
+        if self.counted.leased:
+            for _, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
+                lease = leases.decode(packed)
+                self.leases.add(lease, around.monotonic() + seconds_left(lease, now))
+        if self.counted.scheduled:
+            self.find_first_due(stored)
+        first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
+        if first is not None:
+            done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
+            self.purge_from, self.purge_at = first[0], done_at + self.retention
+
+    def find_first_due(self, reader: Reader | Evaluation) -> None:
+        """When the first scheduled message is due, as it is stored."""
+        layout = self.layout
+        upper = keys.after_prefix(layout.scheduled)
+        first = next(iter(reader.iterate(self._scheduled_head, upper)), None)
+        self.first_due = 0 if first is None else _due_in(first[0], layout)
+
+    @property
+    def scheduled_head(self) -> bytes:
+        """Nothing is scheduled below this key: reading starts there."""
+        return self._scheduled_head
+
+    def change(self, definition: QueueDefinition) -> None:
+        """It has other settings."""
+        self.definition = definition
+        self.ready.size = definition.settings.cache_size
+        self._change_bucket()
+        self.group_buckets.clear()
+        self.ready.free_all()
+        self.around.look_at(self)
+
+    def _change_bucket(self) -> None:
+        rate, now = self.definition.settings.max_rate, self.around.monotonic()
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate, now)
+        else:
+            self._bucket.change(rate, now)
+
+    def end(self, refusal: Exception | None) -> None:
+        """Nobody is served here any more; who waits is told why, if it is for good."""
+        for waiter in self.consumers.clear():
+            if refusal is not None:
+                waiter.refused = refusal
+                self.around.answer(waiter)
+
+    # --- evaluation
+
+    def begin(self, ctx: Evaluation) -> None:
+        """The proposal in the making does something with this queue."""
+        if self._ctx is ctx:
+            return
+        if self._ctx is not None:
+            self.roll_back()
+        self._ctx = ctx
+        self.rode = False
+
+    def roll_back(self) -> None:
+        """What was taken for the last evaluation never came about."""
+        self.ready.forget()
+        self.leases.break_promises()
+        self.taken.clear()
+        for waiter in self.consumers:
+            if not waiter.granted:
+                waiter.messages, waiter.size, waiter.looked_at = [], 0, 0
+        for wish in self._wishes.values():
+            wish.cursor = b""
+        self._ctx = None
+        self.around.look_at(self)
+
+    def applied(self, counted: counters.Counted) -> None:
+        """The notes of a proposal are applied."""
+        self.counted = counted
+        self.leases.break_promises()
+        self.taken.clear()
+        self._ctx = None
+
+    def conclude(self, ctx: Evaluation) -> None:
+        """An evaluation has taken effect, though it may have written nothing here."""
+        if self._ctx is ctx:
+            self._ctx = None
+
+    # --- limits
+
+    def allowance(self, now: float) -> int:
+        """How many may be fired now, by the limits of the whole queue."""
+        settings = self.definition.settings
+        allowed = 1 << 30
+        if settings.max_concurrency is not None:
+            allowed = settings.max_concurrency - len(self.leases)
+        if self._bucket is not None and allowed > 0:
+            tokens = self._bucket.available(now)
+            if not tokens:
+                self.try_again_at = self._bucket.next_at(now)
+                self.around.wake_by(self.try_again_at)
+            allowed = min(allowed, tokens)
+        return max(allowed, 0)
+
+    @property
+    def bucket(self) -> TokenBucket | None:
+        """What paces the whole queue."""
+        return self._bucket
+
+    # --- who waits
+
+    def wait(self, request: ClaimQueue) -> Waiter:
+        """Another claim waits."""
+        waiter = Waiter(request, self._wish(request.selection))
+        self.consumers.add(waiter)
+        return waiter
+
+    def consumer_ids(self) -> set[bytes]:
+        """Who waits, or holds a message."""
+        return {waiter.request.consumer for waiter in self.consumers} | self.leases.consumers
+
+    def _wish(self, selection: Selection) -> Wish | None:
+        if takes_all(selection):
+            return None
+        packed = _encode(selection)
+        wish = self._wishes.get(packed)
+        if wish is None:
+            if len(self._wishes) >= WISHES_MAX:
+                used = {id(waiter.wish) for waiter in self.consumers}
+                self._wishes = {k: w for k, w in self._wishes.items() if id(w) in used}
+            self._wishes[packed] = wish = Wish(selection, self._headers)
+        return wish
+
+    def _headers(self, entry: Entry) -> dict[str, Any] | None:
+        assert self._ctx is not None
+        stored = self._ctx.get(self.layout.body_key(entry.key, entry.kind, entry.id))
+        self._ctx.steps += 1
+        return None if stored is None else bodies.decode(stored).headers
+
+    def _left_out(self, key: bytes, entry: Entry) -> None:
+        """It is stored, and not in memory: who wants it has to look there."""
+        for wish in self._wishes.values():
+            if (wish.cursor is None or key < wish.cursor) and wish.may_take(entry):
+                wish.cursor = key
+
+    # --- what notes do
+
+    def ready_added(self, key: bytes, entry: Entry) -> None:
+        """A message can be fired."""
+        if key in self.taken:
+            return  # it was, in the same proposal
+        self.ready.offer(key, entry)
+        if not self.rode:
+            self.around.look_at(self)
+
+    def ready_removed(self, key: bytes, _: object) -> None:
+        """It cannot any more: it was ended, or is to be fired later."""
+        self.ready.discard(key)
+
+    def ready_replaced(self, old: bytes, placed: tuple[bytes, Entry]) -> None:
+        """It has another place."""
+        self.ready.discard(old)
+        self.ready_added(*placed)
+
+    def group_freed(self, group: str, _: object) -> None:
+        """Its head may be fired at another time than was thought."""
+        self.freed_at.cancel(group)
+        self.ready.free(group)
+
+    def scheduled_added(self, due: int, now: int) -> None:
+        """A message is to be fired later."""
+        if not self.first_due or due < self.first_due:
+            self.first_due = due
+            seconds = (due - now >> LOGICAL_BITS) / 1000
+            self.around.wake_by(self.around.monotonic() + seconds)
+        self._scheduled_head = min(
+            self._scheduled_head, self.layout.scheduled + due.to_bytes(8, "big")
+        )
+
+    def scheduled_moved(self, head: bytes, next_due: int) -> None:
+        """Those that were due are ready; nothing is scheduled below ``head``."""
+        self._scheduled_head = head
+        self.first_due = next_due
+
+    def lease_added(self, lease: Lease, deadline: float) -> None:
+        """A message was fired, or is held for longer."""
+        self.leases.add(lease, deadline)
+        self.around.wake_by(deadline)
+
+    def lease_removed(self, locator: Locator, _: object) -> None:
+        """It is held no longer."""
+        lease = self.leases.remove(locator)
+        if lease is not None:
+            self.ready.free(lease.entry.group)
+            if self._is_limited:
+                self.around.look_at(self)
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the end of a lease may let another message go."""
+        settings = self.definition.settings
+        if self.ordered or len(self.leases) + 1 >= LEASED_MAX:
+            return True
+        return settings.max_concurrency is not None or settings.group_max_concurrency is not None
+
+    def given_back(self, locator: Locator, placed: tuple[bytes, Entry]) -> None:
+        """It is ready again."""
+        self.lease_removed(locator, None)
+        self.ready_added(*placed)
+
+    def postponed(self, locator: Locator, dues: tuple[int, int]) -> None:
+        """It is scheduled again: due, and now."""
+        self.lease_removed(locator, None)
+        self.scheduled_added(*dues)
+
+    def ended(self, locator: Locator | None, ended: Ended) -> None:
+        """It is done, or cancelled, and is to be purged."""
+        del ended
+        if locator is not None:
+            self.lease_removed(locator, None)
+        if not self.purge_at:
+            self.purge_at = self.around.reading() + self.retention
+
+    def archived(self, locator: Locator | None, _: Ended) -> None:
+        """It is done, and kept."""
+        if locator is not None:
+            self.lease_removed(locator, None)
+
+    def tick_set(self, tick: int, _: object) -> None:
+        """A periodic schedule was set."""
+        if not self.next_tick or tick < self.next_tick:
+            self.next_tick = tick
+        self.around.wake_by(self.around.monotonic())
+
+    def ticked(self, next_tick: int, _: object) -> None:
+        """What was due by them is enqueued."""
+        self.next_tick = next_tick
+
+    def nothing(self, _: object, __: object) -> None:
+        """Only the counters have changed."""
+
+    def purged(self, purge_from: bytes, purge_at: int) -> None:
+        """Of what was done, nothing is left below ``purge_from``; when to go on (0: never)."""
+        self.purge_from, self.purge_at = purge_from, purge_at
+
+    @property
+    def retention(self) -> int:
+        """How long what was done is kept, in timestamp units: also for readers of the past."""
+        return max(from_seconds(self.definition.settings.purge_after), self.around.kept)
+
+    def free_groups(self, now: float) -> None:
+        """Groups whose time has come take their turns again."""
+        for group in self.freed_at.take_due(now):
+            self.ready.free(group)
+            self.around.look_at(self)
+        if self.try_again_at is not None and self.try_again_at <= now:
+            self.try_again_at = None
+            self.around.look_at(self)
+
+    # --- time
+
+    def next_moment(self, now: int) -> float | None:
+        """When there is something to do at the latest, on the monotonic clock."""
+        monotonic = self.around.monotonic()
+        moments = [self.leases.next_deadline(), self.freed_at.first(), self.try_again_at]
+        moments += [
+            monotonic + max((timestamp - now >> LOGICAL_BITS) + 1, 0) / 1000
+            for timestamp in (self.first_due, self.next_tick, self.purge_at)
+            if timestamp
+        ]
+        if self.to_give_back:
+            moments.append(monotonic)
+        known = [each for each in moments if each is not None]
+        return min(known, default=None)
+
+
+def _due_in(key: bytes, layout: Layout) -> int:
+    start = len(layout.scheduled)
+    return int.from_bytes(key[start : start + 8], "big")

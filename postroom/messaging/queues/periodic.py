@@ -1,0 +1,145 @@
+"""Periodic schedules: a message a tick of ``cron``, once, whatever fails.
+
+::
+
+    SetSchedule ─▶ stored, with its next tick ── due ─▶ message "name@tick" + next tick, one write
+
+Of ticks that were missed, because nobody led for a while, only the latest is made up for. The id of
+a message names its tick, so a tick is enqueued once even if the schedule is set again in the
+meantime. The time zone decides what becomes of hours that come twice a year, or not at all: as
+``cronsim`` says, which follows Debian's cron.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Final, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from postroom.errors import Invalid, how_to_install
+from postroom.kv import keys
+from postroom.kv.clock import Timestamp, from_datetime
+from postroom.kv.engine import Reader
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.requests import Enqueue, SetSchedule
+from postroom.ranges.evaluation import Evaluation
+
+SCHEDULES_MAX: Final = 1000
+"""Of one queue."""
+
+
+class Schedule(msgspec.Struct, frozen=True, array_like=True):
+    """A schedule as it is stored, and the timestamp of its next tick."""
+
+    request: SetSchedule
+    next: int
+
+
+_decode = msgspec.msgpack.Decoder(Schedule).decode
+_encode = msgspec.msgpack.encode
+
+
+class Queues(Protocol):
+    """What ticks ask of the queues of their range."""
+
+    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
+        """Enqueues a message, unless there is one of its kind and id."""
+
+
+def _cron(expression: str, after: datetime.datetime, *, reverse: bool = False) -> Any:
+    """The ticks after a moment, or (``reverse``) before it, latest first."""
+    try:
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only who uses it needs it
+    except ImportError:
+        raise Invalid(
+            f"schedules need the library cronsim on the nodes: {how_to_install('cron')}"
+        ) from None
+    try:
+        return CronSim(expression, after, reverse=reverse)
+    except CronSimError as error:
+        raise Invalid(
+            f"{expression!r} is no cron expression: {error}; nothing was changed"
+        ) from None
+
+
+def _moment(timestamp: int, timezone: str) -> datetime.datetime:
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise Invalid(f"there is no time zone {timezone!r}; nothing was changed") from None
+    return Timestamp(timestamp).datetime.astimezone(zone)
+
+
+def _next_tick(request: SetSchedule, after: int) -> int:
+    """The first tick after a timestamp; 0: there is none any more."""
+    assert request.cron is not None
+    found = next(iter(_cron(request.cron, _moment(after, request.timezone))), None)
+    return 0 if found is None else from_datetime(found)
+
+
+def _latest_tick(request: SetSchedule, now: int) -> int:
+    """The last tick that is not after a timestamp; 0: there was none."""
+    assert request.cron is not None
+    moment = _moment(now, request.timezone) + datetime.timedelta(milliseconds=1)
+    found = next(iter(_cron(request.cron, moment, reverse=True)), None)
+    return 0 if found is None else from_datetime(found)
+
+
+def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> None:
+    """``SetSchedule``.
+
+    Raises:
+        Invalid: no cron expression, no time zone; or the queue has too many schedules.
+    """
+    key = manager.layout.tick_key(request.name)
+    known = ctx.get(key)
+    if request.cron is None:
+        if known is not None:
+            ctx.writes[key] = None
+        return
+    if known is None and len(read_all(ctx, manager)) >= SCHEDULES_MAX:
+        raise Invalid(
+            f"the queue {manager.name!r} has {SCHEDULES_MAX} schedules already; nothing was "
+            "changed: use another queue"
+        )
+    tick = _next_tick(request, ctx.timestamp)
+    ctx.writes[key] = stored = _encode(Schedule(request, tick))
+    ctx.grow(len(key) + len(stored))
+    if tick:
+        ctx.notes.append((manager, (), Manager.tick_set, tick, None))
+
+
+def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
+    """The schedules of a queue."""
+    prefix = manager.layout.ticks
+    return [_decode(each) for _, each in reader.iterate(prefix, keys.after_prefix(prefix))]
+
+
+def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
+    """When the next one is; 0: never."""
+    return min((each.next for each in read_all(reader, manager) if each.next), default=0)
+
+
+def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> None:
+    """Enqueues for the ticks that are due, and finds the next ones."""
+    now = ctx.timestamp
+    for schedule in read_all(ctx, manager):
+        ctx.steps += 8
+        request = schedule.request
+        if not schedule.next or schedule.next > now:
+            continue
+        latest = max(_latest_tick(request, now), schedule.next)
+        name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
+        queues.enqueue_once(
+            ctx,
+            Enqueue(
+                manager.name, name, request.kind, name, request.payload, request.headers,
+                request.priority, latest, request.group,
+            ),
+        )  # fmt: skip
+        after = Schedule(request, _next_tick(request, now))
+        ctx.writes[manager.layout.tick_key(request.name)] = stored = _encode(after)
+        ctx.grow(len(stored))
+    ctx.notes.append((manager, (), Manager.ticked, first_tick(ctx, manager), None))

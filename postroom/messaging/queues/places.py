@@ -1,0 +1,139 @@
+"""Finding a message of a queue by its name: where it is, and what may be done with it.
+
+::
+
+    locator ─▶ held? (memory) ─▶ state ─▶ body ─▶ its entry: ready, scheduled or dead
+
+Where the entry of a message lies follows from its body, or from its state if it has failed before;
+so nothing has to be written to find it again. Who holds it the leaseholder knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from postroom.kv import keys
+from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Body, Entry, Lease, Locator, State
+from postroom.messaging.queues.requests import Attempt
+from postroom.ranges.evaluation import Evaluation, View
+
+
+class Place(NamedTuple):
+    """Where a message is that lives, or is dead.
+
+    Attributes:
+        where: the counter of those that are there: ready, scheduled, leased or dead.
+        key: the engine key of its entry.
+        lease: who holds it.
+        state: what is stored of it beside its body.
+    """
+
+    where: str
+    key: bytes
+    entry: Entry
+    lease: Lease | None
+    state: State | None
+
+
+def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
+    """Who holds a message, as the requests before have left it."""
+    promised = manager.leases.promised(locator)
+    if promised is not None and ctx.is_written(manager.layout.leased_key(promised)):
+        return promised
+    lease = manager.leases.get(locator)
+    if lease is None or ctx.is_deleted(manager.layout.leased_key(lease)):
+        return None
+    return lease
+
+
+def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
+    """What is stored of a message beside its body."""
+    stored = reader.get(manager.layout.state_key(*locator))
+    return None if stored is None else records.states.decode(stored)
+
+
+def read_body(reader: Evaluation | View, manager: Manager, locator: Locator) -> Body | None:
+    """What a message says."""
+    stored = reader.get(manager.layout.body_key(*locator))
+    return None if stored is None else records.bodies.decode(stored)
+
+
+def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
+    """Where a message is that is not done; ``None``: there is none."""
+    ctx.steps += 4
+    lease = lease_of(ctx, manager, locator)
+    if lease is not None:
+        key = manager.layout.leased_key(lease)
+        return Place(counters.LEASED, key, lease.entry, lease, None)
+    body = read_body(ctx, manager, locator)
+    if body is None:
+        return None
+    return find_unheld(ctx, manager, locator, body)
+
+
+def find_unheld(
+    reader: Evaluation | View, manager: Manager, locator: Locator, body: Body
+) -> Place | None:
+    """The same of one that nobody holds."""
+    layout = manager.layout
+    state = read_state(reader, manager, locator)
+    if state is not None and state.seq != body.seq:
+        state = None
+    if state is not None and state.status == records.DEAD:
+        key = layout.dead_key(state.at, state.seq)
+        return _placed(reader, counters.DEAD, key, state)
+    if state is not None and state.status != records.LIVE:
+        return None
+    due = body.first if state is None else state.due
+    entry = Entry(*locator, body.seq, due, body.first, body.priority, 0, body.group)
+    ready = layout.ready_key(entry, ordered=manager.ordered)
+    return _placed(reader, counters.READY, ready, state) or _placed(
+        reader, counters.SCHEDULED, layout.scheduled_key(entry), state
+    )
+
+
+def _placed(reader: Evaluation | View, where: str, key: bytes, state: State | None) -> Place | None:
+    stored = reader.get(key)
+    return (
+        None if stored is None else Place(where, key, records.entries.decode(stored), None, state)
+    )
+
+
+def locators(
+    reader: Evaluation | View, manager: Manager, id_: bytes, kind: str | None
+) -> Iterator[Locator]:
+    """The messages with an id, of a kind or (``None``) of any, whatever their keys.
+
+    There may be some among them that are done.
+    """
+    layout = manager.layout
+    if kind is not None:
+        locator = (id_, kind, id_)
+        if reader.get(layout.body_key(*locator)) is not None:
+            yield locator
+        pointer = reader.get(layout.pointer_key(kind, id_))
+        if pointer is not None:
+            yield pointer, kind, id_
+        return
+    lower = layout.body_key(id_, "", b"")[: -len(keys.END_OF_KEY)]
+    for raw, _ in reader.iterate(lower, keys.after_prefix(lower)):
+        name, _, end = raw[len(lower) :].partition(keys.END_OF_KEY)
+        if end == id_:
+            yield id_, keys.unescape(name).decode(), id_
+    pointers = layout.pointers(id_)
+    for raw, key in reader.iterate(pointers, keys.after_prefix(pointers)):
+        name = raw[len(pointers) : -len(keys.END_OF_KEY)]
+        yield key, keys.unescape(name).decode(), id_
+
+
+def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
+    """The messages that an attempt names: by its key, or, by id alone, whatever their keys and, if
+    no kind is named, kinds.
+    """
+    if not attempt.by_id:
+        return [(attempt.key, attempt.kind, attempt.id)]
+    ctx.steps += 4
+    return list(locators(ctx, manager, attempt.id, attempt.kind or None))

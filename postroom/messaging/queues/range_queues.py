@@ -1,0 +1,551 @@
+"""The queues of one range, put together: who evaluates what, and what a proposal does to them.
+
+::
+
+    writes (enqueue, settle) ─▶ raw writes + notes ┐
+    AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ finisher counts ─▶ applied:
+    claims (reads that wait) ─▶ who waits ─────────┘                              notes, answers
+
+An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* goes along
+with every proposal for which there is something to fire: so a message that somebody waits for is
+fired in the very write that enqueues it. The *finisher* adds up the notes: one record of counters,
+and one list of what was ended, for each queue. When the proposal is applied, the notes take effect
+in memory, and who was given something is answered.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.messaging.queues.advance import (
+    CONSUMER_HAS_GONE,
+    TRANSACTION_HAS_ENDED,
+    Advance,
+    empty,
+)
+from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.definitions import Changed, Definitions, no_such_queue
+from postroom.messaging.queues.enqueueing import enqueue
+from postroom.messaging.queues.firing import Firing
+from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.reading import Reading
+from postroom.messaging.queues.records import Ended
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    AdvanceQueues,
+    CancelMessages,
+    Claimed,
+    ClaimQueue,
+    CreateQueue,
+    DropQueue,
+    Enqueue,
+    Extend,
+    QueueDefinition,
+    QueueSettings,
+    Reject,
+    ReplayMessages,
+    Reschedule,
+    SetSchedule,
+    UpdateQueue,
+    WhenDone,
+)
+from postroom.messaging.queues.rescheduling import Rescheduling
+from postroom.messaging.queues.settling import Settling
+from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.requests import Moved
+from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import CLIENT_ID_BYTES
+
+SET_ASIDE_SECONDS: Final = 1.0
+ENDED_LIST_MAX: Final = 1000
+"""Of what a proposal has ended, so many in one list: a list is purged as a whole."""
+_FEW: Final = 256
+
+
+class RangeQueues:
+    """See the module.
+
+    Args:
+        range_id: whose.
+        around: clocks, chance, and whom to wake.
+    """
+
+    def __init__(self, range_id: int, around: Surroundings) -> None:
+        self._range_id = range_id
+        self._around = around
+        self._definitions = Definitions(range_id)
+        self._by_name: dict[str, Manager] = {}
+        self._dropped: dict[int, Manager] = {}
+        self._to_look: dict[Manager, None] = {}
+        self._advancing: Manager | None = None
+        self._claiming: dict[bytes, set[Manager]] = {}
+        self.kept = around.kept
+        self.monotonic, self.reading = around.monotonic, around.reading
+        self.chance, self.may_purge = around.chance, around.may_purge
+        self._settling = Settling(self)
+        self._rescheduling = Rescheduling(self)
+        around.agenda = self
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.writes |= {
+            CreateQueue: self._create,
+            UpdateQueue: self._update,
+            DropQueue: self._drop,
+            Enqueue: self.enqueue,
+            Acknowledge: self._settling.acknowledge,
+            Reject: self._settling.reject,
+            Extend: self._settling.extend,
+            CancelMessages: self._settling.cancel,
+            Reschedule: self._rescheduling.reschedule,
+            ReplayMessages: self._rescheduling.replay,
+            WhenDone: self._when_done,
+            SetSchedule: self._set_schedule,
+        }
+        for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
+            registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
+        registry.commands[AdvanceQueues] = self.advance
+        registry.reads[ClaimQueue] = self.claim
+        registry.locking.add(ClaimQueue)
+        registry.riders.append((self._has_to_fire, self._fire))
+        registry.finishers.append(self._finish)
+        registry.on_lease.append(self.restart)
+        registry.on_lease_end.append(self._end)
+        registry.on_release.append(self._release)
+        registry.on_given_up.append(self._given_up)
+        registry.on_client_gone.append(self._client_gone)
+        registry.holds.append(self._holds_for)
+        registry.sizes |= {
+            "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
+            "queue claims": lambda: len(self._claiming),
+        }
+        Reading(self._known, lambda: list(self._by_name.values()), self._around.check_age).register(
+            registry
+        )
+
+    # --- with a lease, and without
+
+    def restart(self, stored: Reader) -> None:
+        """With a new lease of the range: everything from what is stored."""
+        self._end()
+        for definition in self._definitions.read_all(stored):
+            manager = Manager(self._range_id, definition, self)
+            if definition.dropped:
+                self._dropped[definition.number] = manager
+                continue
+            manager.restart(stored, self.reading())
+            manager.next_tick = periodic.first_tick(stored, manager)
+            self._by_name[definition.name] = manager
+            self._forget_strangers(manager)
+
+    def _forget_strangers(self, manager: Manager) -> None:
+        """What was held by who cannot be there any more goes back."""
+        for lease in manager.leases.all():
+            client = lease.consumer[:CLIENT_ID_BYTES]
+            if not self._around.may_be_there(client):
+                attempt = (lease.entry.locator, lease.entry.epoch)
+                manager.to_give_back[attempt] = CONSUMER_HAS_GONE
+
+    def _end(self) -> None:
+        for manager in self._by_name.values():
+            manager.end(None)
+        self._by_name.clear()
+        self._dropped.clear()
+        self._to_look.clear()
+        self._claiming.clear()
+        self._around.refusals.clear()
+        self._advancing = None
+
+    def first_due(self, stored: Reader) -> int:
+        """When there is something to do, by what is stored, before anything else is known.
+
+        Returns:
+            A timestamp; 0: never.
+        """
+        first = 0
+        for definition in self._definitions.read_all(stored):
+            manager = Manager(self._range_id, definition, _Nobody(self._around))
+            manager.restart(stored, self.reading())
+            manager.next_tick = periodic.first_tick(stored, manager)
+            moments = [manager.first_due, manager.next_tick, manager.purge_at]
+            if manager.counted.leased or definition.dropped:
+                moments.append(1)
+            first = min((each for each in (first, *moments) if each), default=0)
+        return first
+
+    # --- definitions
+
+    def _known(self, name: str) -> Manager:
+        manager = self._by_name.get(name)
+        if manager is None:
+            raise no_such_queue(name)
+        return manager
+
+    def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
+        """The queue of a name, as the requests before have left it.
+
+        Raises:
+            Invalid: there is none.
+        """
+        found = self.find_if_there(ctx, name)
+        if found is None:
+            raise no_such_queue(name)
+        return found
+
+    def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
+        """The same; ``None``: there is none."""
+        made = ctx.scratch.get(Changed)
+        if made is None:
+            manager = self._by_name.get(name)
+            return None if manager is None else (manager, manager.definition.settings)
+        definition = self._definitions.read(ctx, name)
+        if definition is None:
+            return None
+        manager = self._by_name.get(name)
+        if manager is None or manager.definition.number != definition.number:
+            manager = made[definition.created_at]
+        return manager, definition.settings
+
+    def _changes(self, ctx: Evaluation) -> dict[int, Manager]:
+        """From now on this evaluation reads what is stored; answers the managers that it made."""
+        made: dict[int, Manager] = ctx.scratch.setdefault(Changed, {})
+        return made
+
+    def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
+        definition = self._definitions.create(ctx, request)
+        if definition is None:
+            return
+        manager = Manager(self._range_id, definition, self)
+        manager.begin_empty()
+        self._changes(ctx)[definition.created_at] = manager
+        ctx.after.append(lambda: self._by_name.update({definition.name: manager}))
+
+    def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
+        manager, before = self.find(ctx, request.name)
+        definition = self._definitions.update(ctx, request)
+        if definition.settings.order != before.order and manager.counted.live:
+            raise Invalid(
+                f"the queue {request.name!r} was not changed: its order can change only while no "
+                "message is scheduled, ready or leased"
+            )
+        self._changes(ctx)
+        ctx.after.append(lambda: self._changed(definition))
+
+    def _changed(self, definition: QueueDefinition) -> None:
+        manager = self._by_name.get(definition.name)
+        if manager is not None and manager.definition.number == definition.number:
+            manager.change(definition)
+
+    def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
+        definition = self._definitions.drop(ctx, request)
+        self._changes(ctx)
+        ctx.after.append(lambda: self._has_dropped(definition))
+
+    def _has_dropped(self, definition: QueueDefinition) -> None:
+        manager = self._by_name.get(definition.name)
+        if manager is None or manager.definition.number != definition.number:
+            return
+        del self._by_name[definition.name]
+        self._to_look.pop(manager, None)
+        manager.definition = definition
+        manager.end(Invalid(f"the queue {definition.name!r} was dropped; nothing was claimed"))
+        self._dropped[definition.number] = manager
+        self._around.wake()
+
+    # --- what transactions do
+
+    def enqueue(self, ctx: Evaluation, request: Enqueue) -> str | None:
+        """``Enqueue``."""
+        manager, settings = self.find(ctx, request.queue)
+        return enqueue(ctx, manager, settings, request)
+
+    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> str | None:
+        """The same, but a duplicate is ignored whatever the queue makes of duplicates."""
+        manager, _ = self.find(ctx, request.queue)
+        return enqueue(ctx, manager, QueueSettings(), request)
+
+    def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
+        manager, _ = self.find(ctx, request.queue)
+        self.find(ctx, request.enqueue.queue)
+        groups.when_done(ctx, manager, request.group, request.enqueue, self.enqueue)
+
+    def _set_schedule(self, ctx: Evaluation, request: SetSchedule) -> None:
+        manager, _ = self.find(ctx, request.queue)
+        periodic.set_schedule(ctx, manager, request)
+
+    # --- claims
+
+    def claim(self, _: View, request: ClaimQueue) -> Claimed:
+        """``ClaimQueue``: waits until a proposal has leased something to it.
+
+        Raises:
+            Invalid: there is no such queue, or it was dropped.
+        """
+        manager = self._by_name.get(request.queue)
+        waiter = None if manager is None else manager.consumers.of(request)
+        if waiter is not None:
+            if not waiter.granted:
+                raise MustWait(waiter)
+            assert manager is not None
+            manager.consumers.remove(waiter)
+            return Claimed(waiter.messages)
+        refusal = self._around.refusals.pop(id(request), None)
+        if refusal is not None:
+            raise refusal
+        manager = self._known(request.queue)
+        self._around.seen(request.consumer[:CLIENT_ID_BYTES])
+        if request.transaction_id is not None:
+            self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
+            self._claiming.setdefault(request.transaction_id, set()).add(manager)
+        waiter = manager.wait(request)
+        if not request.wait or not manager.ready.is_complete or len(manager.ready):
+            self.look_at(manager)
+        raise MustWait(waiter)
+
+    def answer(self, waiter: Waiter) -> None:
+        """A claim that waits can be answered."""
+        if waiter.refused is not None:
+            self._around.refusals[id(waiter.request)] = waiter.refused
+        self._around.answer(waiter)
+
+    def _given_up(self, request: object) -> None:
+        """Nobody waits for the answer of a claim any more."""
+        if type(request) is not ClaimQueue:
+            return
+        self._around.refusals.pop(id(request), None)
+        manager = self._by_name.get(request.queue)
+        waiter = None if manager is None else manager.consumers.of(request)
+        if manager is None or waiter is None:
+            return
+        manager.consumers.remove(waiter)
+        if waiter.granted:
+            for message in waiter.messages:
+                locator = (message.key, message.kind, message.id)
+                manager.to_give_back[locator, message.epoch] = None
+            self._around.wake()
+
+    def _release(self, transaction_id: bytes) -> list[object]:
+        """A transaction has ended: what it has claimed and not settled goes back."""
+        for manager in self._claiming.pop(transaction_id, ()):
+            for locator in manager.leases.of_transaction(transaction_id):
+                self._fail(manager, locator, TRANSACTION_HAS_ENDED)
+        return []
+
+    def _client_gone(self, client: bytes) -> None:
+        for manager in self._by_name.values():
+            for locator in manager.leases.of_client(client):
+                self._fail(manager, locator, CONSUMER_HAS_GONE)
+
+    def _fail(self, manager: Manager, locator: records.Locator, why: str) -> None:
+        lease = manager.leases.get(locator)
+        if lease is not None:
+            manager.to_give_back[locator, lease.entry.epoch] = why
+            self._around.wake()
+
+    def _holds_for(self, client: bytes) -> bool:
+        return any(manager.leases.holds_for(client) for manager in self._by_name.values())
+
+    # --- firing
+
+    def look_at(self, manager: Manager) -> None:
+        """There may be something for those who wait at a queue."""
+        if len(manager.consumers):
+            self._to_look[manager] = None
+            self._around.wake()
+
+    def wake_by(self, moment: float) -> None:
+        """At that moment something is to be done."""
+        self._around.wake_by(moment)
+
+    def _has_to_fire(self, ctx: Evaluation) -> bool:
+        """Whether a proposal should take a rider along."""
+        return bool(ctx.notes or self._to_look) and Changed not in ctx.scratch
+
+    def _fire(self, ctx: Evaluation) -> None:
+        """Fires in all queues where there may be something for somebody."""
+        to_look = dict.fromkeys(self._to_look)
+        for manager, _, act, one, other in ctx.notes:
+            if not len(manager.consumers):
+                continue
+            to_look[manager] = None
+            if act is Manager.ready_added:
+                key, entry = one, other
+            elif act is Manager.given_back:
+                key, entry = other
+            else:
+                continue
+            manager.begin(ctx)
+            if ctx.is_written(key) and key not in manager.taken:
+                manager.ready.offer(key, entry)
+        now = self.monotonic()
+        for manager in to_look:
+            if manager.set_aside_until <= now:
+                self._fire_one(ctx, manager)
+
+    def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
+        if not len(manager.consumers):
+            self._to_look.pop(manager, None)
+            return
+        self._advancing = manager
+        try:
+            more = Firing(manager, ctx).fire()
+        except Exception:
+            manager.roll_back()
+            self.failed()
+            raise
+        self._advancing = None
+        ctx.after.append(lambda: self._looked(ctx, manager, more=more))
+
+    def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
+        manager.conclude(ctx)
+        if more:
+            self.look_at(manager)
+        else:
+            self._to_look.pop(manager, None)
+
+    # --- time
+
+    def advance(self, ctx: Evaluation, request: AdvanceQueues) -> Moved:
+        """``AdvanceQueues``: what is due in all queues; what is to be fired then rides along."""
+        if Changed in ctx.scratch:
+            return Moved(0, more=True, next_due=0)
+        now, more = self.monotonic(), False
+        notes_before = len(ctx.notes)
+        for manager in list(self._by_name.values()):
+            if manager.set_aside_until <= now and self._is_due(manager):
+                self._advancing = manager
+                step = Advance(self, self._settling, manager, ctx)
+                more |= step.step(request.messages_max)
+        for number, manager in list(self._dropped.items()):
+            if manager.set_aside_until <= now:
+                self._advancing = manager
+                more |= self._empty(ctx, number, manager, request.messages_max)
+        self._advancing = None
+        ctx.after.append(lambda: _apply_bare(ctx))
+        return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
+
+    def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
+        if empty(ctx, manager, messages_max):
+            return True
+        self._definitions.forget(ctx, manager.definition)
+        ctx.after.append(lambda: self._is_empty(number))
+        return False
+
+    def _is_empty(self, number: int) -> None:
+        self._dropped.pop(number, None)
+
+    def _is_due(self, manager: Manager) -> bool:
+        moment = manager.next_moment(self.reading())
+        return moment is not None and moment <= self.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the service has something to do now."""
+        now = self.monotonic()
+        for manager in list(self._to_look):
+            if not len(manager.consumers):
+                del self._to_look[manager]
+            elif manager.set_aside_until <= now:
+                return True
+        if any(manager.set_aside_until <= now for manager in self._dropped.values()):
+            return True
+        return any(
+            manager.set_aside_until <= now and self._is_due(manager)
+            for manager in self._by_name.values()
+        )
+
+    def seconds_left(self, seconds_max: float) -> float:
+        """How long it has nothing to do."""
+        now, reading = self.monotonic(), self.reading()
+        moments = [now + seconds_max]
+        for manager in self._by_name.values():
+            moment = manager.next_moment(reading)
+            if moment is not None:
+                moments.append(max(moment, manager.set_aside_until))
+        waiting = (*self._to_look, *self._dropped.values())
+        moments += [manager.set_aside_until for manager in waiting]
+        self._around.sleeps_until = until = max(min(moments), now)
+        return until - now
+
+    def failed(self) -> None:
+        """What was being advanced has failed: it is left alone for a while."""
+        manager, self._advancing = self._advancing, None
+        if manager is not None:
+            manager.roll_back()
+            manager.set_aside_until = self.monotonic() + SET_ASIDE_SECONDS
+
+    # --- summing up
+
+    def _finish(self, ctx: Evaluation) -> None:
+        """The counters and lists of what a proposal does."""
+        notes: list[Note] = ctx.notes
+        if not notes:
+            return
+        changes: dict[Manager, dict[Change, int]] = {}
+        ended: dict[tuple[Manager, bool], list[Ended]] = {}
+        for manager, change, act, _, thing in notes:
+            of_queue = changes.get(manager)
+            if of_queue is None:
+                changes[manager] = of_queue = {}
+                manager.begin(ctx)
+            of_queue[change] = of_queue.get(change, 0) + 1
+            if act is Manager.ended or act is Manager.archived:
+                ended.setdefault((manager, act is Manager.archived), []).append(thing)
+        counted = []
+        for manager, of_queue in changes.items():
+            after = counters.add(manager.name, manager.counted, of_queue)
+            ctx.staged[manager.layout.counters] = records.encode(after)
+            counted.append((manager, after))
+        for (manager, is_archived), listed in ended.items():
+            prefix = manager.layout.archived if is_archived else manager.layout.done
+            for number in range(0, len(listed), ENDED_LIST_MAX):
+                key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
+                ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
+        # Before what the rider has left behind: who is answered finds memory as it is stored.
+        ctx.after.insert(0, lambda: _apply(notes, counted))
+        ctx.scratch[_Finished] = True
+
+
+class _Finished:
+    """In an evaluation's scratch: its notes are taken care of."""
+
+
+def _apply_bare(ctx: Evaluation) -> None:
+    """The notes of a proposal that writes nothing: what was thought to be due is not."""
+    if _Finished not in ctx.scratch:
+        ctx.scratch[_Finished] = True
+        managers = dict.fromkeys(note[0] for note in ctx.notes)
+        _apply(ctx.notes, [(manager, manager.counted) for manager in managers])
+
+
+def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
+    for manager, _, act, one, other in notes:
+        act(manager, one, other)
+    for manager, after in counted:
+        manager.applied(after)
+
+
+class _Nobody:
+    """Around a manager that only looks at what is stored."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.kept = around.kept
+        self.monotonic, self.reading = around.monotonic, around.reading
+
+    def look_at(self, _: Manager) -> None:
+        """Nobody is woken."""
+
+    def wake_by(self, _: float) -> None:
+        """Nobody is woken."""
+
+    def answer(self, _: Waiter) -> None:
+        """Nobody waits."""
+
+
+__all__: list[Any] = ["RangeQueues"]

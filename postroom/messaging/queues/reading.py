@@ -1,0 +1,368 @@
+"""Looking at queues: definitions, messages by id, pages of them by state, and what they have done.
+
+What lives is listed by where it is: scheduled, ready, leased. As of a timestamp that is not known
+any more, but who lived then is: ``created_at <= timestamp < done_at``. So the past is read from the
+bodies, which never move, in the order of their keys; pages fit together whatever happens between
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.limits import READ_BYTES_MAX
+from postroom.messaging.pages import LIST_MAX
+from postroom.messaging.queues import periodic, records
+from postroom.messaging.queues.enqueueing import is_gone
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
+from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
+from postroom.messaging.queues.requests import (
+    ListQueueMessages,
+    QueueDefinition,
+    QueueMessage,
+    QueuePage,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+    ReadSchedules,
+    SetSchedule,
+)
+from postroom.ranges.evaluation import View
+from postroom.ranges.registry import Registry
+
+_STATUS: Final = {
+    records.DONE: "done",
+    records.ARCHIVED: "archived",
+    records.DEAD: "dead",
+    records.CANCELLED: "cancelled",
+    records.MOVED: "dead",
+}
+_LIVE: Final = ("scheduled", "ready", "leased")
+STATES: Final = ("", *_LIVE, "done", "archived", "dead")
+
+
+_When: TypeAlias = tuple[int, int, int]
+"""When it is due, its epoch, and until when it is held."""
+
+
+class _Found(NamedTuple):
+    """One of a part: where the next page goes on behind it, which message, and what is known."""
+
+    token: bytes
+    locator: Locator
+    seq: bytes
+    state: str
+    due: int
+    epoch: int
+    until: int
+
+
+class Reading:
+    """The reads of the queues of one range.
+
+    Args:
+        find: the queue of a name, or ``Invalid``.
+        all_queues: those there are.
+        check_age: refuses timestamps that cannot be read at.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Manager],
+        all_queues: Callable[[], list[Manager]],
+        check_age: Callable[[View, int], None],
+    ) -> None:
+        self._find = find
+        self._all_queues = all_queues
+        self._check_age = check_age
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.reads |= {
+            ReadQueues: self.read_queues,
+            ReadQueueMessage: self.read_message,
+            ListQueueMessages: self.list_messages,
+            ReadQueueStats: self.read_stats,
+            ReadSchedules: self.read_schedules,
+        }
+
+    def read_queues(self, _: View, request: ReadQueues) -> list[QueueDefinition]:
+        """``ReadQueues``.
+
+        Raises:
+            Invalid: there is none of that name.
+        """
+        if request.name:
+            return [self._find(request.name).definition]
+        found = [manager.definition for manager in self._all_queues()]
+        return sorted(found, key=lambda definition: definition.name)
+
+    def read_schedules(self, view: View, request: ReadSchedules) -> list[SetSchedule]:
+        """``ReadSchedules``."""
+        manager = self._find(request.queue)
+        schedules = periodic.read_all(view, manager)
+        view.steps += len(schedules)
+        return [schedule.request for schedule in schedules]
+
+    # --- one message
+
+    def read_message(self, view: View, request: ReadQueueMessage) -> list[QueueMessage]:
+        """``ReadQueueMessage``."""
+        manager = self._find(request.queue)
+        found = []
+        for locator in locators(view, manager, request.id, request.kind):
+            view.steps += 4
+            message = self._message_now(view, manager, locator)
+            if message is not None:
+                found.append(message)
+        return found
+
+    def _message_now(self, view: View, manager: Manager, locator: Locator) -> QueueMessage | None:
+        body = read_body(view, manager, locator)
+        if body is None:
+            return None
+        state = read_state(view, manager, locator)
+        if is_gone(state, manager.definition.settings, view.now):
+            return None
+        lease = manager.leases.get(locator)
+        if lease is not None and lease.entry.seq == body.seq:
+            entry = lease.entry
+            return _message(locator, body, state, "leased", (entry.due, entry.epoch, lease.until))
+        if state is not None and state.status != records.LIVE:
+            said = _STATUS[state.status]
+            return _message(locator, body, state, said, (state.due, state.epoch, 0))
+        place = find_unheld(view, manager, locator, body)
+        if place is None:
+            return None
+        entry = place.entry
+        due = max(entry.due, entry.not_before)
+        return _message(locator, body, state, place.where, (due, entry.epoch, 0))
+
+    # --- pages
+
+    def list_messages(
+        self, view: View, request: ListQueueMessages
+    ) -> Generator[None, None, QueuePage]:
+        """``ListQueueMessages``: over as many turns as it takes.
+
+        Raises:
+            Invalid: there is no such queue, or no such state.
+            SnapshotTooOld: the timestamp has been collected.
+        """
+        if request.state not in STATES:
+            raise Invalid(
+                f"there is no state {request.state!r}: states are {', '.join(STATES[1:])}"
+            )
+        manager = self._find(request.queue)
+        if request.timestamp:
+            return (yield from self._list_then(view, manager, request))
+        messages_max = min(request.messages_max, LIST_MAX)
+        bytes_max = min(request.bytes_max, READ_BYTES_MAX)
+        page: list[QueueMessage] = []
+        size, last = 0, request.after
+        for found in self._walk(view, manager, request):
+            view.steps += 2
+            if view.is_used_up():
+                return QueuePage(page, last)  # what is not read yet is read by the next page
+            message = self._filled(view, manager, found)
+            if message is not None and _is_within(message, request):
+                size += len(message.payload)
+                if len(page) >= messages_max or (page and size > bytes_max):
+                    return QueuePage(page, last)
+                page.append(message)
+            last = found.token
+        yield from ()
+        return QueuePage(page)
+
+    def _walk(self, view: View, manager: Manager, request: ListQueueMessages) -> Iterator[_Found]:
+        states = [request.state] if request.state else list(_LIVE)
+        after = request.after
+        for state in states:
+            prefix = manager.layout.whole + _PARTS[state]
+            if after and after[:1] > _PARTS[state]:
+                continue
+            lower = prefix
+            if after[:1] == _PARTS[state]:
+                lower = (
+                    manager.layout.whole + after[:-4]
+                    if _IS_LIST[state]
+                    else (manager.layout.whole + after + b"\x00")
+                )
+            for key, packed in view.iterate(lower, keys.after_prefix(prefix)):
+                token = key[len(manager.layout.whole) :]
+                yield from _found(manager, state, key, packed, token, after)
+
+    def _filled(self, view: View, manager: Manager, found: _Found) -> QueueMessage | None:
+        body = read_body(view, manager, found.locator)
+        if body is None or body.seq != found.seq:
+            return None
+        state = None
+        if found.epoch or found.state not in _LIVE:
+            state = read_state(view, manager, found.locator)
+        if found.state not in _LIVE:
+            if state is None or _STATUS.get(state.status) != found.state:
+                return None
+            if is_gone(state, manager.definition.settings, view.now):
+                return None
+            return _message(found.locator, body, state, found.state, (state.due, state.epoch, 0))
+        when = (found.due, found.epoch, found.until)
+        return _message(found.locator, body, state, found.state, when)
+
+    # --- the past
+
+    def _list_then(
+        self, view: View, manager: Manager, request: ListQueueMessages
+    ) -> Generator[None, None, QueuePage]:
+        at = request.timestamp
+        self._check_age(view, at)
+        if request.state in _LIVE:
+            raise Invalid(
+                f"what was {request.state} at a timestamp is not kept: ask for all that lived "
+                '(state=""), or for what was done, archived or dead'
+            )
+        messages_max = min(request.messages_max, LIST_MAX)
+        bytes_max = min(request.bytes_max, READ_BYTES_MAX)
+        page: list[QueueMessage] = []
+        size, last = 0, request.after
+        position = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
+        while True:
+            for key, packed in view.iterate(position, keys.DATA_END):
+                view.steps += 1
+                if view.is_used_up():
+                    position = key
+                    break
+                message = self._as_of(view, manager, key, packed, at)
+                if message is None or not _was(message, request, at):
+                    continue
+                size += len(message.payload)
+                if len(page) >= messages_max or (page and size > bytes_max):
+                    return QueuePage(page, last)
+                page.append(message)
+                last = key[1:]
+            else:
+                return QueuePage(page)
+            yield
+            self._check_age(view, at)
+
+    def _as_of(
+        self, view: View, manager: Manager, key: bytes, packed: bytes, at: int
+    ) -> QueueMessage | None:
+        """The message of a body, if it is one of this queue, and was there then."""
+        end = key.index(keys.END_OF_KEY, 1) + 2
+        number = manager.layout.number
+        if key[end : end + 1] != keys.QUEUE_BODY or key[end + 1 : end + 5] != number:
+            return None
+        body = records.bodies.decode(packed)
+        if body.created_at > at:
+            return None
+        kind, _, id_ = key[end + 5 :].partition(keys.END_OF_KEY)
+        locator = (keys.user_key(key), keys.unescape(kind).decode(), id_)
+        state = read_state(view, manager, locator)
+        if state is None or not state.at:
+            due = body.first if state is None else state.due
+            said = "scheduled" if due > at else "ready"
+            lease = manager.leases.get(locator)
+            if lease is not None and lease.since <= at:
+                said = "leased"
+            return _message(
+                locator, body, state, said, (due, 0 if state is None else state.epoch, 0)
+            )
+        return _message(locator, body, state, _STATUS[state.status], (state.due, state.epoch, 0))
+
+    # --- what it has done
+
+    def read_stats(self, view: View, request: ReadQueueStats) -> QueueStats:
+        """``ReadQueueStats``."""
+        manager = self._find(request.queue)
+        counted = msgspec.structs.asdict(manager.counted)
+        del counted["moved"]
+        lateness = sorted(manager.lateness)
+        view.steps += len(manager.ready) // 16
+        return QueueStats(
+            **counted,
+            consumers=len(manager.consumer_ids()),
+            oldest=_oldest(view, manager),
+            lateness_p50=_quantile(lateness, 0.5),
+            lateness_p99=_quantile(lateness, 0.99),
+        )
+
+
+_PARTS: Final = {
+    "scheduled": keys.SCHEDULED,
+    "ready": keys.READY,
+    "leased": keys.LEASED,
+    "done": keys.DONE,
+    "archived": keys.ARCHIVED,
+    "dead": keys.DEAD,
+}
+_IS_LIST: Final = {state: state in {"done", "archived"} for state in _PARTS}
+
+
+def _found(
+    manager: Manager, state: str, key: bytes, packed: bytes, token: bytes, after: bytes
+) -> Iterator[_Found]:
+    """What a stored key of a part is about. In a list, those behind ``after``."""
+    del manager, key
+    if _IS_LIST[state]:
+        ended: list[Ended] = records.ended_lists.decode(packed)
+        first = int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
+        for number, each in enumerate(ended[first:], first):
+            locator = (each.key, each.kind, each.id)
+            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0)
+    elif state == "leased":
+        lease: Lease = records.leases.decode(packed)
+        held = lease.entry
+        yield _Found(token, held.locator, held.seq, state, held.due, held.epoch, lease.until)
+    else:
+        entry: Entry = records.entries.decode(packed)
+        due = max(entry.due, entry.not_before)
+        yield _Found(token, entry.locator, entry.seq, state, due, entry.epoch, 0)
+
+
+def _message(
+    locator: Locator, body: Body, state: State | None, said: str, when: _When
+) -> QueueMessage:
+    due, epoch, until = when
+    done_at, error = (0, "") if state is None else (state.at, state.error)
+    return QueueMessage(
+        *locator, body.payload, body.headers, body.priority, body.group, body.created_at,
+        body.first, due, epoch, until, error, said, done_at,
+    )  # fmt: skip
+
+
+def _is_within(message: QueueMessage, request: ListQueueMessages) -> bool:
+    moment = message.done_at or message.scheduled
+    return moment >= request.start and (not request.end or moment < request.end)
+
+
+def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
+    """Whether a message was in the state that is asked for."""
+    has_ended = 0 < message.done_at <= at
+    if has_ended != bool(request.state):
+        return False
+    if has_ended and message.state != request.state:
+        return False
+    return _is_within(message, request)
+
+
+def _oldest(view: View, manager: Manager) -> int:
+    """When the oldest ready message became due, of those in memory; 0: none is ready."""
+    if not manager.counted.ready:
+        return 0
+    oldest = manager.ready.oldest()
+    if oldest:
+        return oldest
+    layout = manager.layout
+    first = next(iter(view.iterate(layout.ready, keys.after_prefix(layout.ready))), None)
+    return 0 if first is None else records.entries.decode(first[1]).due
+
+
+def _quantile(ordered: list[float], share: float) -> float | None:
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else None

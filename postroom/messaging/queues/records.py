@@ -1,0 +1,217 @@
+"""What is stored of queues, and where.
+
+::
+
+    enqueued           fired                      acknowledged
+    body               body                       body, until it is purged
+    ready | scheduled ─▶ leased ─────────────────▶ state (done), list of what one proposal ended
+         ▲               │ rejected, expired
+         └── state ◀─────┘
+
+A *body* is what a message says; it is written once. An *entry* stands for a live message in one of
+the parts of its queue: scheduled, ready, leased, dead. It moves from one to the next, in one write
+set with whatever made it move, so a message is in one part at a time. A *state* is written only for
+what neither body nor entry tells: after a failure, and at the end. So a message that succeeds at
+the first attempt is two writes, two for the attempt, and two and a share of a list for its end.
+
+``seq`` (timestamp and ordinal of the enqueuing) is the same for the whole life of a message. It
+makes keys unique, and tells one message from a later one with the same id.
+
+Ready entries are ordered within their group by *rank*: when they were due, later by
+``AGEING_SECONDS`` for each level of priority. So what is least urgent (127) is overtaken by what
+is most urgent (-128) for 255 times that, and not longer. With ``order="group"`` the rank is the
+first schedule, which no failure changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.kv.clock import from_seconds
+
+AGEING_SECONDS: Final = 60
+"""A message of one level of priority overtakes those of the next one for so long."""
+_AGEING: Final = from_seconds(AGEING_SECONDS)
+DUE_MAX: Final = 1 << 62
+SEQ_BYTES: Final = 12
+
+LIVE: Final = 0
+DONE: Final = 1
+ARCHIVED: Final = 2
+DEAD: Final = 3
+CANCELLED: Final = 4
+MOVED: Final = 5
+"""Dead, and a message of another queue now."""
+
+Locator: TypeAlias = tuple[bytes, str, bytes]
+"""Key, kind and id of a message."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A live message in one of the parts of its queue.
+
+    Attributes:
+        due: when it is to be fired next; ``first``: at first.
+        epoch: how many times it was fired before.
+        not_before: of the head of an ordered group that failed: when it may be fired again.
+    """
+
+    key: bytes
+    kind: str
+    id: bytes
+    seq: bytes
+    due: int
+    first: int
+    priority: int = 0
+    epoch: int = 0
+    group: str = ""
+    not_before: int = 0
+
+    @property
+    def locator(self) -> Locator:
+        """Which message."""
+        return self.key, self.kind, self.id
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who holds a message.
+
+    Attributes:
+        since, until: timestamps.
+        transaction: the claim ends with this transaction, if it is not empty.
+    """
+
+    entry: Entry
+    consumer: bytes
+    since: int
+    until: int
+    transaction: bytes = b""
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a message says."""
+
+    seq: bytes
+    payload: bytes
+    headers: dict[str, Any] | None
+    first: int
+    priority: int
+    group: str
+
+    @property
+    def created_at(self) -> int:
+        """The timestamp of the commit that enqueued it."""
+        return int.from_bytes(self.seq[:8], "big")
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of a message, where its body does not tell.
+
+    Attributes:
+        status: ``LIVE``, ``DONE`` and so on.
+        due: when it is, or was, to be fired next.
+        at: when it ended; 0: it lives.
+        error: why it failed at last.
+    """
+
+    seq: bytes
+    status: int
+    epoch: int
+    due: int
+    at: int = 0
+    error: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message in the list of those that one proposal has ended."""
+
+    key: bytes
+    kind: str
+    id: bytes
+    seq: bytes
+    status: int = DONE
+
+
+encode = msgspec.msgpack.encode
+entries: Final = msgspec.msgpack.Decoder(Entry)
+leases: Final = msgspec.msgpack.Decoder(Lease)
+bodies: Final = msgspec.msgpack.Decoder(Body)
+states: Final = msgspec.msgpack.Decoder(State)
+ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
+
+
+def rank(entry: Entry, *, ordered: bool) -> int:
+    """Where an entry stands in its group: the least is fired first."""
+    if ordered:
+        return entry.first
+    return max(entry.due + entry.priority * _AGEING, 0)
+
+
+class Layout:
+    """The engine keys of one queue in one range.
+
+    Attributes:
+        scheduled, ready, leased, done, archived, dead, groups, ticks: what the keys of the parts
+            begin with.
+    """
+
+    def __init__(self, range_id: int, number: int) -> None:
+        self.number = keys.u32(number)
+        self.whole = keys.queue_prefix(range_id, number)
+        self.scheduled = self.whole + keys.SCHEDULED
+        self.ready = self.whole + keys.READY
+        self.leased = self.whole + keys.LEASED
+        self.done = self.whole + keys.DONE
+        self.archived = self.whole + keys.ARCHIVED
+        self.dead = self.whole + keys.DEAD
+        self.groups = self.whole + keys.GROUPS
+        self.ticks = self.whole + keys.TICKS
+        self.counters = keys.record_key(range_id, f"queue {number}")
+
+    def scheduled_key(self, entry: Entry) -> bytes:
+        """Of an entry that is not due yet."""
+        return self.scheduled + entry.due.to_bytes(8, "big") + entry.seq
+
+    def group_prefix(self, group: str) -> bytes:
+        """What the keys of the ready entries of a group begin with."""
+        return self.ready + keys.escape(group.encode())
+
+    def ready_key(self, entry: Entry, *, ordered: bool) -> bytes:
+        """Of an entry that may be fired."""
+        prefix = self.ready + keys.escape(entry.group.encode())
+        return prefix + rank(entry, ordered=ordered).to_bytes(8, "big") + entry.seq
+
+    def leased_key(self, lease: Lease) -> bytes:
+        """Of an entry that a consumer holds."""
+        return self.leased + lease.until.to_bytes(8, "big") + lease.entry.seq
+
+    def dead_key(self, at: int, seq: bytes) -> bytes:
+        """Of an entry that died at ``at``."""
+        return self.dead + at.to_bytes(8, "big") + seq
+
+    def group_key(self, group: str) -> bytes:
+        """Where it is counted what is not done of a group."""
+        return self.groups + keys.escape(group.encode())
+
+    def tick_key(self, name: str) -> bytes:
+        """Of a periodic schedule."""
+        return self.ticks + name.encode()
+
+    def body_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
+        """Where the body of a message is."""
+        return keys.queue_message_key(key, keys.QUEUE_BODY, self.number, kind.encode(), id_)
+
+    def state_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
+        """Where its state is, if it has one."""
+        return keys.queue_message_key(key, keys.QUEUE_STATE, self.number, kind.encode(), id_)
+
+    def pointers(self, id_: bytes) -> bytes:
+        """What the keys begin with that tell the keys of messages with this id."""
+        return keys.queue_pointer_prefix(id_, self.number)
+
+    def pointer_key(self, kind: str, id_: bytes) -> bytes:
+        """Where the key of a message is told, if that is not its id."""
+        return keys.queue_pointer_prefix(id_, self.number) + keys.escape(kind.encode())

@@ -1,0 +1,86 @@
+"""The service that advances queues: it asks for ``AdvanceQueues`` when something is due.
+
+It sleeps until the next moment that a manager has named (a lease runs out, a message is due, a
+limit allows more) or until somebody wakes it: a claim for which there is something. What is due by
+the wall clock is looked at every few seconds besides, because that clock may be set. While nothing
+is due it asks for nothing: a range at rest stays at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from postroom.errors import CommitUnknown, Retryable, Unavailable
+from postroom.messaging.queues.requests import AdvanceQueues
+from postroom.messaging.requests import Moved
+from postroom.messaging.services import Signal
+
+ADVANCE: Final = AdvanceQueues(512)
+REST_SECONDS: Final = 0.002
+"""After a step that came to nothing."""
+
+
+class Agenda(Protocol):
+    """What the service asks of the queues."""
+
+    def is_due(self) -> bool:
+        """Whether there is something to do now."""
+
+    def seconds_left(self, seconds_max: float) -> float:
+        """How long there is nothing to do, but ``seconds_max`` at most."""
+
+    def failed(self) -> None:
+        """The last step has failed, and not for a lack of leadership."""
+
+
+class Advancer:
+    """See the module.
+
+    Args:
+        agenda: what is due.
+        send: sends a request to the range, as upkeep.
+        signal: set by whoever has something to do earlier than was known.
+        poll_seconds: how long it may go unnoticed that the wall clock was set.
+    """
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        send: Callable[[Any], Awaitable[Any]],
+        signal: Signal,
+        poll_seconds: float,
+    ) -> None:
+        self._agenda = agenda
+        self._send = send
+        self._signal = signal
+        self._poll_seconds = poll_seconds
+        self._rest_seconds = 0.0
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            pause = 0.0
+            try:
+                while self._agenda.is_due() and await self._advance():
+                    pass
+            except Retryable as error:
+                pause = error.retry_after if isinstance(error, Unavailable) else 0.0
+            except CommitUnknown:
+                pause = 0.0
+            else:
+                pause = max(self._agenda.seconds_left(self._poll_seconds), self._rest_seconds)
+            await self._signal.wait(pause)
+
+    async def _advance(self) -> bool:
+        """A step; whether it came to anything. If not, the next one is not made at once."""
+        try:
+            moved: Moved = await self._send(ADVANCE)
+        except (Retryable, CommitUnknown):
+            raise
+        except Exception:
+            self._agenda.failed()
+            raise
+        has_moved = moved.messages > 0 or moved.more
+        self._rest_seconds = 0.0 if has_moved else REST_SECONDS
+        return has_moved

@@ -1,0 +1,449 @@
+"""What ends an attempt: acknowledged, rejected, expired, given back; and for how long it may go on.
+
+::
+
+    leased ─┬─ acknowledged ─────────────▶ done: kept, archived, purged
+            ├─ rejected, expired ─┬──────▶ scheduled (back-off), or ready at once
+            │                     └─ max_attempts, or for good ─▶ dead, or in another queue
+            ├─ given back, uncounted ────▶ ready, as if it had never been fired
+            └─ extended ─────────────────▶ leased, until later
+
+An attempt is named by its message and its epoch. One that does not hold its message any more can
+change nothing: ``LeaseLost``, and with it fails the whole transaction. So what was done for a
+message is there once, by whichever attempt acknowledged it.
+
+How long a failed message waits: ``ack_wait`` doubled for each attempt if nobody said a word, a
+second (or ``min_backoff``) doubled if its consumer rejected it; between ``min_backoff`` and
+``max_backoff`` (an hour if that is not set), give or take a tenth, so that what failed together is
+not tried together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from postroom.errors import LeaseLost, shorten
+from postroom.kv.clock import from_seconds
+from postroom.limits import KEY_BYTES_MAX
+from postroom.messaging.queues import counters, groups, records
+from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.places import Place, find, lease_of, named, read_body, read_state
+from postroom.messaging.queues.records import Ended, Entry, Lease, State, encode
+from postroom.messaging.queues.requests import (
+    REASON_CHARACTERS_MAX,
+    Acknowledge,
+    Attempt,
+    CancelMessages,
+    Enqueue,
+    Extend,
+    QueueSettings,
+    Reject,
+)
+from postroom.ranges.evaluation import Evaluation, check_size
+
+BACKOFF_SECONDS: Final = 1.0
+"""After a rejection, if the queue does not say."""
+BACKOFF_SECONDS_MAX: Final = 3600.0
+JITTER: Final = 0.1
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+DEAD_HEADER: Final = "dead"
+"""Of a message that was moved to a dead letter queue: where it comes from, and why."""
+_DOUBLINGS_MAX: Final = 40
+
+
+class Death(NamedTuple):
+    """Why a message died, how many attempts there were, and how the last one ended (``""``: none
+    was under way).
+    """
+
+    reason: str
+    epoch: int
+    how: str = ""
+
+
+class Queues(Protocol):
+    """What settling asks of the queues of its range."""
+
+    def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
+        """The queue of a name."""
+
+    def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
+        """The same; ``None``: there is none."""
+
+    def enqueue(self, ctx: Evaluation, request: Enqueue) -> Any:
+        """Enqueues a message."""
+
+    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
+        """The same, unless there is a message of its kind and id."""
+
+    def may_purge(self, threshold: int) -> int:
+        """Up to where the past is read by nobody."""
+
+    def chance(self) -> float:
+        """A random number from 0 up to 1."""
+
+
+def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float) -> float:
+    """How long a message waits that has failed with this epoch.
+
+    Args:
+        how: ``REJECTED`` or ``EXPIRED``.
+        chance: from 0 up to 1.
+    """
+    least = settings.min_backoff or 0.0
+    most = BACKOFF_SECONDS_MAX if settings.max_backoff is None else settings.max_backoff
+    most = max(most, least)
+    base = settings.ack_wait if how == EXPIRED else settings.min_backoff or BACKOFF_SECONDS
+    seconds = float(min(max(base * 2.0 ** min(epoch, _DOUBLINGS_MAX), least), most))
+    seconds *= 1 - JITTER + 2 * JITTER * chance
+    return min(max(seconds, least), most)
+
+
+class Settling:
+    """Evaluates what ends attempts, in all queues of a range."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    # --- what is asked
+
+    def acknowledge(self, ctx: Evaluation, request: Acknowledge) -> Generator[None, None, int]:
+        """``Acknowledge``: answers how many were ended.
+
+        Raises:
+            LeaseLost: an attempt does not hold its message any more.
+        """
+        manager, settings = self._queues.find(ctx, request.queue)
+        ended, size_before = 0, ctx.bytes
+        for attempt in request.attempts:
+            if attempt.epoch >= 0 and not attempt.by_id:
+                self.finish_lease(ctx, manager, settings, _held(ctx, manager, attempt))
+                ended += 1
+            else:
+                for locator in named(ctx, manager, attempt):
+                    place = find(ctx, manager, locator)
+                    if place is not None and _is_attempt(attempt, place, manager):
+                        self._finish(ctx, manager, settings, place)
+                        ended += 1
+            yield from _next(ctx, size_before)
+        return ended
+
+    def reject(self, ctx: Evaluation, request: Reject) -> Generator[None, None, int]:
+        """``Reject``: answers how many were given back.
+
+        Raises:
+            LeaseLost: an attempt does not hold its message any more.
+        """
+        manager, settings = self._queues.find(ctx, request.queue)
+        rejected, size_before = 0, ctx.bytes
+        for attempt in request.attempts:
+            if attempt.epoch >= 0 and not attempt.by_id:
+                lease = _held(ctx, manager, attempt)
+                self._reject_lease(ctx, manager, settings, lease, request)
+                rejected += 1
+            else:
+                rejected += self._reject_named(ctx, manager, settings, attempt, request)
+            yield from _next(ctx, size_before)
+        return rejected
+
+    def extend(self, ctx: Evaluation, request: Extend) -> Generator[None, None, int]:
+        """``Extend``: answers until when (a timestamp).
+
+        Raises:
+            LeaseLost: an attempt does not hold its message any more.
+        """
+        manager, _ = self._queues.find(ctx, request.queue)
+        seconds = min(request.seconds, 86400.0)
+        until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
+        layout = manager.layout
+        for attempt in request.attempts:
+            lease = _held(ctx, manager, attempt)
+            longer = msgspec.structs.replace(lease, since=ctx.timestamp, until=until)
+            ctx.writes[layout.leased_key(lease)] = None
+            ctx.writes[layout.leased_key(longer)] = stored = encode(longer)
+            ctx.grow(len(stored))
+            manager.leases.extend(longer)
+            deadline = manager.around.monotonic() + seconds
+            ctx.notes.append((manager, (), Manager.lease_added, longer, deadline))
+            yield from _next(ctx, size_before)
+        return until
+
+    def cancel(self, ctx: Evaluation, request: CancelMessages) -> Generator[None, None, int]:
+        """``CancelMessages``: answers how many were found."""
+        manager, _ = self._queues.find(ctx, request.queue)
+        cancelled, size_before = 0, ctx.bytes
+        for attempt in request.attempts:
+            for locator in named(ctx, manager, attempt):
+                place = find(ctx, manager, locator)
+                if place is not None:
+                    change = counters.CANCELLED[place.where]
+                    self._end(ctx, manager, place, records.CANCELLED, change)
+                    cancelled += 1
+            yield from _next(ctx, size_before)
+        return cancelled
+
+    # --- done
+
+    def finish_lease(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease
+    ) -> None:
+        """A message is done, by the attempt that holds it."""
+        key = manager.layout.leased_key(lease)
+        self._finish(ctx, manager, settings, Place(counters.LEASED, key, lease.entry, lease, None))
+
+    def _finish(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
+    ) -> None:
+        if settings.archive:
+            status, change = records.ARCHIVED, counters.ARCHIVED[place.where]
+        else:
+            status, change = records.DONE, counters.ACKNOWLEDGED[place.where]
+        self._end(ctx, manager, place, status, change)
+
+    def _end(
+        self, ctx: Evaluation, manager: Manager, place: Place, status: int, change: counters.Change
+    ) -> None:
+        """It is live no longer, wherever it was."""
+        entry = place.entry
+        state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
+        ctx.writes[place.key] = None
+        ctx.writes[state_key] = encode(
+            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp)
+        )
+        ctx.steps += 1
+        ctx.bytes += 2 * len(state_key) + 128
+        if place.where == counters.READY:
+            ctx.notes.append((manager, (), Manager.ready_removed, place.key, None))
+        act = Manager.archived if status == records.ARCHIVED else Manager.ended
+        ended = Ended(entry.key, entry.kind, entry.id, entry.seq, status)
+        locator = None if place.lease is None else entry.locator
+        ctx.notes.append((manager, change, act, locator, ended))
+        if entry.group:
+            self._group_ended(ctx, manager, entry.group)
+
+    def _group_ended(self, ctx: Evaluation, manager: Manager, group: str) -> None:
+        for follower in groups.count(ctx, manager, group, -1):
+            if self._queues.find_if_there(ctx, follower.queue) is not None:
+                self._queues.enqueue(ctx, follower)
+
+    # --- failed
+
+    def _reject_named(
+        self,
+        ctx: Evaluation,
+        manager: Manager,
+        settings: QueueSettings,
+        attempt: Attempt,
+        request: Reject,
+    ) -> int:
+        """Whoever holds it. What nobody holds can only be rejected for good."""
+        rejected = 0
+        for locator in named(ctx, manager, attempt):
+            place = find(ctx, manager, locator)
+            if place is None or place.where == counters.DEAD:
+                continue
+            if not _is_attempt(attempt, place, manager):
+                continue
+            if place.lease is not None:
+                self._reject_lease(ctx, manager, settings, place.lease, request)
+            elif request.dead:
+                death = Death(request.reason, place.entry.epoch)
+                self._bury(ctx, manager, settings, place, death)
+            else:
+                continue
+            rejected += 1
+        return rejected
+
+    def _reject_lease(
+        self,
+        ctx: Evaluation,
+        manager: Manager,
+        settings: QueueSettings,
+        lease: Lease,
+        request: Reject,
+    ) -> None:
+        if request.uncounted:
+            self.give_back(ctx, manager, lease)
+            return
+        seconds, entry = request.delay, lease.entry
+        if seconds is None:
+            chance = self._queues.chance()
+            seconds = backoff_seconds(settings, entry.epoch, REJECTED, chance)
+        if request.dead:
+            place = self._place_of(manager, lease)
+            death = Death(request.reason, entry.epoch + 1, REJECTED)
+            self._bury(ctx, manager, settings, place, death)
+        else:
+            self.fail(ctx, manager, settings, lease, (REJECTED, request.reason, seconds))
+
+    def expire(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
+    ) -> None:
+        """Its time is over, or its consumer has gone."""
+        chance = self._queues.chance()
+        seconds = backoff_seconds(settings, lease.entry.epoch, EXPIRED, chance)
+        self.fail(ctx, manager, settings, lease, (EXPIRED, why, seconds))
+
+    def fail(
+        self,
+        ctx: Evaluation,
+        manager: Manager,
+        settings: QueueSettings,
+        lease: Lease,
+        failure: tuple[str, str, float],
+    ) -> None:
+        """An attempt has failed: how, why, and after how many seconds to try again."""
+        how, why, seconds = failure
+        epoch = lease.entry.epoch + 1
+        if settings.max_attempts is not None and epoch >= settings.max_attempts:
+            place = self._place_of(manager, lease)
+            self._bury(ctx, manager, settings, place, Death(why, epoch, how))
+            return
+        layout, now = manager.layout, ctx.timestamp
+        due = min(now + from_seconds(seconds), records.DUE_MAX) if seconds > 0 else now
+        entry = msgspec.structs.replace(lease.entry, due=due, epoch=epoch, not_before=0)
+        ctx.writes[layout.leased_key(lease)] = None
+        state = State(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
+        ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)
+        ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
+        if manager.ordered and due > now:
+            entry = msgspec.structs.replace(entry, not_before=due)
+        self._place_again(ctx, manager, entry, now, how)
+
+    def _place_again(
+        self, ctx: Evaluation, manager: Manager, entry: Entry, now: int, how: str
+    ) -> None:
+        layout, locator = manager.layout, entry.locator
+        if manager.ordered or entry.due <= now:
+            key = layout.ready_key(entry, ordered=manager.ordered)
+            change = counters.FAILED[how, counters.READY]
+            note: Note = (manager, change, Manager.given_back, locator, (key, entry))
+        else:
+            key = layout.scheduled_key(entry)
+            change = counters.FAILED[how, counters.SCHEDULED]
+            note = (manager, change, Manager.postponed, locator, (entry.due, now))
+        ctx.writes[key] = encode(entry)
+        ctx.notes.append(note)
+
+    def give_back(self, ctx: Evaluation, manager: Manager, lease: Lease) -> None:
+        """As if it had not been fired."""
+        layout, entry = manager.layout, lease.entry
+        ctx.writes[layout.leased_key(lease)] = None
+        key = layout.ready_key(entry, ordered=manager.ordered)
+        ctx.writes[key] = stored = encode(entry)
+        ctx.grow(2 * len(stored) + len(key))
+        act = Manager.given_back
+        ctx.notes.append((manager, counters.GIVEN_BACK, act, entry.locator, (key, entry)))
+
+    def _place_of(self, manager: Manager, lease: Lease) -> Place:
+        return Place(counters.LEASED, manager.layout.leased_key(lease), lease.entry, lease, None)
+
+    # --- for good
+
+    def _bury(
+        self,
+        ctx: Evaluation,
+        manager: Manager,
+        settings: QueueSettings,
+        place: Place,
+        death: Death,
+    ) -> None:
+        """It is dead: kept here with the reason, or as a message of another queue."""
+        reason, epoch, how = death
+        entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
+        reason = reason[:REASON_CHARACTERS_MAX]
+        if how:
+            ctx.notes.append((manager, counters.DIED[how], Manager.nothing, None, None))
+        other = settings.dead_letter_queue
+        if other is not None and self._queues.find_if_there(ctx, other) is not None:
+            self._move_away(ctx, manager, other, entry, reason)
+            change = counters.MOVED_AWAY[place.where]
+            self._end(ctx, manager, place, records.MOVED, change)
+            return
+        layout, at = manager.layout, ctx.timestamp
+        ctx.writes[place.key] = None
+        ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
+        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason)
+        ctx.writes[layout.state_key(*entry.locator)] = encode(state)
+        ctx.grow(2 * len(stored) + len(reason) + 128)
+        change = counters.BURIED[place.where]
+        if place.lease is not None:
+            ctx.notes.append((manager, change, Manager.lease_removed, entry.locator, None))
+        else:
+            ctx.notes.append((manager, change, Manager.ready_removed, place.key, None))
+
+    def _move_away(
+        self, ctx: Evaluation, manager: Manager, other: str, entry: Entry, reason: str
+    ) -> None:
+        body = read_body(ctx, manager, entry.locator)
+        if body is None:
+            return
+        told = {
+            "queue": manager.name, "kind": entry.kind, "id": entry.id, "key": entry.key,
+            "reason": reason, "attempts": entry.epoch,
+        }  # fmt: skip
+        headers = {**(body.headers or {}), DEAD_HEADER: told}
+        id_ = ctx.stamp + ctx.next_ordinal() + manager.layout.number
+        key = entry.key[:KEY_BYTES_MAX]
+        self._queues.enqueue(
+            ctx,
+            Enqueue(
+                other, key, entry.kind, id_, body.payload, headers, entry.priority,
+                group=entry.group, is_unique=True,
+            ),
+        )  # fmt: skip
+
+
+def _held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
+    """The lease of an attempt.
+
+    Raises:
+        LeaseLost: it has none any more.
+    """
+    locator = (attempt.key, attempt.kind, attempt.id)
+    lease = lease_of(ctx, manager, locator)
+    if lease is None or lease.entry.epoch != attempt.epoch:
+        raise _lost(ctx, manager, attempt, lease)
+    return lease
+
+
+def _is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
+    """Whether the message, found by its id, is at the attempt that was named, if one was."""
+    if attempt.epoch < 0:
+        return True
+    if place.lease is None or place.lease.entry.epoch != attempt.epoch:
+        raise LeaseLost(
+            f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
+            f"{manager.name!r} does not hold it any more; nothing was changed"
+        )
+    return True
+
+
+def _lost(ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | None) -> LeaseLost:
+    what = f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
+    state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+    if lease is not None:
+        why = f"attempt {lease.entry.epoch} holds it now"
+    elif state is not None and state.status in {records.DONE, records.ARCHIVED}:
+        why = "it is done already"
+    elif state is not None and state.status != records.LIVE:
+        why = "it was given up"
+    else:
+        why = "its time was over"
+    return LeaseLost(
+        f"{what}{manager.name!r} does not hold it any more: {why}; nothing was changed: whoever "
+        "holds a message does the work, so leave it at that"
+    )
+
+
+def _next(ctx: Evaluation, size_before: int) -> Generator[None, None, None]:
+    check_size(ctx.bytes - size_before, "name fewer messages in a transaction")
+    if ctx.is_used_up():
+        yield
+
+
+__all__: list[str] = ["Settling", "backoff_seconds"]

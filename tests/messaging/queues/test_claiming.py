@@ -1,0 +1,151 @@
+"""Who gets what: claims that wait and that do not, consumers, credit, selections."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.errors import Invalid
+from postroom.messaging.queues.requests import Selection
+from tests.messaging.queues.harness import Queues
+
+
+@pytest.fixture
+def queues() -> Queues:
+    queues = Queues()
+    queues.create()
+    return queues
+
+
+def test_messages_come_in_order_each_to_one_consumer(queues: Queues) -> None:
+    queues.enqueue(b"1", b"2", b"3")
+    assert queues.payloads(2, consumer=queues.consumer(1)) == [b"1", b"2"]
+    assert queues.payloads(2, consumer=queues.consumer(2)) == [b"3"]
+    assert queues.payloads(2, consumer=queues.consumer(3)) == []
+
+
+def test_a_message_tells_what_it_is(queues: Queues) -> None:
+    queues.enqueue(
+        b"hello", id=b"17", key=b"here", kind="welcome", priority=-3, group="g", headers={"a": 1}
+    )
+    (message,) = queues.claim()
+    assert (message.key, message.kind, message.id) == (b"here", "welcome", b"17")
+    assert (message.payload, message.headers) == (b"hello", {"a": 1})
+    assert (message.priority, message.group, message.epoch) == (-3, "g", 0)
+    assert message.created_at == message.first_scheduled == message.scheduled
+    assert message.leased_until > message.scheduled
+    assert (message.last_error, message.state) == ("", "leased")
+
+
+def test_a_claim_waits_for_a_message_and_it_comes_with_its_commit(queues: Queues) -> None:
+    waiting = queues.start(queues.claim_request(5, wait=True))
+    writes = queues.store.engine.writes
+    queues.enqueue(b"1")
+    assert [message.payload for message in waiting.result().messages] == [b"1"]
+    assert queues.store.engine.writes == writes + 1  # fired in the write that enqueued it
+    assert queues.counts() == {"enqueued": 1, "leased": 1, "fired": 1}
+
+
+def test_a_claim_that_does_not_wait_answers_at_once(queues: Queues) -> None:
+    before = queues.store.engine.writes
+    assert queues.claim(wait=False) == []
+    assert queues.store.engine.writes == before
+
+
+def test_a_claim_waits_for_a_message_of_a_queue_that_is_there(queues: Queues) -> None:
+    with pytest.raises(Invalid, match="no queue 'other'"):
+        queues.claim(name="other", wait=True)
+
+
+def test_one_proposal_serves_all_who_wait_the_least_busy_first(queues: Queues) -> None:
+    queues.enqueue(b"a", b"b")
+    queues.claim(2, consumer=queues.consumer(1))
+    first = queues.start(queues.claim_request(9, wait=True, consumer=queues.consumer(1)))
+    others = [
+        queues.start(queues.claim_request(9, wait=True, consumer=queues.consumer(number)))
+        for number in (2, 3)
+    ]
+    queues.enqueue(*[b"%d" % number for number in range(7)])
+    got = [len(each.result().messages) for each in (first, *others)]
+    assert got == [1, 3, 3]
+
+
+def test_equals_take_turns(queues: Queues) -> None:
+    waiting = [
+        queues.start(queues.claim_request(9, wait=True, consumer=queues.consumer(number)))
+        for number in range(3)
+    ]
+    queues.enqueue(*[b"%d" % number for number in range(6)])
+    got = [[message.payload for message in each.result().messages] for each in waiting]
+    assert got == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
+
+
+def test_no_more_come_than_batch_size_credit_and_bytes_allow(queues: Queues) -> None:
+    queues.enqueue(*[b"12345678" for _ in range(20)])
+    assert len(queues.claim(100)) == 10
+    assert len(queues.claim(3)) == 3
+    assert len(queues.claim(3, bytes_max=17)) == 2
+    assert len(queues.claim(3, bytes_max=1)) == 1
+    assert queues.counts()["leased"] == 16
+
+
+def test_who_gives_up_waiting_gets_nothing_and_nothing_is_lost(queues: Queues) -> None:
+    driver = queues.store.driver
+    request = queues.claim_request(1, wait=True)
+    waiting = queues.start(request)
+    (call,) = next(iter(driver.node.replica.waiting_for.values()))
+    assert driver.node.replica.cancel(call)
+    queues.enqueue(b"1")
+    assert not waiting.done
+    assert queues.payloads() == [b"1"]
+    assert queues.store.node.sizes()["queue waits"] == 0
+
+
+def test_a_consumer_sees_only_the_kinds_it_asked_for(queues: Queues) -> None:
+    for kind in ("a", "b", "c"):
+        queues.enqueue(b"1" + kind.encode(), b"2" + kind.encode(), kind=kind)
+    assert queues.payloads(selection=Selection(kinds=("b",))) == [b"1b", b"2b"]
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=Selection(kinds=("b",))))
+    queues.enqueue(b"3a", kind="a")
+    assert not waiting.done
+    queues.enqueue(b"3b", kind="b")
+    assert [message.payload for message in waiting.result().messages] == [b"3b"]
+    assert queues.payloads(selection=Selection(kinds=("a", "c"))) == [
+        b"1a", b"2a", b"1c", b"2c", b"3a",
+    ]  # fmt: skip
+
+
+def test_a_consumer_sees_only_its_keys(queues: Queues) -> None:
+    for key in (b"a", b"b", b"c"):
+        queues.enqueue(key, key=key)
+    assert queues.payloads(selection=Selection(b"b", b"c")) == [b"b"]
+    assert queues.payloads(selection=Selection(b"c")) == [b"c"]
+
+
+def test_a_consumer_sees_only_what_has_its_headers(queues: Queues) -> None:
+    for number in range(4):
+        queues.enqueue(b"%d" % number, headers={"even": number % 2 == 0, "n": number})
+    queues.enqueue(b"bare")
+    assert queues.payloads(selection=Selection(where={"even": True, "n": 2})) == [b"2"]
+    assert queues.payloads(selection=Selection(where={"even": False})) == [b"1", b"3"]
+
+
+def test_what_nobody_wants_is_not_in_the_way_of_what_is_wanted(queues: Queues) -> None:
+    queues.update(cache_size=10)
+    for number in range(40):
+        queues.enqueue(*[b"%d" % number] * 10, kind="unwanted")
+    queues.enqueue(b"wanted", kind="wanted", headers={"x": 1})
+    assert queues.payloads(wait=True, selection=Selection(kinds=("wanted",))) == [b"wanted"]
+    waiting = queues.start(queues.claim_request(wait=True, selection=Selection(where={"x": 2})))
+    queues.enqueue(b"later", headers={"x": 2})
+    assert [message.payload for message in waiting.result().messages] == [b"later"]
+
+
+def test_idle_consumers_write_nothing(queues: Queues) -> None:
+    for number in range(5):
+        queues.start(queues.claim_request(wait=True, consumer=queues.consumer(number)))
+    queues.enqueue(b"unwanted", after=10_000)
+    queues.pass_time(200)  # what the setup has left is collected
+    state = queues.store.node.replica.state
+    before = state.applied_index()
+    queues.pass_time(1000)
+    assert state.applied_index() == before
