@@ -10,8 +10,8 @@
         store.advance(3600)
         worker.run_until_idle()        # now it is
 
-Leases, back-offs and schedules go by that clock, and nothing happens while it stands still. What a
-client waits for (``wait=5``, a time-out, a pause before it tries again) takes its real time.
+Leases, back-offs and schedules go by that clock, which goes on by itself as well. What a client
+waits for (``wait=5``, a time-out, a pause before it tries again) takes its real time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from typing import Final, Self
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec
+from postroom.kv.clock import SystemClock
 from postroom.server import embedded
 
+_SYSTEM: Final = SystemClock()
 BEGINNING: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is moved.
+    """A clock that goes like any other, and can be moved forward.
 
     Args:
         now: the aware time that it shows at first.
@@ -41,13 +43,13 @@ class Clock:
         if now.tzinfo is None:
             raise TypeError("now is an aware datetime; this one has no time zone")
         self._lock = threading.Lock()
-        self._began = now
-        self._seconds = 0.0
+        self._epoch = now - timedelta(seconds=_SYSTEM.monotonic())
+        self._ahead = 0.0
 
     @property
     def now(self) -> datetime:
         """What it shows."""
-        return self._began + timedelta(seconds=self._seconds)
+        return self._epoch + timedelta(seconds=self.monotonic())
 
     def advance(self, seconds: float | timedelta) -> None:
         """Moves it forward."""
@@ -55,15 +57,15 @@ class Clock:
         if not length >= 0:
             raise ValueError(f"a clock goes forward, not by {length} s")
         with self._lock:
-            self._seconds += length
+            self._ahead += length
 
     def wall_milliseconds(self) -> int:
         """Milliseconds since 1970."""
         return round(self.now.timestamp() * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since it was made."""
-        return self._seconds
+        """Seconds since some moment."""
+        return _SYSTEM.monotonic() + self._ahead
 
 
 def open(  # noqa: A001 - the name of what it stands for
@@ -72,7 +74,7 @@ def open(  # noqa: A001 - the name of what it stands for
     """A store in memory whose time is ``clock``'s.
 
     Args:
-        clock: ``None``: one that stands still.
+        clock: ``None``: one of its own.
         codec: as for ``postroom.open``.
     """
     return embedded.open_in_memory(clock or Clock(), _randomness(), codec)
@@ -89,7 +91,7 @@ class Store:
     """A store in memory, and its clock: ``with postroom.testing.Store() as store``.
 
     Args:
-        clock: ``None``: one that stands still.
+        clock: ``None``: one of its own.
         codec: as for ``postroom.open``.
 
     Attributes:
@@ -102,8 +104,9 @@ class Store:
         self.db = open(clock=self.clock, codec=codec)
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves the clock forward."""
+        """Moves the clock forward; what is due then to inboxes is delivered when this returns."""
         self.clock.advance(seconds)
+        self.db.drain()
 
     def close(self) -> None:
         """Closes the store."""

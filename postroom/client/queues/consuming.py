@@ -9,6 +9,7 @@ queue was dropped, the database was closed, access is denied).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Final
@@ -23,12 +24,15 @@ from postroom.client.queues.signals import signal_for
 from postroom.client.sender import Sender
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.log_once import LogOnce
 from postroom.messaging.queues.requests import ClaimQueue, Reject, Selection
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
 PAUSE_SECONDS_FIRST: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
 LEASE_SECONDS_MIN: Final = 0.001
+
+_log = logging.getLogger("postroom.queues")
 
 
 class Consumer:
@@ -60,6 +64,7 @@ class Consumer:
         self._intake = Intake(credit)
         self._freed = signal_for(sender)
         self._pause = PAUSE_SECONDS_FIRST
+        self._said = LogOnce()
 
     async def next(self, patience: float | None = None) -> QueueMessage | None:
         """The next message, as soon as there is one.
@@ -105,6 +110,10 @@ class Consumer:
         except Retryable as error:
             if left is not None:
                 raise
+            self._said.log(
+                _log, "trouble", self._sender.monotonic(),
+                "a consumer of queue %s tries again: %s", self._queue, str(error),
+            )  # fmt: skip
             least = error.retry_after if isinstance(error, Unavailable) else 0.0
             await self._sender.sleep(
                 max(least, self._pause * self._sender.random.uniform(0.5, 1.0))

@@ -258,8 +258,7 @@ class EnqueueHandle:
     @property
     def inserted(self) -> bool | None:
         """Whether a new message was inserted: false if there was one of this kind and id. ``None``:
-        the transaction has not committed, or its outcome was told by a second commit, which does
-        not know.
+        the transaction has not committed.
         """
         return None if self._outcome is None else self._outcome == "inserted"
 

@@ -216,13 +216,12 @@ class Sends:
         """It was committed.
 
         Args:
-            answers: to everything that the commit carried, the requests of queues last; empty if
-                they are not known.
+            answers: to everything that the commit carried, the requests of queues last; none at all
+                if there was nothing to say.
         """
-        mine = answers[len(answers) - len(self.requests()) :]
-        if mine:
-            for index, handle in self._handles.items():
-                handle.committed(mine[index])
+        first = len(answers) - len(self.requests())
+        for index, handle in self._handles.items():
+            handle.committed(answers[first + index] if answers else None)
         for message in self._settled:
             message.settled()
 

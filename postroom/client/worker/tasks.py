@@ -129,7 +129,8 @@ class TaskLoop:
                 await self._own_slots.acquire()
                 message = None
                 try:
-                    message = await self._next()
+                    if not self._stopping.is_set():
+                        message = await self._next()
                 finally:
                     if message is None:
                         self._own_slots.release()

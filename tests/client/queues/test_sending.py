@@ -90,13 +90,13 @@ def test_handles_tell_what_became_of_them(sender: FakeSender, db: blocking.Datab
     assert (new.replaced, old.replaced, changed.replaced) == (False, False, True)
 
 
-def test_a_second_commit_that_tells_no_answers_leaves_handles_open(
+def test_a_commit_without_answers_has_inserted_everything(
     sender: FakeSender, db: blocking.Database
 ) -> None:
     sender.answers.append(Committed(NOW, []))
     with db.begin() as tx:
         handle = tx.enqueue("q", 1)
-    assert handle.inserted is None
+    assert handle.inserted is True
 
 
 def test_a_message_names_its_attempt_and_an_id_the_message(
