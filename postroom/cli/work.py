@@ -39,7 +39,7 @@ def worker(
     found = _found(application)
     chosen = None if queues is None else [each.strip() for each in queues.split(",")]
     logging.basicConfig(
-        level=logging.INFO,
+        level=logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
