@@ -72,6 +72,8 @@ METRICS_PER_PREFIX_MAX: Final = 1024
 TURN_STEPS_MAX: Final = 8192
 """How much is evaluated in one turn of the node, in steps: about so many keys are visited. What
 takes more goes on with the next turn."""
+COMPLETED_AT_ONCE_MAX: Final = 32_768
+"""Of a proposal with more writes, so many are listed as garbage, and encoded, in one turn."""
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more joins one answer that has grown past this, whatever its request asks for."""
 DELIVERED_AT_ONCE_MAX: Final = 10_000

@@ -1,6 +1,6 @@
 """What is written to the log, though somebody else decides how often it happens, and what it says.
 
-* *Often*: what happens again and again is logged once, when a spell of it begins; and of all that
+* *Often*: what happens again and again is logged once, when it begins; and of all that
   is new no more than a few lines in ten seconds: who varies what it does must not fill the disk.
 * *What it says*: text from elsewhere is escaped (a line break would forge a line of the log, ESC
   would command the terminal that shows it) and shortened.
@@ -86,7 +86,7 @@ class LogOnce:
     def log(
         self, logger: logging.Logger, what: Hashable, now: float, message: str, *arguments: object
     ) -> None:
-        """Write a warning when a spell of ``what`` begins, else a line for those who debug.
+        """Write a warning when ``what`` begins, else a line for those who debug.
 
         Args:
             logger: where to.

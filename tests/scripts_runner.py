@@ -5,7 +5,8 @@ A script is a text of lines ``who: command -> answer``; empty lines and those wi
 commands out on a store whose clock it moves by hand, writes the answers down, and compares::
 
     t1: get a -> 1
-    t2: get_for_update a -> waits        goes on with "t2: answer", once it was answered
+    t2: get_for_update a -> waits        goes on with "t2: answer", once it was answered;
+                                         or with "t2: cancel": it gives up waiting
     t1: commit -> TransactionConflict    an error, by its name
 
 ``pytest --rewrite`` writes the answers into the scripts instead: read the difference before you
@@ -15,6 +16,7 @@ commit it. What each command does is said in the tables ``Stage.DATABASE`` and
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +66,10 @@ class Stage:
             return line
         who, _, command = told.partition(": ")
         name, *arguments = command.split()
-        if name == "answer":
+        if name in {"answer", "cancel"}:
             running = self._waiting.pop(who)
+            if name == "cancel":
+                self._store.driver.cancel(running)
         elif who == "db":
             running = self._store.start(self.DATABASE[name](self, *arguments))
         else:
@@ -78,7 +82,7 @@ class Stage:
             return "waits"
         try:
             return running.result()
-        except Error as error:
+        except (Error, CancelledError) as error:
             return type(error).__name__
 
     async def _in_transaction(self, who: str, name: str, arguments: list[str]) -> str:

@@ -150,7 +150,7 @@ def _print_survey(now: Survey, as_json: bool) -> None:
                     f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
                     f"disk:[/bold red] {escape(report.status.damage)}"
                 )
-        for line in service_troubles(now):
+        for line in service_errors(now):
             console.print(line, markup=False, style="bold red")
         if now.counters is not None:
             console.print(_table("messages", _counted(now.counters)))
@@ -174,7 +174,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "node_id": report.node_id or None,
         "address": report.address,
         "answers": status is not None,
-        "trouble": None if report.trouble is None else in_options(str(report.trouble)),
+        "trouble": None if report.error is None else in_options(str(report.error)),
         "role": status and status.role,
         "term": status and status.term,
         "applied_index": status and status.applied_index,
@@ -188,7 +188,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
     }
 
 
-def service_troubles(now: Survey) -> list[str]:
+def service_errors(now: Survey) -> list[str]:
     """What the leader's services suffer from, if anything: one line each."""
     status = now.leader and now.leader.status
     return [
@@ -198,11 +198,11 @@ def service_troubles(now: Survey) -> list[str]:
     ]
 
 
-def _service_state(running: bool, failures: int, trouble: str, name: str = "") -> str:
-    """Of one service, on one line; what a trouble says may have come from anybody."""
+def _service_state(running: bool, failures: int, last_error: str, name: str = "") -> str:
+    """Of one service, on one line; what an error says may have come from anybody."""
     state = "running" if running else "pausing"
     if failures:
-        told = trouble.encode("unicode_escape").decode("ascii")
+        told = last_error.encode("unicode_escape").decode("ascii")
         state += f"; failed {failures} times, the last time: {told}"
     return f"{name}: {state}" if name else state
 

@@ -177,7 +177,7 @@ class ServiceInfo(NamedTuple):
 
     Attributes:
         name: ``dispatcher`` (delivers), ``executor`` (carries out), ``collector`` (of garbage),
-            ``feed`` (forgets changes that nobody watches) or ``keeper`` (of the cluster's members).
+            ``feed`` (forgets changes that nobody watches) or ``membership`` (of a cluster).
         running: false while it pauses after a failure; it begins again by itself.
         failures: how often it has failed, until it ran for a minute without.
         trouble: why it failed last; empty if it did not.

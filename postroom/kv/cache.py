@@ -13,7 +13,7 @@ not asked for again goes with the next change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from postroom.kv.engine import Reader, WriteSet
@@ -66,7 +66,11 @@ class Cache:
     def wrote(self, writes: WriteSet) -> None:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
-        for key, value in writes.items():
+        known: Iterable[bytes] = writes
+        if len(writes) > len(young) + len(old):
+            known = [*(writes.keys() & young.keys()), *(writes.keys() & old.keys() - young.keys())]
+        for key in known:
+            value = writes[key]
             if value is not None and len(value) > ENTRY_BYTES_MAX:
                 # The old one first: who reads beside us must never find that behind the young one.
                 old.pop(key, None)

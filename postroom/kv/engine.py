@@ -23,12 +23,29 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from postroom.errors import StoreCorrupted
 
 WriteSet: TypeAlias = dict[bytes, bytes | None]
 """Key to value; ``None`` deletes the key."""
+
+
+def join(staged: WriteSet, writes: WriteSet) -> None:
+    """``staged.update(writes)``, which costs about ten times less where ``writes`` is much larger:
+    Python copies the table of a dictionary into an empty one as it is.
+    """
+    if len(writes) < _MANY or len(staged) * 8 > len(writes):
+        staged.update(writes)
+        return
+    before = dict(staged)
+    staged.clear()
+    staged.update(writes)
+    for key, value in before.items():
+        staged.setdefault(key, value)
+
+
+_MANY: Final = 1024
 
 
 class EngineFailed(Exception):

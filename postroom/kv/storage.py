@@ -243,10 +243,10 @@ class Storage:
         Raises:
             EngineFailed: the device refused; nothing more is written.
         """
-        logged, state = _split(writes), writes
+        (logged, has_arrived), state = _split(writes), writes
         with self._failing():
             oldest = self._say_what_may_go(logged)
-            self._write_turn(logged, state, sync=sync or oldest > 0)
+            self._write_turn(logged, state, has_arrived, sync=sync or oldest > 0)
             self._merge_notes(logged)
             if oldest:
                 self._log.release(oldest)
@@ -254,7 +254,9 @@ class Storage:
             if self._held is not None:
                 self._look_ahead(self._held)
 
-    def _write_turn(self, logged: WriteSet, state: WriteSet, *, sync: bool) -> None:
+    def _write_turn(
+        self, logged: WriteSet, state: WriteSet, has_arrived: bool, *, sync: bool
+    ) -> None:
         if not state:
             if logged:
                 self._log.append(logged, sync=sync)
@@ -266,7 +268,7 @@ class Storage:
             self.state.write(state, sync=False)
             if sync:
                 self._log.sync()
-        elif any(is_spool_record(key) for key in state):
+        elif has_arrived:
             self.state.write(state, sync=True)
             self._log.append(logged, sync=sync)
         else:
@@ -279,7 +281,7 @@ class Storage:
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""
         state = dict(writes)
-        logged = _split(state)
+        logged, _ = _split(state)
         with self._failing():
             if state:
                 self.state.write({**state, MARKER_KEY: self._marker()}, sync=sync)
@@ -451,10 +453,15 @@ class Storage:
 # --- writes ---------------------------------------------------------------------------------------
 
 
-def _split(writes: WriteSet) -> WriteSet:
-    """Take out of ``writes`` what goes into the log; what is left goes into the state."""
+def _split(writes: WriteSet) -> tuple[WriteSet, bool]:
+    """Take out of ``writes`` what goes into the log; what is left goes into the state.
+
+    Returns:
+        That, and whether what is left tells of a snapshot that arrives.
+    """
     early = [key for key in writes if key < keys.RANGE]
-    return {key: writes.pop(key) for key in early if not is_of_state(key)}
+    logged = {key: writes.pop(key) for key in early if not is_of_state(key)}
+    return logged, any(map(is_spool_record, early))
 
 
 def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:

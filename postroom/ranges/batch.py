@@ -7,7 +7,8 @@
        └──────────── half of them at a time, if the command is too large ──────────┘
 
 What takes more steps than a turn has (:mod:`.evaluation`) goes on with the next turn, in the same
-proposal: until it is made, those that come later wait, and reads see the store as of before it.
+proposal: until it is made, those that come later wait, and reads see the store as of before it. The
+same holds of what comes after the evaluation of a large proposal: companions, finishers, encoding.
 
 Evaluation has no effect but in memory; what it comes to takes place when the group has replicated
 and applied it.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import GeneratorType
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode_in_parts
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
@@ -85,6 +86,7 @@ class Batcher:
         self._upkeep_leads = False
         self._making: tuple[Evaluation, list[Result]] | None = None
         self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
+        self._completing: Generator[None, None, bytes | None] | None = None
         self.before = 0
 
     def evaluate(self, last_commit: int) -> Proposal | None:
@@ -101,24 +103,41 @@ class Batcher:
         ctx, results = self._making or (Evaluation(self._cache, self._range_id, last_commit), [])
         ctx.steps_before += ctx.steps
         ctx.steps = 0
-        if not self._evaluate_some(ctx, results):
-            self._making = ctx, results
-            self.before = self.before or ctx.began - 1
-            return None
-        self._making, self.before = None, 0
+        if self._completing is None:
+            if not self._evaluate_some(ctx, results):
+                self._go_on_later(ctx, results)
+                return None
+            self._completing = self._complete(ctx)
         try:
-            self._complete(ctx)
+            next(self._completing)
+        except StopIteration as stop:
+            packed = stop.value
         except Exception as error:
             # Not one request is at fault but what they come to: none of it happens.
             _log.critical("a proposal was stopped", exc_info=True)
+            self._forget()
             return self._nothing([(call, None, error) for call, _, _ in results], last_commit)
+        else:
+            self._go_on_later(ctx, results)
+            return None
+        self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
-        if ctx.staged and command.size_bytes() > COMMAND_BYTES_MAX:
+        size = command.size_bytes() if packed is None else len(packed) + 1
+        if ctx.staged and size > COMMAND_BYTES_MAX:
             return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
         extends = self._lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
-        return Proposal(command, results, ctx.after, ctx.last_commit, until)
+        return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
+
+    def _go_on_later(self, ctx: Evaluation, results: list[Result]) -> None:
+        """It goes on with the next turn."""
+        self._making = ctx, results
+        self.before = self.before or ctx.began - 1
+
+    def _forget(self) -> None:
+        """Nothing is in the making."""
+        self._making, self._completing, self.before = None, None, 0
 
     def abandon(self) -> list[Call]:
         """What goes over several turns is given up; answers whose requests it was."""
@@ -128,7 +147,10 @@ class Batcher:
         if self._unfinished is not None:
             calls.append(self._unfinished[0])
             self._unfinished[1].close()
-        self._making, self._unfinished, self.before = None, None, 0
+        if self._completing is not None:
+            self._completing.close()
+        self._unfinished = None
+        self._forget()
         return calls
 
     def _evaluate_some(self, ctx: Evaluation, results: list[Result]) -> bool:
@@ -222,33 +244,51 @@ class Batcher:
                 ctx.accept()
                 results.append((call, answer, None))
 
-    def _complete(self, ctx: Evaluation) -> None:
-        """What goes along with the requests of a proposal, and the records that sum it up."""
+    def _complete(self, ctx: Evaluation) -> Generator[None, None, bytes | None]:
+        """What goes along with the requests of a proposal, and the records that sum it up.
+
+        Of a large one, each part has a turn of its own.
+
+        Returns:
+            The command of a large proposal, as it is replicated; ``None``: it is small.
+        """
         if ctx.sent or ctx.deferred:
             for companion in self._registry.companions:
+                if _is_large(ctx):
+                    yield
                 ctx.begin(self._clock.now())
                 companion(ctx)
                 ctx.accept()
-        for wants, rider in self._registry.riders:
-            if wants(ctx):
-                self._take_along(ctx, rider)
+        self._take_riders(ctx)
         if not ctx.staged:
-            return
+            return None
+        if _is_large(ctx):
+            yield
         ctx.begin(ctx.last_commit)
         for finish in self._registry.finishers:
-            finish(ctx)
+            finishing = finish(ctx)
+            if finishing is not None:
+                yield from finishing
         if self._lease_holder.wants_extension(self._clock.last()):
             ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
+        if not _is_large(ctx):
+            return None
+        return (
+            yield from encode_in_parts(LeasedWrites(self._lease_holder.lease.sequence, ctx.staged))
+        )
 
-    def _take_along(self, ctx: Evaluation, rider: Callable[[Evaluation], Any]) -> None:
-        ctx.begin(self._clock.now())
-        try:
-            rider(ctx)
-        except Exception:
-            _log.exception("what was to ride along with a proposal has failed")
-            ctx.reject()
-        else:
-            ctx.accept()
+    def _take_riders(self, ctx: Evaluation) -> None:
+        for wants, rider in self._registry.riders:
+            if not wants(ctx):
+                continue
+            ctx.begin(self._clock.now())
+            try:
+                rider(ctx)
+            except Exception:
+                _log.exception("what was to ride along with a proposal has failed")
+                ctx.reject()
+            else:
+                ctx.accept()
 
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.
@@ -269,6 +309,13 @@ class Batcher:
         return Proposal(
             LeasedWrites(self._lease_holder.lease.sequence, {}), results, [], last_commit
         )
+
+
+def _is_large(ctx: Evaluation) -> bool:
+    """Whether a turn has no room for all that a proposal comes to. What a turn has evaluated from
+    its beginning to its end is never that large.
+    """
+    return len(ctx.staged) > limits.COMPLETED_AT_ONCE_MAX
 
 
 def _too_many_steps() -> TransactionTooLarge:

@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import Unavailable
 from postroom.raft.state_machine import NodeId
 
@@ -73,6 +75,30 @@ class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
         return size + 10 * len(writes) + 16
 
 
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
+    """``command`` in MessagePack, as a whole: the same bytes, made over several turns."""
+    parts = [_encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
+    items = iter(command.writes.items())
+    while part := dict(islice(items, limits.COMPLETED_AT_ONCE_MAX)):
+        parts.append(_encode(part)[len(_map_header(len(part))) :])
+        yield
+    packed = b"".join(parts)
+    yield
+    return packed
+
+
+def _map_header(length: int) -> bytes:
+    """With which a map begins, in MessagePack."""
+    if length < 1 << 4:
+        return bytes([0x80 | length])
+    if length < 1 << 16:
+        return b"\xde" + length.to_bytes(2, "big")
+    return b"\xdf" + length.to_bytes(4, "big")
+
+
 Result: TypeAlias = tuple[Call, Any, BaseException | None]
 
 
@@ -84,6 +110,7 @@ class Proposal:
         lease_until: until when it may serve, on its monotonic clock, if the command is applied and
             says anything of the lease; 0: it does not.
         rejected: it was applied under another lease, to no effect.
+        packed: the command as it is replicated, if that has been made already.
     """
 
     command: LeasedWrites
@@ -92,3 +119,4 @@ class Proposal:
     last_commit: int
     lease_until: float = 0.0
     rejected: bool = False
+    packed: bytes | None = None

@@ -30,7 +30,7 @@ from typing import Any, Final
 from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
-from postroom.kv.engine import Reader, WriteSet
+from postroom.kv.engine import Reader, WriteSet, join
 from postroom.limits import TRANSACTION_BYTES_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 
@@ -210,7 +210,7 @@ class Evaluation:
             self.staged.update(self._earlier)
             self._unindexed.append(self._earlier)
         if self.writes or self._erased or self._earlier:
-            self.staged.update(self.writes)
+            join(self.staged, self.writes)
             self._unindexed.append(self.writes)
             self.last_commit = self.timestamp
         if self._erased:

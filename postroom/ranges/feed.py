@@ -93,8 +93,9 @@ class ChangeFeed:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
         self._asked = True
-        if self._floor is None and not view.in_flight:
-            # What is under way was evaluated when nobody watched: it will not be remembered.
+        if self._floor is None and not view.in_flight and not view.before:
+            # What is under way, or just being completed, was evaluated when nobody watched: it will
+            # not be remembered.
             self._floor = until
             self._watched.set()
         if self._floor is None or request.after < self._floor:
@@ -165,11 +166,17 @@ class ChangeFeed:
         """While somebody watches, what the proposal changes is remembered once it is applied."""
         if self._floor is not None:
             staged, before = ctx.staged, self._applied()
-            ctx.after.append(lambda: self._remember(_changes(staged, before)))
+            last = ctx.last_commit
+            ctx.after.append(lambda: self._remember(_changes(staged, before), last))
 
-    def _remember(self, changes: list[Change]) -> None:
+    def _remember(self, changes: list[Change], last: int) -> None:
         if self._floor is None:
             return  # forgotten meanwhile
+        if len(changes) > CHANGES_MAX:
+            # Most of them would be dropped at once: who has not seen it scans.
+            self._forget()
+            self._floor = last
+            return
         self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
         self._bytes += sum(map(_size, changes))
         if len(self._recent) > CHANGES_MAX or self._bytes > FEED_BYTES_MAX:
@@ -228,7 +235,10 @@ def _oldest(changes: list[Change], until: int) -> tuple[list[Change], int]:
 
 
 def _changes(staged: WriteSet, before: int) -> list[Change]:
-    """The versions after ``before`` among raw writes: heads, and what was overwritten at once."""
+    """The versions after ``before`` among raw writes: heads, and what was overwritten at once.
+
+    Of more than ``CHANGES_MAX`` only so many, and one.
+    """
     changes = []
     for raw, stored in staged.items():
         if stored is None or raw[:1] != keys.DATA:
@@ -240,4 +250,6 @@ def _changes(staged: WriteSet, before: int) -> list[Change]:
         if timestamp > before:
             value, integer = versions.payload(stored), versions.is_integer(stored)
             changes.append(Change(timestamp, keys.user_key(raw), value, integer))
+            if len(changes) > CHANGES_MAX:
+                break
     return changes

@@ -58,11 +58,24 @@ class GarbageLists:
         self._from = self._prefix
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
 
-    def finish(self, ctx: Evaluation) -> None:
-        """The list of the proposal."""
+    def finish(self, ctx: Evaluation) -> Iterator[None] | None:
+        """The list of the proposal, or its lists."""
+        listing = self._list(ctx)
+        if len(ctx.garbage) > limits.COMPLETED_AT_ONCE_MAX:
+            return listing
+        for _ in listing:
+            pass
+        return None
+
+    def _list(self, ctx: Evaluation) -> Iterator[None]:
+        room = limits.COMPLETED_AT_ONCE_MAX
         for number, listed in enumerate(_lists_of(ctx.garbage)):
             suffix = keys.u32(number) if number else b""
             ctx.staged[self._prefix + ctx.stamp + suffix] = _encode(listed)
+            room -= len(listed)
+            if room <= 0:
+                yield
+                room = limits.COMPLETED_AT_ONCE_MAX
 
     def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
         """Removes what the oldest lists name."""

@@ -18,7 +18,7 @@ administrator gives it another one::
                               RebindNode┘  └────── BindKey: it shows the next one ─────┘
 
 The record says what is wanted. Making the consensus group so is the affair of the leaseholder's
-keeper (:mod:`postroom.server.keeper`), one member at a time.
+membership service (:mod:`postroom.server.membership`), one member at a time.
 
 A store that was never part of a cluster (embedded) has no such record.
 """
@@ -144,7 +144,7 @@ class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
 
 
 class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
-    """A retired node has left the group: its descriptor goes. For the keeper."""
+    """A retired node has left the group: its descriptor goes. For the membership service."""
 
     node_id: int
 
@@ -220,7 +220,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
     """What a service of the leaseholder is doing.
 
     Attributes:
-        name: dispatcher, executor, collector or keeper.
+        name: dispatcher, executor, collector, feed or membership.
         running: false while it pauses after a failure; and on a node that does not serve.
         failures: how often it has failed under this lease, until it was sound for a minute.
         trouble: why it failed last.

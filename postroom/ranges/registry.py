@@ -7,7 +7,7 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -36,7 +36,8 @@ class Registry:
         riders: evaluated last, like companions, into any proposal that is made, when the first of
             the pair says that there is something to do. One that fails leaves no trace: the
             requests do not suffer.
-        finishers: called once a proposal holds all its requests, to write records that sum up.
+        finishers: called once a proposal holds all its requests, to write records that sum up. Who
+            has more to do than a turn has room for answers a generator that does it.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
         on_lease_end: called when this replica serves no longer: what it kept in memory for clients
@@ -60,7 +61,7 @@ class Registry:
     riders: list[tuple[Callable[[Evaluation], bool], Callable[[Evaluation], Any]]] = field(
         default_factory=list
     )
-    finishers: list[Callable[[Evaluation], None]] = field(default_factory=list)
+    finishers: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_lease_end: list[Callable[[], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)

@@ -355,7 +355,7 @@ class Replica:
     def _start(self, proposal: Proposal) -> None:
         self._proposal = proposal
         self._reads.proposal_started(proposal.command.writes)
-        self.group.propose(proposal.command, proposal, self._ended)
+        self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
 
     # --- after a turn: what was proposed has ended
 

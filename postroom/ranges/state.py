@@ -14,7 +14,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.cache import Cache
-from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.engine import Engine, WriteSet, join
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges.calls import LeasedWrites, Proposal
 from postroom.ranges.lease_holder import LeaseHolder
@@ -87,7 +87,7 @@ class RangeState:
         if mine is None:
             self._cache.clear()
         if decided.lease_sequence == self._lease_holder.lease.sequence:
-            staged.update(decided.writes)
+            join(staged, decided.writes)
             if self._observers.keys() & decided.writes.keys():
                 self._observe(decided.writes)
         elif mine is not None:

@@ -61,11 +61,11 @@ from postroom.ranges.replica import Replica
 from postroom.ranges.transactions import Committer
 from postroom.server.damage import Damage
 from postroom.server.describe import describe
-from postroom.server.keeper import Keeper
+from postroom.server.disk_reserve import DiskReserve
+from postroom.server.membership import MembershipService
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replay import bring_up_to_date
 from postroom.server.resting import Rest
-from postroom.server.room import Room
 from postroom.server.services import Services
 from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
 from postroom.server.tasks import Pending, Signal, Tasks
@@ -172,7 +172,7 @@ class Node:
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
         self._failing: Error | None = None
-        self._room = Room(options.disk_reserve_bytes)
+        self._disk_reserve = DiskReserve(options.disk_reserve_bytes)
         self._look_for_room_at = clock.monotonic()
         self._handing_over: Pending | None = None
         self._hand_over_time_out = Pending()
@@ -253,7 +253,7 @@ class Node:
             "queues": advancer.run,
             "collector": collector.run,
             "feed": lambda: self.feed.forget_when_idle(self.tasks.sleep),
-            "keeper": Keeper(self, replica.group, self._nodes_changed).run,
+            "membership": MembershipService(self, replica.group, self._nodes_changed).run,
         }
         return Services(self.tasks, begin)
 
@@ -359,7 +359,8 @@ class Node:
         if len(self.replica.group.members) < 2:
             return False
         try:
-            is_new = self.damage.note(error)
+            with self._one_write_at_a_time:
+                is_new = self.damage.note(error)
         except EngineFailed as failure:
             self._failing = stopped_by(failure)
             self.wake(urgent=False)
@@ -533,10 +534,10 @@ class Node:
             return
         self._look_for_room_at = now + ROOM_CHECK_SECONDS
         free = self.engine.free_bytes()
-        refusal = self._room.refusal(free)
+        refusal = self._disk_reserve.refusal(free)
         self.replica.refuse(refusal)
         if self.nodes is not None:  # of an embedded store, the callers are told
-            self._room.tell(free, now)
+            self._disk_reserve.tell(free, now)
         if refusal is not None and len(self.replica.group.members) > 1:
             self.hand_over()
 

@@ -4,7 +4,7 @@
 * *queues* fires their messages, ends leases that ran out, and does what else is due in them;
 * the *collector* removes versions that nobody can read any more;
 * the *feed* forgets the last changes when nobody watches any more;
-* the *keeper* makes the consensus group what the record of the nodes says, in a cluster.
+* *membership* makes the consensus group what the record of the nodes says, in a cluster.
 
 Each is a coroutine that the node's turns step (:mod:`.tasks`). A service of a deposed leaseholder
 can do no harm: what it asks for is evaluated under a lease that is over, and has no effect.
@@ -32,7 +32,7 @@ PAUSE_SECONDS_FIRST: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 30.0
 SOUND_SECONDS: Final = 60.0
 """Who has run for so long since its last failure is sound again: its next pause is short."""
-TROUBLE_CHARACTERS_MAX: Final = 500
+ERROR_CHARACTERS_MAX: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class _Supervised:
 
     async def run(self) -> None:
         """For ever."""
-        pause, failures, trouble = PAUSE_SECONDS_FIRST, 0, ""
+        pause, failures, last_error = PAUSE_SECONDS_FIRST, 0, ""
         self.status = ServiceStatus(self._name, running=True)
         while True:
             began = self._tasks.monotonic()
@@ -62,8 +62,8 @@ class _Supervised:
                 if self._tasks.monotonic() - began >= SOUND_SECONDS:
                     pause, failures = PAUSE_SECONDS_FIRST, 0
                 failures += 1
-                trouble = f"{type(error).__name__}: {error}"[:TROUBLE_CHARACTERS_MAX]
-                self.status = ServiceStatus(self._name, False, failures, trouble)
+                last_error = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+                self.status = ServiceStatus(self._name, False, failures, last_error)
                 _log.error(
                     "the %s has failed %d times, and begins again in %g s",
                     self._name, failures, pause, exc_info=error,
@@ -72,7 +72,7 @@ class _Supervised:
                 return  # it has nothing to do any more
             await self._tasks.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
-            self.status = ServiceStatus(self._name, True, failures, trouble)
+            self.status = ServiceStatus(self._name, True, failures, last_error)
 
     def stopped(self) -> None:
         """It runs elsewhere, or nowhere."""

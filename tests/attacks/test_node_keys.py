@@ -26,13 +26,13 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.protocol.streams import DENIED, UNAVAILABLE
 from postroom.ranges.nodes import NodeDescriptor, Nodes, RebindNode, short
-from postroom.server.cluster import formation, key_binding, place
+from postroom.server.cluster import formation, joining, key_binding
 from postroom.server.cluster.access_files import Tokens
-from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.introductions import Introduction, encode, proof_of
-from postroom.server.cluster.nodes_service import Application
-from postroom.server.cluster.place import Place
+from postroom.server.cluster.joining import Joining
+from postroom.server.cluster.nodes_service import JoinRequest
+from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Certificates, Security
 from postroom.server.cluster.serving import ServedNode, Settings
 from postroom.server.store import read_store
@@ -139,8 +139,8 @@ def test_another_key_is_not_talked_to_as_a_node(
             stranger.peers.sender_of = said.append  # type: ignore[assignment, method-assign, return-value]
             one.talk(msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], moved)))
             one.peers.send(2, b"secret")
-            await until(lambda: one.peers.trouble(2))
-            assert "node 2 has the key" in one.peers.trouble(2)
+            await until(lambda: one.peers.connection_error(2))
+            assert "node 2 has the key" in one.peers.connection_error(2)
             assert not one.peers.connected(2)
             assert said == []
             two.talk(nodes)
@@ -232,10 +232,10 @@ def test_a_stranger_at_the_address_of_a_node_does_not_say_who_was_removed(
             engine = MemoryEngine()
             engine.write(formation.become_writes(1, nodes), sync=True)
             without = msgspec.structs.replace(nodes, nodes=nodes.nodes[1:])
-            hello = formation.Hello(store(2), (), without)
+            hello = formation.SelfDescription(store(2), (), without)
             two.service._hello = lambda: hello
             stranger.service._hello = lambda: hello
-            own = Place(engine, one.address, (), one.security, Random(1))
+            own = Joining(engine, one.address, (), one.security, Random(1))
             own.record, own.store_id = read_store(engine), store(1)
 
             async def look(known: Nodes) -> None:
@@ -370,7 +370,7 @@ class Machine:
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     monkeypatch.setattr(key_binding, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(place, "ASK_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(joining, "ASK_AGAIN_SECONDS", 0.1)
     return Machines(tmp_path)
 
 
@@ -445,9 +445,9 @@ def test_nobody_else_says_where_a_node_is_or_which_key_it_will_have(machines: Ma
         there.security = security
         questions = Questions(security)
         forged = [
-            Application(victim.store_id, machines.addresses[4], 2),
-            Application(victim.store_id, victim.address, 2, security.fingerprint),
-            Application(victim.store_id, victim.address, 0, security.fingerprint, ADMIN),
+            JoinRequest(victim.store_id, machines.addresses[4], 2),
+            JoinRequest(victim.store_id, victim.address, 2, security.fingerprint),
+            JoinRequest(victim.store_id, victim.address, 0, security.fingerprint, ADMIN),
         ]
         try:
             for application in forged:
@@ -468,11 +468,11 @@ def test_a_stranger_who_answers_where_it_says_moves_nobody(machines: Machines) -
         there = Talker(2, Security(machines.certificate()))
         await there.listen()
         host = there.address
-        there.service._hello = lambda: formation.Hello(victim.store_id, (), None)
+        there.service._hello = lambda: formation.SelfDescription(victim.store_id, (), None)
         questions = Questions(there.security)
         try:
             with pytest.raises((Invalid, AccessDenied)):
-                await questions.admit([leader.address], Application(victim.store_id, host, 2))
+                await questions.admit([leader.address], JoinRequest(victim.store_id, host, 2))
         finally:
             await questions.close()
             await there.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
@@ -238,6 +239,14 @@ class HandDriver:
         self.settle()
         return running
 
+    def cancel(self, running: Running[Any]) -> None:
+        """Whoever waits in ``running`` gives up, as a task that is cancelled does."""
+        waiting = running.waits_for
+        if waiting is not None and not waiting.done:
+            self.node.replica.cancel(waiting)
+        running.cancel()
+        self.settle()
+
     def later(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run ``coroutine`` once what is going on now has settled."""
         self._running.append(Running(coroutine))
@@ -413,6 +422,19 @@ class Running(Generic[T]):
         finally:
             self._busy = False
         return True
+
+    @property
+    def waits_for(self) -> _Waiting | None:
+        return self._waiting
+
+    def cancel(self) -> None:
+        """It is told so, and may still do something."""
+        try:
+            self._waiting = self._coroutine.throw(CancelledError())
+        except StopIteration as stop:
+            self.done, self._result = True, stop.value
+        except BaseException as error:
+            self.done, self._error = True, error
 
     def result(self) -> T:
         assert self.done, "it still waits"

@@ -293,8 +293,9 @@ class Chaos:
             node.kill()
         disks = {node.number: read_disk(node.disk.folder) for node in self._cluster.nodes}
         indexes = {number: replica_rules.applied_index(disk) for number, disk in disks.items()}
-        newest = max(indexes.values())
-        equal = [number for number, index in indexes.items() if index == newest]
+        # Upkeep goes on until the nodes are killed: one of them may have applied an entry more.
+        common = max(Counter(indexes.values()).items(), key=lambda each: (each[1], each[0]))[0]
+        equal = [number for number, index in indexes.items() if index == common]
         checkers.require(len(equal) * 2 > self.size, f"no majority is equally far: {indexes}")
         first = disks[equal[0]]
         for number in equal[1:]:

@@ -61,3 +61,27 @@ def test_it_says_what_the_engine_says(steps: list[tuple[bytes, object]]) -> None
         cache.wrote(writes)
         known, held = cache.peek(key)
         assert not known or held == value
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=40),
+    st.dictionaries(st.integers(0, 60), st.sampled_from([None, b"small", bytes(2000)])),
+    st.integers(0, 40),
+)
+def test_many_writes_leave_what_the_engine_holds(
+    known: list[int], written: dict[int, bytes | None], turned_at: int
+) -> None:
+    """With more writes than entries it looks for its entries among the writes, not the reverse."""
+    engine = MemoryEngine()
+    engine.write({b"%d" % number: b"before" for number in range(0, 60, 2)}, sync=False)
+    cache = Cache(engine)
+    for at, number in enumerate(known):
+        if at == turned_at:
+            cache._begin_generation()
+        cache.get(b"%d" % number)
+    writes: WriteSet = {b"%d" % number: value for number, value in written.items()}
+    many: WriteSet = {b"other %d" % number: b"" for number in range(100)}
+    engine.write({**writes, **many}, sync=False)
+    cache.wrote({**many, **writes})
+    for number in range(60):
+        assert cache.get(b"%d" % number) == engine.get(b"%d" % number)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroom.errors import StoreLocked
-from postroom.kv.engine import Engine, Reader, WriteSet
+from postroom.kv.engine import Engine, Reader, WriteSet, join
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import CHUNK_KEYS_MAX
 from tests.kv.on_disk import INSTALLED, OnDisk
@@ -261,3 +261,21 @@ def test_any_sequence_of_calls_agrees_with_a_dictionary(
             assert content(snapshot) == seen
     assert content(engine) == model
     engine.close()
+
+
+@given(
+    st.dictionaries(st.binary(max_size=2), st.none() | st.binary(max_size=2)),
+    st.dictionaries(st.binary(max_size=2), st.none() | st.binary(max_size=2)),
+)
+def test_write_sets_are_joined_as_if_updated_whichever_is_larger(
+    few: WriteSet, others: WriteSet
+) -> None:
+    many: WriteSet = {b"%d" % number: b"" for number in range(2000)}
+    many.update(others)
+    expected = {**few, **many}
+    staged = dict(few)
+    join(staged, many)
+    assert staged == expected
+    expected = {**many, **few}
+    join(many, few)
+    assert many == expected

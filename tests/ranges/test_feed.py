@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 
 import pytest
 
+from postroom import limits
 from postroom.client.values import Change
 from postroom.limits import FEED_BYTES_MAX
 from postroom.ranges import feed
-from postroom.ranges.requests import ScanChanges
+from postroom.ranges.requests import Changes, ScanChanges
 from tests.client.stores import Running, Store
 
 
@@ -113,3 +114,51 @@ def test_who_serves_no_longer_keeps_nothing(store: Store) -> None:
     watcher.next()
     store.node.replica.stop_serving()
     assert store.node.feed.kept_bytes == 0
+
+
+@pytest.mark.parametrize("turns", range(16))
+def test_who_begins_to_watch_while_a_proposal_is_completed_misses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", 1)
+    store.db.put(b"before", b"")
+
+    async def write() -> None:
+        async with store.core.begin() as tx:
+            for number in range(4):
+                tx.put(b"a%d" % number, b"%d" % number)
+
+    writing = Running(write())
+    for _ in range(turns):
+        store.node.turn()
+    request = ScanChanges(b"a", b"b", store.node.replica.last_commit, wait=True)
+    answer = Running(_answer(store.driver.send(request)))
+    for _ in range(30):
+        store.node.turn()
+        writing.go_on()
+        answer.go_on()
+    assert writing.done
+    if answer.done:
+        found = [change.value for change in answer.result().changes]
+        assert found == [b"0", b"1", b"2", b"3"]
+    else:
+        assert store.node.replica.last_commit == request.after, "it was there before"
+
+
+async def _answer(answer: Awaitable[Changes]) -> Changes:
+    return await answer
+
+
+def test_a_change_of_more_than_is_kept_is_read_from_the_versions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "CHANGES_MAX", 20)
+    watcher = Watcher(store, b"a", b"b")
+    store.db.put(b"a0", b"first")
+    with store.db.begin() as tx:
+        for number in range(500):
+            tx.put(b"a%03d" % number, b"%03d" % number)
+    assert store.node.feed.kept_bytes == 0, "so many are not even looked through"
+    store.db.put(b"a9", b"last")
+    found = [watcher.next() for _ in range(502)]
+    assert found == [b"first", *(b"%03d" % number for number in range(500)), b"last"]

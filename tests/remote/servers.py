@@ -23,7 +23,7 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.doors import Doors
-from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.grpc_server import SERVER_OPTIONS
 from postroom.server.cluster.grpc_services import Doorkeeper, GrpcStore, server_credentials
 from postroom.server.cluster.nodes_service import NodesService
@@ -97,7 +97,7 @@ class Server:
         if self.old:
             await self._listen_for_grpc(address)
             return
-        nodes = NodesService(self._security, lambda: Hello(b"s" * 16, (), None))
+        nodes = NodesService(self._security, lambda: SelfDescription(b"s" * 16, (), None))
         self.doors = Doors(address, self._security, nodes)
         self.doors.serve_clients(self.sessions)
         await self.doors.open()

@@ -724,6 +724,19 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
     assert call.result == VALUE
 
 
+def test_a_clock_that_stays_behind_is_told_of() -> None:
+    """What began by a later clock is not taken, however often it is sent."""
+    world = World()
+    stream = world.settle()
+    call = world.ask(GET)
+    for _ in range(300):
+        for number in list(stream.requests):
+            stream.fail(number, CLOCK_AHEAD)
+        world.pass_time(0.1)
+    assert isinstance(call.error, Unavailable)
+    assert "the clock of the node that leads is behind" in str(call.error)
+
+
 # --- what makes no sense
 
 

@@ -126,9 +126,9 @@ def test_a_service_that_fails_begins_again_after_longer_and_longer_pauses(
     services.start()
     world.pass_(0.35)
     assert failing.begun == 3, "after 0.1 s and after 0.2 s more"
-    trouble, other = services.status()
-    assert (trouble.running, trouble.failures) == (False, 3)
-    assert trouble.trouble == "RuntimeError: failure 3"
+    failed, other = services.status()
+    assert (failed.running, failed.failures) == (False, 3)
+    assert failed.trouble == "RuntimeError: failure 3"
     assert (other.name, other.failures, sound.begun) == ("sound", 0, 1)
     world.pass_(3600.0)
     assert failing.begun == 13

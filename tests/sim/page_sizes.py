@@ -39,4 +39,7 @@ def _turns(randomness: Random) -> dict[str, int]:
         "EXPANSION_METRICS_MAX": randomness.choice([1, 4]),
         "GARBAGE_LIST_KEYS_MAX": randomness.choice([1, 2]),
     }
-    return {name: each for name, each in drawn.items() if randomness.random() < 0.5}
+    chosen = {name: each for name, each in drawn.items() if randomness.random() < 0.5}
+    if "TURN_STEPS_MAX" in chosen:
+        chosen["COMPLETED_AT_ONCE_MAX"] = chosen["TURN_STEPS_MAX"]
+    return chosen

@@ -96,11 +96,11 @@ class Addresses:
         """Whether that is what every node does."""
         return all(isinstance(self._reasons.get(address), HungUp) for address in self.known)
 
-    def trouble(self) -> str:
+    def connection_errors(self) -> str:
         """What is the matter with each, for an error's message."""
-        troubles = [
+        told = [
             f"{address}: {self._reasons[address]}"
             for address in self.known
             if address in self._reasons
         ]
-        return "; ".join(troubles) or f"asked {', '.join(self.known)}"
+        return "; ".join(told) or f"asked {', '.join(self.known)}"

@@ -38,7 +38,7 @@ class Outcomes:
     """See the module.
 
     Args:
-        addresses: know what the trouble is.
+        addresses: know why no node is reached.
         newest: the newest link that each node has welcomed; it has ended the older ones.
         reading: about now, by the cluster's clock, as a timestamp.
         request_seconds: the deadline of requests without a time-out of their own.
@@ -79,7 +79,7 @@ class Outcomes:
             return AccessDenied(
                 "every node hangs up before anything is said; nothing was changed: give "
                 "connect(tls=...) with a certificate that they accept, or connect(insecure=True) "
-                f"if they have none ({self._addresses.trouble()})"
+                f"if they have none ({self._addresses.connection_errors()})"
             )
         if call.refused is not None:
             return Unavailable(
@@ -88,13 +88,15 @@ class Outcomes:
             )
         return Unavailable(
             f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
-            f"changed: try again, or look after the nodes ({self._addresses.trouble()})",
+            f"changed: try again, or look after the nodes ({self._addresses.connection_errors()})",
             retry_after=0.5,
         )
 
     def unknown(self, error: Exception | None = None) -> CommitUnknown:
         """A commit was sent; ``error`` is what its last attempt was told."""
-        told = f"the last attempt was told: {error}" if error else self._addresses.trouble()
+        told = (
+            f"the last attempt was told: {error}" if error else self._addresses.connection_errors()
+        )
         unknown = CommitUnknown(
             "the commit was sent, and what became of it is not known: it may have happened, or "
             f"may yet; commit again with the same transaction id, or read what it wrote ({told})"
@@ -110,3 +112,12 @@ class Outcomes:
 def client_closed() -> Error:
     """What is said to those who come, or still wait, when the client is closed."""
     return Invalid("the database was closed; nothing was changed: connect again")
+
+
+def clock_is_behind() -> Unavailable:
+    """A node leads whose clock was set back: what began by a later clock waits for it."""
+    return Unavailable(
+        "the clock of the node that leads is behind that of another one, by which this began; "
+        "nothing was changed: try again, and set the clocks of the nodes",
+        retry_after=0.5,
+    )

@@ -41,7 +41,7 @@ from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
-from postroom.client.remote.outcomes import Outcomes, client_closed
+from postroom.client.remote.outcomes import Outcomes, client_closed, clock_is_behind
 from postroom.client.remote.search import Search
 from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX, given_back
 from postroom.errors import CommitUnknown, Unavailable
@@ -292,7 +292,7 @@ class Router:
         elif len(self._queue) >= QUEUE_MAX:
             self._finish(call, self._outcomes.unknown() if call.maybe else Unavailable(
                 f"{QUEUE_MAX} requests of this client wait to be sent already; nothing was "
-                f"changed: try again after a moment ({self.addresses.trouble()})",
+                f"changed: try again after a moment ({self.addresses.connection_errors()})",
                 retry_after=0.2,
             ))  # fmt: skip
         else:
@@ -416,6 +416,8 @@ class Router:
             self._finish(call, DeadlineExceeded())
         elif name == CLOCK_AHEAD:
             self.clock.refused(clock)
+            call.refused = clock_is_behind()
+            call.refusals += 1
             self._try_later(call, 0.05)
         elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True

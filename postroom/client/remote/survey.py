@@ -38,13 +38,13 @@ class NodeReport:
         address: where it is, or should be.
         node_id: 0: not known.
         status: what it says of itself; ``None``: it does not answer.
-        trouble: why not.
+        error: why not.
     """
 
     address: str
     node_id: int = 0
     status: NodeStatus | None = None
-    trouble: Exception | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -145,8 +145,8 @@ class _Asking:
     def disconnected(self, link: int, reason: Exception | None) -> None:
         """The stream has ended."""
         report = self._links[link]
-        if report.status is None and report.trouble is None:
-            report.trouble = reason or Error("the node has closed the stream")
+        if report.status is None and report.error is None:
+            report.error = reason or Error("the node has closed the stream")
         self._unanswered[link].clear()
         self._look()
 
@@ -174,7 +174,7 @@ class _Asking:
         report = self._links[link]
         if answer.failure is not None:
             if answer.number == _DESCRIBE:
-                report.trouble = error_from(answer.failure)
+                report.error = error_from(answer.failure)
         elif answer.number == _DESCRIBE:
             report.status = decode_result(DescribeNode, answer.result)
         else:
@@ -188,8 +188,8 @@ class _Asking:
     def give_up(self, seconds: float) -> None:
         """The time is over."""
         for report in self._links.values():
-            if report.status is None and report.trouble is None:
-                report.trouble = Error(f"no answer within {seconds:g} s")
+            if report.status is None and report.error is None:
+                report.error = Error(f"no answer within {seconds:g} s")
 
     def end(self) -> None:
         """Let go of all streams."""
@@ -207,7 +207,7 @@ class _Asking:
                 reports[key] = report
         for node_id, address in self._named.items():
             elsewhere = Error(f"another node answers at {address}")
-            reports.setdefault(node_id, NodeReport(address, node_id, trouble=elsewhere))
+            reports.setdefault(node_id, NodeReport(address, node_id, error=elsewhere))
         found = sorted(reports.values(), key=lambda each: (each.node_id or 2**63, each.address))
         if not any(each.status is not None for each in found):
             raise _nobody(found)
@@ -216,6 +216,6 @@ class _Asking:
 
 def _nobody(reports: list[NodeReport]) -> Error:
     kind = Error
-    if all(isinstance(each.trouble, AccessDenied) for each in reports):
+    if all(isinstance(each.error, AccessDenied) for each in reports):
         kind = AccessDenied
-    return kind("no node answers: " + "; ".join(f"{r.address}: {r.trouble}" for r in reports))
+    return kind("no node answers: " + "; ".join(f"{r.address}: {r.error}" for r in reports))

@@ -156,7 +156,7 @@ class Firing:
 
     def _next_for(self, waiter: Waiter) -> Placed | None:
         ready = self._manager.ready
-        placed = ready.take(waiter.wish, self._may) if len(ready) else None
+        placed = ready.take(waiter.wish, self._may)
         if placed is None and ready.is_complete:
             waiter.looked_at = ready.additions
         return placed
@@ -248,7 +248,7 @@ class Firing:
             )
         body = records.bodies.decode(stored)
         error = ""
-        if entry.epoch:
+        if entry.has_failed:
             state = read_state(self._ctx, manager, entry.locator)
             error = "" if state is None else state.error
         return QueueMessage(

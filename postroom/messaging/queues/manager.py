@@ -303,6 +303,7 @@ class Manager:
         """Its head may be fired at another time than was thought."""
         self.freed_at.cancel(group)
         self.ready.free(group)
+        self.around.look_at(self)
 
     def scheduled_added(self, due: int, now: int) -> None:
         """A message is to be fired later."""

@@ -390,8 +390,8 @@ class RangeQueues:
                 self._fire_one(ctx, manager)
 
     def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
+        self._to_look.pop(manager, None)
         if not len(manager.consumers):
-            self._to_look.pop(manager, None)
             return
         self._advancing = manager
         try:
@@ -407,8 +407,6 @@ class RangeQueues:
         manager.conclude(ctx)
         if more:
             self.look_at(manager)
-        else:
-            self._to_look.pop(manager, None)
 
     # --- time
 

@@ -62,6 +62,7 @@ class _Found(NamedTuple):
     due: int
     epoch: int
     until: int
+    has_failed: bool
 
 
 class Reading:
@@ -204,7 +205,7 @@ class Reading:
         if body is None or body.seq != found.seq:
             return None
         state = None
-        if found.epoch or found.state not in _LIVE:
+        if found.has_failed or found.state not in _LIVE:
             state = read_state(view, manager, found.locator)
         if found.state not in _LIVE:
             if state is None or _STATUS.get(state.status) != found.state:
@@ -315,15 +316,16 @@ def _found(
         first = int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
         for number, each in enumerate(ended[first:], first):
             locator = (each.key, each.kind, each.id)
-            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0)
+            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0, True)
     elif state == "leased":
         lease: Lease = records.leases.decode(packed)
         held = lease.entry
-        yield _Found(token, held.locator, held.seq, state, held.due, held.epoch, lease.until)
+        when = (held.due, held.epoch, lease.until)
+        yield _Found(token, held.locator, held.seq, state, *when, held.has_failed)
     else:
         entry: Entry = records.entries.decode(packed)
         due = max(entry.due, entry.not_before)
-        yield _Found(token, entry.locator, entry.seq, state, due, entry.epoch, 0)
+        yield _Found(token, entry.locator, entry.seq, state, due, entry.epoch, 0, entry.has_failed)
 
 
 def _message(

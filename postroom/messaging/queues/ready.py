@@ -53,6 +53,10 @@ class Wants(Protocol):
 QUANTUM_SHARE: Final = 16
 
 
+_Queued: TypeAlias = tuple[bytes, int, Entry]
+"""The same in a heap: no two of them have the same number."""
+
+
 class _Group:
     """The entries of one group, by kind.
 
@@ -64,7 +68,7 @@ class _Group:
     __slots__ = ("count", "lanes", "last", "more")
 
     def __init__(self) -> None:
-        self.lanes: dict[str, list[Placed]] = {}
+        self.lanes: dict[str, list[_Queued]] = {}
         self.count = 0
         self.more = False
         self.last = b""
@@ -209,23 +213,24 @@ class ReadyCache:
 
     def _add(self, group: _Group, key: bytes, entry: Entry) -> None:
         lane = "" if self.ordered else entry.kind
-        heapq.heappush(group.lanes.setdefault(lane, []), (key, entry))
+        self.additions += 1
+        heapq.heappush(group.lanes.setdefault(lane, []), (key, self.additions, entry))
         group.count += 1
         self._alive[key] = entry
-        self.additions += 1
 
     def _give_up(self) -> None:
         """The group that has most gives up the last half of what it has here."""
         name, group = max(self._groups.items(), key=lambda pair: pair[1].count)
         alive = self._alive
-        placed = sorted(each for lane in group.lanes.values() for each in lane if each[0] in alive)
-        kept, given_up = placed[: len(placed) // 2], placed[len(placed) // 2 :]
-        for key, entry in given_up:
+        lanes = group.lanes.values()
+        queued = sorted(each for lane in lanes for each in lane if alive.get(each[0]) is each[2])
+        kept, given_up = queued[: len(queued) // 2], queued[len(queued) // 2 :]
+        for key, _, entry in given_up:
             del alive[key]
             self._on_left_out(key, entry)
         group.lanes = {}
-        for key, entry in kept:
-            group.lanes.setdefault("" if self.ordered else entry.kind, []).append((key, entry))
+        for each in kept:
+            group.lanes.setdefault("" if self.ordered else each[2].kind, []).append(each)
         group.count = len(kept)
         group.last = kept[-1][0] if kept else b""
         self._set_more(name, group, has_more=True)
@@ -252,7 +257,7 @@ class ReadyCache:
             if first is None:
                 self._close(name, group)
                 continue
-            if not may(name, first[1]):
+            if not may(name, first[2]):
                 self._turns.popleft()
                 self._held[name] = None
                 continue
@@ -261,34 +266,34 @@ class ReadyCache:
             if found is not None:
                 del self._alive[found[0]]
                 group.count -= 1
-                return found
+                return found[0], found[2]
         return None
 
-    def _first(self, group: _Group) -> Placed | None:
+    def _first(self, group: _Group) -> _Queued | None:
         """The first entry of a group, of whatever kind."""
-        first: Placed | None = None
+        first: _Queued | None = None
         for kind in list(group.lanes):
             head = self._head(group, kind)
             if head is not None and (first is None or head[0] < first[0]):
                 first = head
         return first
 
-    def _head(self, group: _Group, kind: str) -> Placed | None:
-        lane = group.lanes[kind]
-        while lane and lane[0][0] not in self._alive:
+    def _head(self, group: _Group, kind: str) -> _Queued | None:
+        lane, alive = group.lanes[kind], self._alive
+        while lane and alive.get(lane[0][0]) is not lane[0][2]:
             heapq.heappop(lane)
         if not lane:
             del group.lanes[kind]
             return None
         return lane[0]
 
-    def _take_from(self, group: _Group, first: Placed, wants: Wants | None) -> Placed | None:
+    def _take_from(self, group: _Group, first: _Queued, wants: Wants | None) -> _Queued | None:
         lanes = group.lanes
-        if wants is None or wants.takes(first[1]):
-            return heapq.heappop(lanes["" if self.ordered else first[1].kind])
+        if wants is None or wants.takes(first[2]):
+            return heapq.heappop(lanes["" if self.ordered else first[2].kind])
         if self.ordered:
             return None
-        found: Placed | None = None
+        found: _Queued | None = None
         for kind in list(lanes):
             if wants.kinds is None or kind in wants.kinds:
                 candidate = self._wanted(group, kind, wants)
@@ -296,7 +301,7 @@ class ReadyCache:
                     found = candidate
         if found is None:
             return None
-        lane = lanes[found[1].kind]
+        lane = lanes[found[2].kind]
         if lane[0] is found:
             heapq.heappop(lane)
         else:
@@ -304,16 +309,17 @@ class ReadyCache:
             heapq.heapify(lane)
         return found
 
-    def _wanted(self, group: _Group, kind: str, wants: Wants) -> Placed | None:
+    def _wanted(self, group: _Group, kind: str, wants: Wants) -> _Queued | None:
         """The first of a kind that a consumer takes."""
         head = self._head(group, kind)
-        if head is None or wants.takes(head[1]):
+        if head is None or wants.takes(head[2]):
             return head
         if not wants.looks_closer:
             return None
         alive = self._alive
-        found = (each for each in group.lanes[kind] if each[0] in alive and wants.takes(each[1]))
-        return min(found, default=None)
+        lane = group.lanes[kind]
+        living = (each for each in lane if alive.get(each[0]) is each[2])
+        return min((each for each in living if wants.takes(each[2])), default=None)
 
     def _close(self, name: str, group: _Group) -> None:
         """It has nothing here. If more is stored, that is read next."""

@@ -57,6 +57,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         due: when it is to be fired next; ``first``: at first.
         epoch: how many times it was fired before.
         not_before: of the head of an ordered group that failed: when it may be fired again.
+        has_failed: its state tells why.
     """
 
     key: bytes
@@ -69,6 +70,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int = 0
     group: str = ""
     not_before: int = 0
+    has_failed: bool = False
 
     @property
     def locator(self) -> Locator:

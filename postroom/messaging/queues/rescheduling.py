@@ -79,7 +79,9 @@ class Rescheduling:
 
     def _revive(self, ctx: Evaluation, manager: Manager, place: Place) -> None:
         now, layout = ctx.timestamp, manager.layout
-        entry = msgspec.structs.replace(place.entry, due=now, epoch=0, not_before=0)
+        entry = msgspec.structs.replace(
+            place.entry, due=now, epoch=0, not_before=0, has_failed=False
+        )
         ctx.writes[place.key] = None
         state = State(entry.seq, records.LIVE, 0, now)
         ctx.writes[layout.state_key(*entry.locator)] = encode(state)

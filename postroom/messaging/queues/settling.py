@@ -305,7 +305,9 @@ class Settling:
             return
         layout, now = manager.layout, ctx.timestamp
         due = min(now + from_seconds(seconds), records.DUE_MAX) if seconds > 0 else now
-        entry = msgspec.structs.replace(lease.entry, due=due, epoch=epoch, not_before=0)
+        entry = msgspec.structs.replace(
+            lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
+        )
         ctx.writes[layout.leased_key(lease)] = None
         state = State(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
         ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)

@@ -1,4 +1,4 @@
-"""How a fresh disk finds its place: it founds a cluster with others, or joins one that exists.
+"""How a fresh disk becomes a node: it founds a cluster with others, or joins one that exists.
 
 Every node is started with the same list of the first nodes' addresses. A disk that belongs to no
 cluster yet asks all of them who they are, again and again, until one of three things is so:
@@ -45,7 +45,7 @@ from postroom.ranges.nodes import (
     nodes_key,
 )
 from postroom.ranges.state import APPLIED_RECORD
-from postroom.server.keeper import VOTERS_MAX
+from postroom.server.membership import VOTERS_MAX
 from postroom.server.node import RANGE_ID
 from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
 
@@ -66,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     store_id: bytes
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class SelfDescription(msgspec.Struct, frozen=True, array_like=True):
     """What a node says of itself to whoever asks.
 
     Attributes:
@@ -119,9 +119,9 @@ def decide(
     address: str,
     store_id: bytes,
     first_addresses: Sequence[str],
-    heard: Mapping[str, Hello],
+    heard: Mapping[str, SelfDescription],
     cluster_id: bytes,
-    troubles: Mapping[str, str] | None = None,
+    connection_errors: Mapping[str, str] | None = None,
 ) -> Decision:
     """What a fresh disk does next.
 
@@ -131,15 +131,15 @@ def decide(
         first_addresses: the list that it was started with.
         heard: what the nodes at other addresses have just said.
         cluster_id: the name of a new cluster, if this node founds one; 16 random bytes.
-        troubles: why others have said nothing, for people.
+        connection_errors: why others have said nothing, for people.
     """
     clusters = [hello.nodes for hello in heard.values() if hello.nodes is not None]
     if clusters:
         return _existing(address, store_id, clusters)
     expected = tuple(sorted(set(first_addresses)))
     if address not in expected:
-        return Wait(_why_not_joined(address, store_id, expected, heard, troubles or {}))
-    reason = _why_not_found(address, expected, heard, troubles or {})
+        return Wait(_why_not_joined(address, store_id, expected, heard, connection_errors or {}))
+    reason = _why_not_found(address, expected, heard, connection_errors or {})
     if reason:
         return Wait(reason)
     others = [each for each in expected if each != address]
@@ -156,8 +156,8 @@ def _why_not_joined(
     address: str,
     store_id: bytes,
     expected: tuple[str, ...],
-    heard: Mapping[str, Hello],
-    troubles: Mapping[str, str],
+    heard: Mapping[str, SelfDescription],
+    connection_errors: Mapping[str, str],
 ) -> str:
     """What keeps this node, which is not to found one, from finding a cluster at ``expected``."""
     for each in expected:
@@ -167,8 +167,9 @@ def _why_not_joined(
                 f"list: start it with --advertise {each}"
             )
     fresh = dict.fromkeys(heard, "in no cluster yet")
+    asked = _with_words(expected, {**connection_errors, **fresh})
     return (
-        f"no cluster found at {_with_words(expected, {**troubles, **fresh})}; this node's address "
+        f"no cluster found at {asked}; this node's address "
         f"{address} is not in its --join list: if it is one of them, say so with --advertise"
     )
 
@@ -180,14 +181,14 @@ def _with_words(addresses: Iterable[str], words: Mapping[str, str]) -> str:
 def _why_not_found(
     address: str,
     expected: tuple[str, ...],
-    heard: Mapping[str, Hello],
-    troubles: Mapping[str, str],
+    heard: Mapping[str, SelfDescription],
+    connection_errors: Mapping[str, str],
 ) -> str | None:
     """What keeps this node from founding a cluster with those at ``expected``."""
     others = [each for each in expected if each != address]
     silent = [each for each in others if each not in heard]
     if silent:
-        waited_for = _with_words(silent, troubles)
+        waited_for = _with_words(silent, connection_errors)
         return f"waiting for {waited_for} to be started with the same --join list"
     for each in others:
         theirs = heard[each].first_addresses

@@ -24,8 +24,8 @@ from postroom.errors import Error
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import SECRET_BYTES, BindKey, Nodes, short
+from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.peers import Peers
-from postroom.server.cluster.place import Place
 from postroom.server.cluster.security import Security
 from postroom.server.drivers import AsyncioDriver
 
@@ -41,7 +41,7 @@ class KeyBinding:
     Args:
         driver: of the node.
         peers: who is connected, and with which key.
-        place: tells the others.
+        joining: tells the others.
         security: which key this node has, and will have.
         randomness: for the cluster's secret, if it has none.
     """
@@ -50,13 +50,13 @@ class KeyBinding:
         self,
         driver: AsyncioDriver,
         peers: Peers,
-        place: Place,
+        joining: Joining,
         security: Security,
         randomness: random.Random,
     ) -> None:
         self._driver = driver
         self._peers = peers
-        self._place = place
+        self._joining = joining
         self._security = security
         self._random = randomness
         self._said = LogOnce()
@@ -104,7 +104,7 @@ class KeyBinding:
         wanted = b"" if following == mine.fingerprint else following
         if mine.next_fingerprint != wanted:
             try:
-                await self._place.tell_next_key(following, nodes)
+                await self._joining.tell_next_key(following, nodes)
             except Error as error:
                 self._said.log(
                     _log, following, asyncio.get_running_loop().time(),

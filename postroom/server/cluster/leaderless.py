@@ -1,4 +1,4 @@
-"""Says in the log that nobody leads, and which nodes are not heard: once for each such spell."""
+"""Says in the log that nobody leads, and which nodes are not heard: once each time it happens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Leaderless:
 
     Args:
         known_nodes: the nodes of the cluster, as far as this one knows.
-        trouble: why there is no connection to a node, in words; empty: that is not known.
+        connection_error: why there is no connection to a node, in words; empty: that is not known.
     """
 
     def __init__(
-        self, known_nodes: Callable[[], Nodes | None], trouble: Callable[[int], str]
+        self, known_nodes: Callable[[], Nodes | None], connection_error: Callable[[int], str]
     ) -> None:
         self._known_nodes = known_nodes
-        self._trouble = trouble
+        self._connection_error = connection_error
         self._since: float | None = None
         self._is_told = False
 
@@ -62,7 +62,7 @@ class Leaderless:
         return heard_at is None or node.monotonic() - heard_at > SILENT_SECONDS
 
     def _named(self, node: NodeDescriptor) -> str:
-        trouble = self._trouble(node.node_id)
+        connection_error = self._connection_error(node.node_id)
         return f"node {node.node_id} at {shown(node.address)}" + (
-            f" ({trouble})" if trouble else ""
+            f" ({connection_error})" if connection_error else ""
         )

@@ -3,8 +3,8 @@
 ========  =======================================================================================
 question  what goes over it, as MessagePack
 ========  =======================================================================================
-hello     nothing; answered with ``formation.Hello``
-admit     ``Application``; answered with ``Verdict``
+hello     nothing; answered with ``formation.SelfDescription``
+admit     ``JoinRequest``; answered with ``Verdict``
 prove     ``Introduction``; answered with nothing, or refused. Native streams only
 frames    ``Introduction``; accepted, then frames of consensus come in, and nothing goes out
 ========  =======================================================================================
@@ -25,7 +25,7 @@ import msgspec
 from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
 from postroom.ranges.nodes import FINGERPRINT_BYTES, Address, Admitted, StoreId
-from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.peers import Arrival, Peers
 from postroom.server.cluster.security import Security
@@ -51,7 +51,7 @@ class Caller(NamedTuple):
     fingerprint: bytes = b""
 
 
-class Application(msgspec.Struct, frozen=True, array_like=True):
+class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
     """A store wants to be a node of the cluster; or is node ``node_id``, and has news.
 
     Attributes:
@@ -81,9 +81,9 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-applications = msgspec.msgpack.Decoder(Application)
+join_requests = msgspec.msgpack.Decoder(JoinRequest)
 verdicts = msgspec.msgpack.Decoder(Verdict)
-hellos = msgspec.msgpack.Decoder(Hello)
+self_descriptions = msgspec.msgpack.Decoder(SelfDescription)
 
 
 class NodesService:
@@ -98,9 +98,9 @@ class NodesService:
         admit: has the cluster admit a store, once there is a node.
     """
 
-    def __init__(self, security: Security, hello: Callable[[], Hello]) -> None:
+    def __init__(self, security: Security, hello: Callable[[], SelfDescription]) -> None:
         self.peers: Peers | None = None
-        self.admit: Callable[[Application, Caller], Awaitable[Verdict]] | None = None
+        self.admit: Callable[[JoinRequest, Caller], Awaitable[Verdict]] | None = None
         self._security = security
         self._hello = hello
         self._refusals = LogOnce()
@@ -121,7 +121,7 @@ class NodesService:
             Refused: it is none, or not from who it says.
         """
         try:
-            application = applications.decode(request)
+            application = join_requests.decode(request)
         except (msgspec.DecodeError, ValueError) as error:
             raise Refused(f"malformed ({error})", MALFORMED) from error
         self._check_node(caller, application.address)

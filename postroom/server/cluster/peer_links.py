@@ -40,14 +40,14 @@ class PeerLink:
 
     Attributes:
         connected: there is a stream.
-        trouble: why there is none, in words; empty: there is, or nobody knows.
+        connection_error: why there is none, in words; empty: there is, or nobody knows.
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
     def __init__(self, peers: Peers, node_id: int, address: str) -> None:
         self.address = address
         self.connected = False
-        self.trouble = ""
+        self.connection_error = ""
         self.fingerprint = b""
         self._shown = b""
         self._peers = peers
@@ -120,7 +120,7 @@ class PeerLink:
         how = "" if stream.is_native else ", over gRPC"
         _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
         self._stream, self.connected, self.fingerprint = stream, True, self._shown
-        self.trouble = self._refusal = ""
+        self.connection_error = self._refusal = ""
         self._send_queued()
         ended = asyncio.ensure_future(stream.until_ended())
         better = asyncio.ensure_future(dialer.await_better(stream, self.address))
@@ -141,7 +141,7 @@ class PeerLink:
         return self._peers.fault_of_key(self._node_id, fingerprint)
 
     def _report(self, error: NoAnswer) -> None:
-        self.trouble = shown(error)
+        self.connection_error = shown(error)
         self._is_refused, is_other = error.code != UNAVAILABLE, isinstance(error, WrongKey)
         if self._is_refused:
             self._report_refusal("is not who it should be" if is_other else "refuses")
@@ -149,14 +149,19 @@ class PeerLink:
             _log.info("lost the connection to node %d at %s", self._node_id, self._where)
         else:
             _log.debug(
-                "no connection to node %d at %s: %s", self._node_id, self._where, self.trouble
+                "no connection to node %d at %s: %s",
+                self._node_id,
+                self._where,
+                self.connection_error,
             )
 
     def _report_refusal(self, does: str) -> None:
         """Once, until it is accepted."""
-        level = logging.DEBUG if self.trouble == self._refusal else logging.WARNING
-        _log.log(level, "node %d at %s %s: %s", self._node_id, self._where, does, self.trouble)
-        self._refusal = self.trouble
+        level = logging.DEBUG if self.connection_error == self._refusal else logging.WARNING
+        _log.log(
+            level, "node %d at %s %s: %s", self._node_id, self._where, does, self.connection_error
+        )
+        self._refusal = self.connection_error
 
     def close(self) -> None:
         """For good."""

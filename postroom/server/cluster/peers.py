@@ -296,10 +296,10 @@ class Peers:
         link = self._links.get(node)
         return link is not None and link.connected
 
-    def trouble(self, node: NodeId) -> str:
+    def connection_error(self, node: NodeId) -> str:
         """Why there is no stream to ``node``, in words; empty: there is one, or nobody knows."""
         link = self._links.get(node)
-        return "" if link is None else link.trouble
+        return "" if link is None else link.connection_error
 
     # --- what comes in
 

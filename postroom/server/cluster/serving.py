@@ -1,10 +1,10 @@
-"""A node as a process: its folder, its place in the cluster, its server, and its end.
+"""A node as a process: its folder, how it joins the cluster, its server, and its end.
 
 ::
 
-    open folder ─▶ listen ─▶ find its place (.place) ─▶ node ─▶ ready ······· SIGTERM
-                                                                                │
-            close ◀─ finish what is under way ◀─ give lease and lead away ◀─────┘
+    open folder ─▶ listen ─▶ join (.joining) ─▶ node ─▶ ready ······ SIGTERM
+                                                                       │
+       close ◀─ finish what is under way ◀─ give lease and lead away ◀─┘
 
 Everything runs on one event loop: the doors (:mod:`.doors`), the node's turns, the streams to the
 others.
@@ -31,17 +31,17 @@ from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.cluster import formation
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
-from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
+from postroom.server.cluster.joining import Joining, store_at
 from postroom.server.cluster.key_binding import KeyBinding
 from postroom.server.cluster.leaderless import Leaderless
-from postroom.server.cluster.nodes_service import Application, Caller, NodesService, Verdict
+from postroom.server.cluster.nodes_service import Caller, JoinRequest, NodesService, Verdict
 from postroom.server.cluster.peers import Peers
-from postroom.server.cluster.place import Place, store_at
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.drivers import AsyncioDriver
-from postroom.server.keeper import has_its_place
+from postroom.server.membership import has_joined
 from postroom.server.node import RANGE_ID, Node, NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
@@ -102,7 +102,7 @@ class ServedNode:
             engine_name=settings.engine,
             segment_bytes=settings.log_segment_bytes,
         )
-        self._place = Place(
+        self._joining = Joining(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
         self._nodes_service = NodesService(self._security, self._hello)
@@ -119,7 +119,7 @@ class ServedNode:
 
     @property
     def node(self) -> Node:
-        """The node, once it has its place."""
+        """The node, once it has joined."""
         assert self._driver is not None
         return self._driver.node
 
@@ -134,10 +134,10 @@ class ServedNode:
             Error: it cannot start, or cannot go on.
         """
         try:
-            await self._place.open()
+            await self._joining.open()
             await self._doors.open()
             await self._doors.set_health(serving=False)
-            if not await self._unless_over(self._place.find()):
+            if not await self._unless_over(self._joining.find()):
                 return
             self._start_node()
             self._spawn(self._watch(on_ready))
@@ -165,20 +165,20 @@ class ServedNode:
         task.result()
         return True
 
-    def _hello(self) -> Hello:
-        return self._place.hello(None if self._driver is None else self.node.nodes)
+    def _hello(self) -> SelfDescription:
+        return self._joining.hello(None if self._driver is None else self.node.nodes)
 
     def _known_nodes(self) -> Nodes | None:
-        return self._place.hello(self.node.nodes).nodes
+        return self._joining.hello(self.node.nodes).nodes
 
     # --- the node
 
     def _start_node(self) -> None:
-        place, settings = self._place, self._settings
-        record, known = place.record, place.known_nodes()
+        joining, settings = self._joining, self._settings
+        record, known = joining.record, joining.known_nodes()
         assert record is not None
         introduction = Introduction(
-            PROTOCOL_VERSION, record.cluster_id, record.node_id, place.store_id, settings.address
+            PROTOCOL_VERSION, record.cluster_id, record.node_id, joining.store_id, settings.address
         )
         self._peers = peers = Peers(introduction, self._dialer, self._random, self._clock.monotonic)
         options = NodeOptions(
@@ -208,12 +208,14 @@ class ServedNode:
         self._doors.serve_clients(sessions)
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
-            self._spawn(place.tell_address(self._known_nodes))
+            self._spawn(joining.tell_address(self._known_nodes))
         self._spawn(self._look_around())
         if not self._security.insecure:
-            self._spawn(KeyBinding(self._driver, peers, place, self._security, self._random).run())
+            self._spawn(
+                KeyBinding(self._driver, peers, joining, self._security, self._random).run()
+            )
 
-    async def _admit(self, application: Application, caller: Caller) -> Verdict:
+    async def _admit(self, application: JoinRequest, caller: Caller) -> Verdict:
         assert self._driver is not None
         request = AdmitNode(
             application.store_id,
@@ -243,7 +245,7 @@ class ServedNode:
             _log.info("cannot admit %s now: %s", shown(application.address), shown(error))
             return Verdict()
 
-    async def _not_there(self, application: Application, caller: Caller) -> Verdict | None:
+    async def _not_there(self, application: JoinRequest, caller: Caller) -> Verdict | None:
         """Else a wrong --advertise would take the place of the node that is really there."""
         found = await store_at(self._security, application.address)
         if found is None:
@@ -278,7 +280,7 @@ class ServedNode:
     async def _watch(self, on_ready: Callable[[], None]) -> None:
         """Tells whoever asks for the node's health, and notices when it cannot go on."""
         assert self._peers is not None
-        serving, leaderless = False, Leaderless(self._known_nodes, self._peers.trouble)
+        serving, leaderless = False, Leaderless(self._known_nodes, self._peers.connection_error)
         while True:
             if self.node.failed is not None:
                 self._fail(self.node.failed)
@@ -294,17 +296,15 @@ class ServedNode:
             if can_serve != serving:
                 serving = can_serve
                 await self._doors.set_health(serving=serving)
-            if serving and not self._has_served and self._has_its_place():
+            if serving and not self._has_served and self._has_joined():
                 self._has_served = True
                 on_ready()
             await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
 
-    def _has_its_place(self) -> bool:
+    def _has_joined(self) -> bool:
         """Whether this node counts: whoever replaces one after the other waits for that."""
         node = self.node
-        return node.nodes is not None and has_its_place(
-            node.node_id, node.replica.group, node.nodes
-        )
+        return node.nodes is not None and has_joined(node.node_id, node.replica.group, node.nodes)
 
     async def _look_around(self) -> None:
         """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
@@ -312,7 +312,7 @@ class ServedNode:
         assert peers is not None
         while True:
             try:
-                await self._place.look_around(self._known_nodes, self._is_in_touch, peers.met)
+                await self._joining.look_around(self._known_nodes, self._is_in_touch, peers.met)
             except Invalid as removed:
                 if not self._has_served:
                     raise

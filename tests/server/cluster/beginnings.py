@@ -17,7 +17,7 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
 from postroom.server.cluster import formation
-from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait, decide
+from postroom.server.cluster.formation import Become, Found, Join, SelfDescription, Wait, decide
 from postroom.server.node import RANGE_ID
 from postroom.server.store import read_store
 
@@ -55,8 +55,8 @@ class Machine:
     def has_state(self) -> bool:
         return self.engine.get(formation.nodes_key(RANGE_ID)) is not None
 
-    def hello(self) -> Hello:
-        return Hello(self.store_id, self.first, self.nodes())
+    def hello(self) -> SelfDescription:
+        return SelfDescription(self.store_id, self.first, self.nodes())
 
 
 class Beginning:
@@ -76,7 +76,7 @@ class Beginning:
 
     # --- what happens
 
-    def trouble(self, steps: int) -> None:
+    def disturb(self, steps: int) -> None:
         for _ in range(steps):
             machine = self.random.choice(list(self.machines.values()))
             what = self.random.random()

@@ -15,7 +15,7 @@ from grpc import aio
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
-from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.grpc_server import SERVER_OPTIONS
 from postroom.server.cluster.grpc_services import Doorkeeper, GrpcNodes, server_credentials
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
@@ -53,7 +53,9 @@ class Talker:
         return NodeDescriptor(self.node_id, self.address, store(self.node_id))
 
     async def listen(self) -> None:
-        self.service = NodesService(self.security, lambda: Hello(store(self.node_id), (), None))
+        self.service = NodesService(
+            self.security, lambda: SelfDescription(store(self.node_id), (), None)
+        )
         if self.old:
             await self._listen_for_grpc()
             return

@@ -11,7 +11,15 @@ from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster import formation
-from postroom.server.cluster.formation import Become, Decision, Found, Hello, Join, Wait, decide
+from postroom.server.cluster.formation import (
+    Become,
+    Decision,
+    Found,
+    Join,
+    SelfDescription,
+    Wait,
+    decide,
+)
 from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty
 from tests.server.cluster.beginnings import Beginning
 
@@ -24,12 +32,12 @@ def store(address: str, life: int = 1) -> bytes:
     return f"{address}/{life}".encode().ljust(16)
 
 
-def fresh(address: str, first: tuple[str, ...] = FIRST) -> Hello:
-    return Hello(store(address), first, None)
+def fresh(address: str, first: tuple[str, ...] = FIRST) -> SelfDescription:
+    return SelfDescription(store(address), first, None)
 
 
-def member(address: str, nodes: Nodes) -> Hello:
-    return Hello(store(address), FIRST, nodes)
+def member(address: str, nodes: Nodes) -> SelfDescription:
+    return SelfDescription(store(address), FIRST, nodes)
 
 
 def cluster(*addresses: str, name: bytes = b"c" * 16) -> Nodes:
@@ -37,7 +45,9 @@ def cluster(*addresses: str, name: bytes = b"c" * 16) -> Nodes:
     return Nodes(name, len(nodes) + 1, tuple(nodes))
 
 
-def decided(address: str, heard: dict[str, Hello], first: tuple[str, ...] = FIRST) -> Decision:
+def decided(
+    address: str, heard: dict[str, SelfDescription], first: tuple[str, ...] = FIRST
+) -> Decision:
     return decide(address, store(address), first, heard, NEW)
 
 
@@ -78,14 +88,14 @@ def test_who_is_not_on_the_list_founds_nothing() -> None:
 
 def test_who_is_on_the_list_by_another_name_is_told_which() -> None:
     first = ("localhost:1", "localhost:2")
-    heard = {"localhost:1": Hello(store(A), first, None)}
+    heard = {"localhost:1": SelfDescription(store(A), first, None)}
     assert waits(decided(A, heard, first), "localhost:1 leads to this node", "--advertise")
 
 
 @pytest.mark.parametrize("address", [A, D])
 def test_why_others_do_not_answer_is_said(address: str) -> None:
-    troubles = {B: "nobody listens there"}
-    decision = decide(address, store(address), FIRST, {}, NEW, troubles)
+    connection_errors = {B: "nobody listens there"}
+    decision = decide(address, store(address), FIRST, {}, NEW, connection_errors)
     assert waits(decision, f"{B} (nobody listens there), {C}")
 
 
@@ -203,6 +213,6 @@ def test_a_foreign_database_is_no_fresh_disk() -> None:
 def test_there_is_one_cluster_whatever_happens(seed: int) -> None:
     """Invariants are checked by the beginning itself, after every step."""
     beginning = Beginning(Random(seed))
-    beginning.trouble(steps=120)
+    beginning.disturb(steps=120)
     beginning.heal()
     assert len(beginning.clusters()) == 1, f"seed {seed}"

@@ -20,10 +20,10 @@ from postroom.errors import AccessDenied
 from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.access_files import Tokens, roles_of_certificates
-from postroom.server.cluster.applying import Questions
 from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.grpc_dialing import open_channel
-from postroom.server.cluster.nodes_service import Application, encode
+from postroom.server.cluster.nodes_service import JoinRequest, encode
+from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Certificates, Security
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
@@ -80,7 +80,7 @@ async def ends(
         dialer = Dialer(client, speaks_native=not old[0])
         try:
             if node_at:
-                await dialer.ask(address, ADMIT, encode(Application(bytes(16), node_at)), 10)
+                await dialer.ask(address, ADMIT, encode(JoinRequest(bytes(16), node_at)), 10)
             else:
                 await dialer.ask(address, HELLO, b"", 10)
         except NoAnswer as error:
@@ -255,7 +255,7 @@ def test_a_client_is_not_let_in_as_a_node(authority: Authority, node: Certificat
         async with listening(Security(node)) as address:
             questions = Questions(Security(authority.client()))
             with pytest.raises(AccessDenied, match="subject alternative name"):
-                await questions.admit([address], Application(bytes(16), "alice:1"))
+                await questions.admit([address], JoinRequest(bytes(16), "alice:1"))
             await questions.close()
 
     run(main())

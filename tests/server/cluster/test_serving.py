@@ -31,8 +31,8 @@ from postroom.kv.keys import head_key
 from postroom.kv.opening import open_engine
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
-from postroom.server.cluster.applying import Questions
-from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.nodes_service import JoinRequest
+from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.serving import ServedNode, Settings
 from tests.cluster.places import Loopback
@@ -268,8 +268,8 @@ def test_a_wrong_address_is_not_admitted(tmp_path: Path, addresses: list[str]) -
                 await impostor.task
             questions = Questions(Security(None))
             with pytest.raises(Invalid, match="another node is at"):
-                await questions.admit([first], Application(bytes(16), first))
-            nobody = await questions.admit([first], Application(bytes(16), second))
+                await questions.admit([first], JoinRequest(bytes(16), first))
+            nobody = await questions.admit([first], JoinRequest(bytes(16), second))
             assert nobody is None
             await questions.close()
             nodes = node.served.node.nodes
@@ -289,7 +289,7 @@ def test_a_wrong_address_is_not_admitted_by_an_idle_leader(
         async with serving(tmp_path / "a", first, lease_seconds=0.2) as node:
             await until(lambda: not node.served.node.replica.serves)
             questions = Questions(Security(None))
-            assert await questions.admit([first], Application(bytes(16), third)) is None
+            assert await questions.admit([first], JoinRequest(bytes(16), third)) is None
             await questions.close()
             async with serving(tmp_path / "b", second, first) as other:
                 await until(lambda: other.served.node.nodes is not None)
@@ -317,7 +317,7 @@ def test_a_wrong_address_in_the_record_is_corrected(tmp_path: Path, addresses: l
         ):
             group = node.served.node.replica.group
             await until(lambda: len(group.members) == 3)
-            store_id, driver = other.served._place.store_id, node.served._driver
+            store_id, driver = other.served._joining.store_id, node.served._driver
             assert driver is not None
             moved = await driver.send(AdmitNode(store_id, elsewhere))
             assert [each.address for each in moved.nodes.nodes] == [first, elsewhere, third]
@@ -339,7 +339,7 @@ def test_of_two_nodes_at_one_address_one_is_not_there(tmp_path: Path, addresses:
         async with serving(tmp_path / "a", first) as node:
             async with serving(tmp_path / "b", second, first) as other:
                 await until(lambda: other.served.node.nodes is not None)
-                store_id = other.served._place.store_id
+                store_id = other.served._joining.store_id
                 # While both live: it may vote already.
                 await node.served._driver.send(AdmitNode(store_id, first))  # type: ignore[union-attr]
             found = await survey([first], None, None, Random(1))
@@ -347,7 +347,7 @@ def test_of_two_nodes_at_one_address_one_is_not_there(tmp_path: Path, addresses:
                 (1, False),
                 (2, True),
             ]
-            assert "another node answers" in str(found.nodes[1].trouble)
+            assert "another node answers" in str(found.nodes[1].error)
 
     run(main())
 

@@ -1,9 +1,9 @@
 """Nodes that come and go: disks that are lost, machines that are added, nodes that are retired.
 
 A machine whose disk was wiped has forgotten what its node had promised, so it must not go on as
-that node. It asks for admission and gets a new number, as one that is added does; the keeper on the
-leaseholder feeds it, counts it when it has caught up, and removes its predecessor. One machine at a
-time loses its disk, until that is done: a minority.
+that node. It asks for admission and gets a new number, as one that is added does. The membership
+service on the leaseholder feeds it, counts it when it has caught up, and removes its predecessor.
+One machine at a time loses its disk, until that is done: a minority.
 
 A node that is retired, perhaps the one that leads, perhaps while it or others are down, goes on for
 a while after it was removed: nobody tells it. It may not be in anybody's way. Machines are added
@@ -34,7 +34,7 @@ MACHINES_MAX: Final = 6
 MACHINES_MIN: Final = 3
 """Of fewer, one whose disk is lost, or that is gone, would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
-"""By then the keeper knows of a dead machine. One that is removed just before is bad luck."""
+"""By then the leader knows of a dead machine. One that is removed just before is bad luck."""
 
 
 class _Asked(Call):

@@ -17,6 +17,7 @@ from typing import Final
 
 from postroom.client.database import Database
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.limits import REQUEST_SECONDS
 from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.node import NodeOptions
@@ -48,6 +49,9 @@ JOIN_SECONDS: Final = 60.0
 """How long nodes may take until all are fed and counted: large values travel in tiny chunks to slow
 nodes, and whoever lags is fed anew while clients go on.
 """
+
+BEHIND_SECONDS: Final = REQUEST_SECONDS
+"""So long a transaction is tried that began by a later clock than that of the node that leads."""
 
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
@@ -238,7 +242,9 @@ class ClusterSimulation:
             self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
 
     def _hold_truce(self) -> None:
-        """Nothing breaks for a while, and every client gets on meanwhile."""
+        """Nothing breaks for a while, and every client gets on meanwhile. Clocks that were set back
+        stay so: that holds up a transaction that has begun already, and no other one.
+        """
         self.faults.mend()
         if self.faults.clocks_jump_far:
             self._correct_clocks()
@@ -253,6 +259,7 @@ class ClusterSimulation:
             )
 
         patience = CALM_SECONDS + GONE_SECONDS * (self.faults.seen["dead clients"] > 0)
+        patience += BEHIND_SECONDS * (self.faults.seen["clocks set"] > 0)
         if self.faults.clocks_jump_far:
             patience = EXPIRED_SECONDS
         self.cluster.agenda.run_until(everybody_gets_on, self._who_waits, patience)

@@ -154,7 +154,7 @@ def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_until_a_minut
 
     def late(tx: Any) -> None:
         tx.put(b"key", b"value")
-        tx._began -= from_seconds(100.0)
+        tx._lifetime.began -= from_seconds(100.0)
 
     with pytest.raises(CommitUnknown, match="read what it would have written"):
         cluster.run(db.run(late), "it is told at once", 1.0)

@@ -69,7 +69,7 @@ def garbage_is_not_listed() -> Patch:
 def feed_forgets() -> Patch:
     """The feed remembers only the last change of each proposal."""
     remember = ChangeFeed._remember
-    return ChangeFeed, "_remember", lambda self, changes: remember(self, changes[-1:])
+    return ChangeFeed, "_remember", lambda self, changes, last: remember(self, changes[-1:], last)
 
 
 def feed_promises_too_much() -> Patch:

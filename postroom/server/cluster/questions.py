@@ -15,12 +15,12 @@ from postroom.log_once import shown
 from postroom.protocol.streams import ADMIT, DENIED, HELLO
 from postroom.ranges.nodes import Admitted
 from postroom.server.cluster.dialing import Dialer, NoAnswer, WrongKey
-from postroom.server.cluster.formation import Hello
+from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.nodes_service import (
-    Application,
+    JoinRequest,
     Verdict,
     encode,
-    hellos,
+    self_descriptions,
     verdicts,
 )
 from postroom.server.cluster.security import Security
@@ -34,7 +34,7 @@ class Questions:
     """Asks other nodes. Close it when everything is known.
 
     Attributes:
-        troubles: why those did not answer that were asked last and did not.
+        connection_errors: why those did not answer that were asked last and did not.
         fingerprints: of the keys that the others have shown; none: there is no TLS.
 
     Args:
@@ -46,12 +46,12 @@ class Questions:
     def __init__(
         self, security: Security, fault_of_key: Callable[[str, bytes], str | None] | None = None
     ) -> None:
-        self.troubles: dict[str, str] = {}
+        self.connection_errors: dict[str, str] = {}
         self.fingerprints: dict[str, bytes] = {}
         self._fault_of_key = fault_of_key
         self._dialer = Dialer(security)
 
-    async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
+    async def hello(self, addresses: Iterable[str]) -> dict[str, SelfDescription]:
         """What the nodes at ``addresses`` say of themselves; who does not answer is left out."""
         asked = list(addresses)
         answers = await asyncio.gather(*(self._ask(each, HELLO, b"") for each in asked))
@@ -60,12 +60,12 @@ class Questions:
             if answer is None:
                 continue
             try:
-                heard[address] = hellos.decode(answer)
+                heard[address] = self_descriptions.decode(answer)
             except (msgspec.DecodeError, ValueError) as error:
                 _log.warning("the answer of %s is malformed: %s", address, shown(error))
         return heard
 
-    async def admit(self, addresses: Sequence[str], application: Application) -> Admitted | None:
+    async def admit(self, addresses: Sequence[str], application: JoinRequest) -> Admitted | None:
         """Asks to be admitted; ``None``: nobody could do it now.
 
         Raises:
@@ -86,7 +86,7 @@ class Questions:
                 to_ask.insert(0, verdict.elsewhere)
         return None
 
-    async def _verdict(self, address: str, application: Application) -> Verdict:
+    async def _verdict(self, address: str, application: JoinRequest) -> Verdict:
         answer = await self._ask(address, ADMIT, encode(application))
         if answer is None:
             return Verdict()
@@ -105,9 +105,9 @@ class Questions:
             if error.code == DENIED and not isinstance(error, WrongKey):
                 raise AccessDenied(f"{address} refuses: {shown(error)}") from error
             _log.debug("%s does not answer: %s", address, shown(error))
-            self.troubles[address] = shown(error)
+            self.connection_errors[address] = shown(error)
             return None
-        self.troubles.pop(address, None)
+        self.connection_errors.pop(address, None)
         return answer
 
     def _note_key(self, address: str, fingerprint: bytes) -> str | None:

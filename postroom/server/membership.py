@@ -1,4 +1,4 @@
-"""The keeper: makes the consensus group what the record of the nodes says, one change at a time.
+"""Membership: makes the consensus group what the record of the nodes says, one change at a time.
 
 ::
 
@@ -50,8 +50,8 @@ class Signal(Protocol):
         """Until it is set, or for a time."""
 
 
-class Steward(Protocol):
-    """What the keeper asks of its node."""
+class MembershipHost(Protocol):
+    """What the service asks of its node."""
 
     nodes: Nodes | None
 
@@ -69,7 +69,7 @@ class Steward(Protocol):
         """Gives the lease and the lead away."""
 
 
-class Keeper:
+class MembershipService:
     """See the module.
 
     Args:
@@ -78,7 +78,7 @@ class Keeper:
         changed: set whenever the record of the nodes is another one.
     """
 
-    def __init__(self, node: Steward, group: Group, changed: Signal) -> None:
+    def __init__(self, node: MembershipHost, group: Group, changed: Signal) -> None:
         self._node = node
         self._group = group
         self._changed = changed
@@ -218,7 +218,7 @@ class Keeper:
         return not any(node.retired for node in nodes.nodes if node not in gone)
 
 
-def has_its_place(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
+def has_joined(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
     """Whether a node has become in the group what it is to be, as far as it knows.
 
     A voter, and nobody else's replacement any more; or a learner, if enough others vote.

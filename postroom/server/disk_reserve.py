@@ -1,9 +1,9 @@
-"""The room on the device: when it becomes scarce writes are refused, and the log of a node says so.
+"""Space in reserve on the device: writes are refused before it is full, and the log says so.
 
 A device that fills up in the middle of a write stops the store, so some of it is kept in reserve.
 A leader can refuse in time; a follower writes what the leader has proposed for as long as it can.
 
-Said is each change once: what comes and goes around the limit counts as one spell.
+Each change is logged once. Free space that goes up and down around the limit counts as one change.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from postroom.errors import Unavailable
 
 STEADY_SECONDS: Final = 5.0
-"""There has been room again for so long when it is said."""
+"""Free space must stay above the reserve for so long before that is logged."""
 
 _log = logging.getLogger(__name__)
 
 
-class Room:
+class DiskReserve:
     """See the module.
 
     Args:
@@ -32,7 +32,7 @@ class Room:
         self._scarce_at = 0.0
 
     def refusal(self, free_bytes: int) -> Unavailable | None:
-        """What those who want to write are told; ``None``: there is room."""
+        """What those who want to write are told; ``None``: nothing."""
         if free_bytes >= self._reserve_bytes:
             return None
         return Unavailable(

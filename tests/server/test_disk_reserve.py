@@ -1,4 +1,4 @@
-"""What a node says when the room on its device becomes scarce, and when there is some again."""
+"""What a node says when space on its device becomes scarce, and when there is enough again."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster import formation
+from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve
 from postroom.server.node import Node, NodeOptions
-from postroom.server.room import STEADY_SECONDS, Room
 from postroom.server.store import read_store
 
 
 def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    room = Room(100)
+    reserve = DiskReserve(100)
     with caplog.at_level(logging.WARNING):
         for now in range(20):
-            room.tell(99 if now % 2 else 101, float(now))
+            reserve.tell(99 if now % 2 else 101, float(now))
         assert len(caplog.messages) == 1
         assert "only 99 bytes are free" in caplog.messages[0]
         assert " 100 are kept" in caplog.messages[0]
         for now in range(20, 40):
-            room.tell(101, now + STEADY_SECONDS)
+            reserve.tell(101, now + STEADY_SECONDS)
     assert len(caplog.messages) == 2
     assert "101 bytes are free again" in caplog.messages[1]
 
 
 def test_writes_are_refused_at_once_and_accepted_at_once() -> None:
-    room = Room(100)
-    assert room.refusal(100) is None
-    assert "only 99 bytes" in str(room.refusal(99))
+    reserve = DiskReserve(100)
+    assert reserve.refusal(100) is None
+    assert "only 99 bytes" in str(reserve.refusal(99))
 
 
 def started(engine: MemoryEngine) -> Node:

@@ -1,4 +1,4 @@
-"""The keeper: from what the record of the nodes says to changes of the group, one by one."""
+"""Membership: from what the record of the nodes says to changes of the group, one by one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from postroom.raft.membership import (
 )
 from postroom.raft.outcome import Outcome
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
-from postroom.server.keeper import Keeper, has_its_place
+from postroom.server.membership import MembershipService, has_joined
 
 T = TypeVar("T")
 LAST_INDEX = 1000
 
 
 class Group:
-    """What the keeper sees of a group."""
+    """What the service sees of a group."""
 
     def __init__(self, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
         self.both = Members(voters, learners)
@@ -66,7 +66,7 @@ class Node:
         self.done: list[object] = []
         self.outcome = Outcome.APPLIED
         self.refuses = False
-        self.keeper = Keeper(self, group, self)  # type: ignore[arg-type]
+        self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
 
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
@@ -93,7 +93,7 @@ class Node:
     def steps(self, most: int = 10) -> list[object]:
         """What it does until everything is settled, or for that many steps."""
         for _ in range(most):
-            if finished(self.keeper.step()):
+            if finished(self.service.step()):
                 break
         done, self.done = self.done, []
         return done
@@ -143,7 +143,7 @@ def test_it_is_not_counted_before_it_has_caught_up() -> None:
     }
     node = Node(group, *(member(each) for each in range(1, 8)))
     assert node.steps() == [Promote(7)]
-    assert not finished(node.keeper.step()), "it looks again"
+    assert not finished(node.service.step()), "it looks again"
 
 
 def test_it_is_not_counted_before_it_has_ever_answered() -> None:
@@ -209,7 +209,7 @@ def test_a_replacement_under_way_is_waited_for() -> None:
     group = Group((1, 2, 4))
     group.both = Members((1, 2, 4), (), (1, 2, 3))
     node = Node(group, member(1), member(2), member(3, retired=True), member(4))
-    assert not finished(node.keeper.step())
+    assert not finished(node.service.step())
     assert node.done == []
 
 
@@ -253,7 +253,7 @@ def test_nobody_leaves_if_no_majority_of_the_others_answers(
     with caplog.at_level(logging.INFO):
         assert node.steps() == []
     assert [record.message[:20] for record in caplog.records] == ["node 2 is to leave, "]
-    assert not finished(node.keeper.step()), "it looks again"
+    assert not finished(node.service.step()), "it looks again"
     group.behind.clear()
     assert node.steps() == [Remove(2), ForgetNode(2)]
 
@@ -295,7 +295,7 @@ def test_a_retired_leader_hands_over_to_one_that_stays_and_keeps_up() -> None:
     assert Node(group, *both, member(3), member(4)).steps(1) == [Remove(2)]
     node = Node(silent(3), *both, member(3))
     assert node.steps() == []
-    assert not finished(node.keeper.step()), "it looks again"
+    assert not finished(node.service.step()), "it looks again"
 
 
 def test_a_learner_that_is_retired_goes_too() -> None:
@@ -350,4 +350,4 @@ def test_a_node_has_its_place_when_it_counts_or_enough_others_do(
     group = Group(())
     group.both = both
     known = Nodes(b"c" * 16, 100, tuple(member(each) for each in nodes))
-    assert has_its_place(4, group, known) is expected  # type: ignore[arg-type]
+    assert has_joined(4, group, known) is expected  # type: ignore[arg-type]

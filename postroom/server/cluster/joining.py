@@ -1,4 +1,4 @@
-"""A node's place: which disk this is, which node of which cluster that makes it, and who else is.
+"""Joining a cluster: which disk this is, which node of which cluster, and which others there are.
 
 The shell of :mod:`.formation`: it reads and writes the disk, asks the others, and logs what came of
 it.
@@ -17,9 +17,9 @@ from postroom.kv.engine import Engine, EngineFailed, WriteSet
 from postroom.log_once import LogChanges, shown
 from postroom.ranges.nodes import SECRET_BYTES, STORE_ID_BYTES, Nodes, wrong_key
 from postroom.server.cluster import formation
-from postroom.server.cluster.applying import Questions
-from postroom.server.cluster.formation import Become, Found, Hello, Join, Wait
-from postroom.server.cluster.nodes_service import Application
+from postroom.server.cluster.formation import Become, Found, Join, SelfDescription, Wait
+from postroom.server.cluster.nodes_service import JoinRequest
+from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Security
 from postroom.server.store import StoreRecord, check_empty, read_store, stopped_by
 
@@ -29,7 +29,7 @@ ASK_AGAIN_SECONDS: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Place:
+class Joining:
     """See the module.
 
     Args:
@@ -40,7 +40,7 @@ class Place:
         randomness: for ids and pauses.
 
     Attributes:
-        record: which node this is; ``None``: it has no place yet.
+        record: which node this is; ``None``: it is no node yet.
         store_id: the disk's.
     """
 
@@ -86,7 +86,7 @@ class Place:
             _log.info("the embedded store is now the first node of a cluster")
 
     async def _check_adoption(self) -> None:
-        heard, _ = await self._hellos(self._first_addresses)
+        heard, _ = await self._self_descriptions(self._first_addresses)
         for address, hello in heard.items():
             if hello.nodes is not None:
                 raise Invalid(
@@ -94,14 +94,14 @@ class Place:
                     "two stores cannot be made one; nothing was changed: join with an empty folder"
                 )
 
-    def hello(self, nodes: Nodes | None) -> Hello:
+    def hello(self, nodes: Nodes | None) -> SelfDescription:
         """What this node says of itself.
 
         Args:
             nodes: the cluster, if the node knows it better than the disk.
         """
         known = None if self.record is None else nodes or self.known_nodes()
-        return Hello(self.store_id, self._first_addresses, known)
+        return SelfDescription(self.store_id, self._first_addresses, known)
 
     def known_nodes(self) -> Nodes | None:
         """The cluster, as the disk knows it."""
@@ -138,7 +138,7 @@ class Place:
             )
         cluster_id = self._random.randbytes(STORE_ID_BYTES)
         decision = formation.decide(
-            address, self.store_id, first, heard, cluster_id, questions.troubles
+            address, self.store_id, first, heard, cluster_id, questions.connection_errors
         )
         match decision:
             case Wait():
@@ -150,7 +150,7 @@ class Place:
                 self._become(decision.node_id, decision.nodes)
                 reason = f"this is node {decision.node_id}"
             case Join():
-                application = Application(self.store_id, address, token=self._security.admin_token)
+                application = JoinRequest(self.store_id, address, token=self._security.admin_token)
                 admission = await questions.admit(decision.addresses, application)
                 if admission is None:
                     return "waiting for a leader to let this node in"
@@ -193,13 +193,13 @@ class Place:
 
     async def _tell_address_once(self, known: Nodes | None) -> bool:
         assert self.record is not None
-        application = Application(self.store_id, self._address, self.record.node_id)
+        application = JoinRequest(self.store_id, self._address, self.record.node_id)
         told = await self._tell(application, known)
         if told:
             _log.info("the others know that this node is at %s now", self._address)
         return told
 
-    async def _tell(self, application: Application, known: Nodes | None) -> bool:
+    async def _tell(self, application: JoinRequest, known: Nodes | None) -> bool:
         others = [] if known is None else [node.address for node in known.nodes]
         questions = Questions(self._security, self._fault_of_key)
         try:
@@ -219,7 +219,7 @@ class Place:
         """
         assert self.record is not None
         return await self._tell(
-            Application(
+            JoinRequest(
                 self.store_id, self._address, self.record.node_id, next_fingerprint=fingerprint
             ),
             known,
@@ -254,7 +254,7 @@ class Place:
         while True:
             known, sought_elsewhere = nodes(), False
             others = () if known is None else tuple(node.address for node in known.nodes)
-            heard, keys = await self._hellos({*self._first_addresses, *others})
+            heard, keys = await self._self_descriptions({*self._first_addresses, *others})
             for address, hello in heard.items():
                 if self._was_removed(address, hello, warned):
                     raise self._removed()
@@ -266,7 +266,7 @@ class Place:
                 return
             await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
 
-    def _was_removed(self, address: str, hello: Hello, warned: set[str]) -> bool:
+    def _was_removed(self, address: str, hello: SelfDescription, warned: set[str]) -> bool:
         """Whether the answer says so. One of another cluster is worth a word, once.
 
         Retired is not removed: its vote may be needed to remove it.
@@ -285,7 +285,7 @@ class Place:
             )  # fmt: skip
         return False
 
-    def _is_sought_elsewhere(self, hello: Hello) -> bool:
+    def _is_sought_elsewhere(self, hello: SelfDescription) -> bool:
         """Whether others look for this node where it is not; nothing that they send can tell it."""
         record, theirs = self.record, hello.nodes
         if record is None or theirs is None or theirs.cluster_id != record.cluster_id:
@@ -300,7 +300,9 @@ class Place:
             "changed: empty its data folder to let it join as a new node"
         )
 
-    async def _hellos(self, addresses: Iterable[str]) -> tuple[dict[str, Hello], dict[str, bytes]]:
+    async def _self_descriptions(
+        self, addresses: Iterable[str]
+    ) -> tuple[dict[str, SelfDescription], dict[str, bytes]]:
         """What others say of themselves, and the fingerprints of their keys."""
         questions = Questions(self._security, self._fault_of_key)
         try:

@@ -12,10 +12,10 @@ import pytest
 from postroom.errors import Invalid
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import Admitted, NodeDescriptor, Nodes
-from postroom.server.cluster import place as module
-from postroom.server.cluster.formation import Hello
-from postroom.server.cluster.nodes_service import Application
-from postroom.server.cluster.place import Place
+from postroom.server.cluster import joining as module
+from postroom.server.cluster.formation import SelfDescription
+from postroom.server.cluster.joining import Joining
+from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.security import Security
 from postroom.server.store import FORMAT_VERSION, StoreRecord
 
@@ -27,18 +27,18 @@ class Questions:
     """One other node answers: it believes that this one is elsewhere."""
 
     cluster_id = CLUSTER
-    asked: list[Application]
+    asked: list[JoinRequest]
 
     fingerprints: Mapping[str, bytes] = {}
 
     def __init__(self, security: Security, fault_of_key: object) -> None: ...
 
-    async def hello(self, addresses: Iterable[str]) -> dict[str, Hello]:
+    async def hello(self, addresses: Iterable[str]) -> dict[str, SelfDescription]:
         other = NodeDescriptor(1, OTHER, b"o" * 16)
         nodes = Nodes(self.cluster_id, 3, (other, NodeDescriptor(2, ELSEWHERE, STORE)))
-        return {OTHER: Hello(other.store_id, (OTHER,), nodes)}
+        return {OTHER: SelfDescription(other.store_id, (OTHER,), nodes)}
 
-    async def admit(self, addresses: object, application: Application) -> Admitted:
+    async def admit(self, addresses: object, application: JoinRequest) -> Admitted:
         self.asked.append(application)
         raise Invalid("another node is there")
 
@@ -46,35 +46,35 @@ class Questions:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
     monkeypatch.setattr(module, "Questions", Questions)
     monkeypatch.setattr(module, "ASK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(Questions, "asked", [], raising=False)
-    place = Place(MemoryEngine(), HERE, (OTHER,), Security(None), Random(1))
-    place.record, place.store_id = StoreRecord(FORMAT_VERSION, CLUSTER, 2), STORE
-    return place
+    joining = Joining(MemoryEngine(), HERE, (OTHER,), Security(None), Random(1))
+    joining.record, joining.store_id = StoreRecord(FORMAT_VERSION, CLUSTER, 2), STORE
+    return joining
 
 
-def look_around(place: Place) -> None:
+def look_around(joining: Joining) -> None:
     asyncio.run(asyncio.wait_for(
-        place.look_around(lambda: None, lambda: True, lambda *_: None), 10
+        joining.look_around(lambda: None, lambda: True, lambda *_: None), 10
     ))  # fmt: skip
 
 
 def test_a_running_node_whose_address_is_refused_goes_on(
-    place: Place, caplog: pytest.LogCaptureFixture
+    joining: Joining, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told once, and no reason to end: only who was removed ends."""
-    look_around(place)
-    assert Questions.asked == [Application(STORE, HERE, 2)]
+    look_around(joining)
+    assert Questions.asked == [JoinRequest(STORE, HERE, 2)]
     assert "the others do not take this node's address: another node is there" in caplog.text
 
 
 def test_what_another_cluster_believes_does_not_matter(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    joining: Joining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Questions, "cluster_id", b"another".ljust(16))
     with caplog.at_level(logging.ERROR):
-        look_around(place)
+        look_around(joining)
     assert Questions.asked == []
     assert "they do not mix" in caplog.text

@@ -1,0 +1,170 @@
+"""One replica with all evaluators, on a group that does what a script says.
+
+::
+
+    call ─▶ replica ─ evaluate ─▶ proposal ─▶ ScriptedGroup: applied at once, or held until told
+      ◀───────────── answer ◀──── ended ◀────────┘           applied, refused, or nobody knows
+
+No node, no threads, no services: who delivers and executes is the script. The clock is moved by
+hand. What is held is as good as under way to the other replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from postroom.kv.clock import HybridLogicalClock
+from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.messaging.setup import Messaging
+from postroom.raft.outcome import Outcome
+from postroom.ranges import evaluators
+from postroom.ranges.calls import Call, LeasedWrites, Proposal
+from postroom.ranges.evaluators import Reads
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.replica import Replica
+from postroom.ranges.transactions import Committer
+
+RANGE_ID: Final = 1
+EPOCH_MILLISECONDS: Final = 1_700_000_000_000
+LEASE_SECONDS: Final = 3600.0
+
+
+class Asked(Call):
+    """A call, and what came of it."""
+
+    def __init__(self, request: Any, *, urgent: bool = True) -> None:
+        super().__init__(request, urgent=urgent)
+        self.answers: list[tuple[Any, BaseException | None]] = []
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self.answers.append((result, error))
+
+
+class ScriptedGroup:
+    """A group of three of which only this member is there; what becomes of a proposal is said."""
+
+    is_leader = has_applied_own_term = True
+    entries_received_at = float("-inf")
+    learners: tuple[int, ...] = ()
+    members = (1, 2, 3)
+    leader = 1
+
+    def __init__(self, replica: Replica, engine: MemoryEngine) -> None:
+        self.holds = False
+        self.proposed: list[tuple[Proposal, Any]] = []
+        self._forgotten: list[LeasedWrites] = []
+        self._replica = replica
+        self._engine = engine
+        self._index = 0
+
+    def propose(self, command: object, proposal: Proposal, ended: Any) -> None:
+        self.proposed.append((proposal, ended))
+
+    def end(self, outcome: Outcome) -> None:
+        """So it goes with what was proposed first."""
+        proposal, ended = self.proposed.pop(0)
+        if outcome is Outcome.APPLIED:
+            self._apply(b"", proposal)
+        elif outcome is Outcome.UNKNOWN:
+            self._forgotten.append(proposal.command)
+        ended(outcome)
+
+    def find(self) -> None:
+        """What nobody knew of was in the log all the same."""
+        self._apply(msgspec.msgpack.encode(self._forgotten.pop()), None)
+
+    def _apply(self, command: bytes, proposal: Proposal | None) -> None:
+        staged: WriteSet = {}
+        self._index += 1
+        self._replica.state.apply(self._index, 1, command, proposal, staged)
+        self._engine.write(staged, sync=True)
+
+
+class _Signal:
+    def set(self) -> None:
+        """The script delivers."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        raise NotImplementedError
+
+
+class OneRange:
+    """The replica, its clocks and its group. Also its host."""
+
+    lease_seconds = LEASE_SECONDS
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.engine = MemoryEngine(MemoryDisk())
+        clock = HybridLogicalClock(self._wall_milliseconds, 0, lambda _: True)
+        registry, protections = Registry(), Protections()
+        self.clock = clock
+        self.replica = Replica(RANGE_ID, 1, self.engine, clock, registry, self)
+        evaluators.register(registry)
+        reads = Reads(LockTable(), protections, self.replica.holders)
+        reads.register(registry)
+        Committer(registry, clock.reading).register(registry)
+        Messaging(
+            RANGE_ID, reads.check_age, self.replica.wake, self.replica.holders, _Signal(), _Signal()
+        ).register(registry)
+        self.group = ScriptedGroup(self.replica, self.engine)
+        self.replica.group = self.group  # type: ignore[assignment]
+        self.lead()
+
+    def _wall_milliseconds(self) -> int:
+        return EPOCH_MILLISECONDS + round(self.seconds * 1000)
+
+    # --- what a script does
+
+    def lead(self) -> None:
+        """Another node led for a moment: memory begins afresh."""
+        self.replica.on_leadership(False, 1)
+        self.replica.on_leadership(True, 2)
+        self.settle()
+
+    def ask(self, request: Any, *, urgent: bool = True) -> Asked:
+        asked = Asked(request, urgent=urgent)
+        self.replica.submit(asked)
+        self.settle()
+        return asked
+
+    def pass_time(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.settle()
+
+    def end(self, outcome: Outcome) -> None:
+        """Of what was proposed first."""
+        self.group.end(outcome)
+        self.settle()
+
+    def settle(self) -> None:
+        """Turns, until there is nothing to do; of what is held it has to be said."""
+        self.replica.release_expired()
+        while True:
+            self.replica.evaluate()
+            if self.group.proposed and not self.group.holds:
+                self.group.end(Outcome.APPLIED)
+            elif not self.replica.wants_turn():
+                return
+
+    # --- a host
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def may_rest(self) -> bool:
+        return False
+
+    def on_serving(self, serves: bool) -> None:
+        """The script sees it."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """It settles anyway."""
+
+    def on_damage(self, error: BaseException) -> bool:
+        raise error

@@ -1,0 +1,185 @@
+"""What follows: when a group is done, when a clock strikes, when a message dies."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from postroom.errors import Invalid
+from postroom.kv.clock import Timestamp
+from postroom.messaging.queues.requests import ReadSchedules, SetSchedule
+from postroom.messaging.queues.settling import DEAD_HEADER
+from tests.messaging.queues.harness import Q, Queues
+
+
+@pytest.fixture
+def queues() -> Queues:
+    queues = Queues()
+    queues.create(ack_wait=1000.0)
+    queues.create("next")
+    return queues
+
+
+# --- groups
+
+
+def test_when_all_of_a_group_are_done_the_follower_is_enqueued_with_the_last(
+    queues: Queues,
+) -> None:
+    queues.enqueue(b"1", b"2", b"3", group="g")
+    queues.enqueue(b"another", group="other")
+    queues.when_done("g", queues.message(b"all done", "next"))
+    queues.when_done("g", queues.message(b"really", "next"))
+    messages = [message for message in queues.claim(9) if message.group == "g"]
+    for message in messages[:2]:
+        queues.acknowledge(message)
+    assert queues.claim(name="next", wait=False) == []
+    queues.acknowledge(messages[2])
+    assert queues.payloads(name="next") == [b"all done", b"really"]
+    queues.pass_time(10)
+    assert queues.claim(name="next", wait=False) == []
+
+
+def test_if_nothing_is_outstanding_it_is_enqueued_at_once(queues: Queues) -> None:
+    queues.when_done("g", queues.message(b"at once", "next"))
+    assert queues.payloads(name="next") == [b"at once"]
+    queues.enqueue(b"1", group="g")
+    queues.acknowledge(*queues.claim())
+    assert queues.claim(name="next", wait=False) == []
+
+
+def test_a_dead_message_holds_its_group_up_until_it_is_replayed_or_cancelled(
+    queues: Queues,
+) -> None:
+    for id_ in (b"x", b"y"):
+        queues.enqueue(id_, group="g", id=id_)
+    queues.when_done("g", queues.message(b"done", "next"))
+    queues.reject(*queues.claim(2), dead=True)
+    assert queues.claim(name="next", wait=False) == []
+    queues.replay(b"x")
+    queues.acknowledge(*queues.claim())
+    assert queues.claim(name="next", wait=False) == []
+    queues.cancel(b"y")
+    assert queues.payloads(name="next") == [b"done"]
+
+
+def test_a_follower_in_the_same_queue_and_a_group_is_counted(queues: Queues) -> None:
+    queues.enqueue(b"1", group="g")
+    queues.when_done("g", queues.message(b"2", group="h"))
+    queues.when_done("h", queues.message(b"too early"))
+    queues.acknowledge(*queues.claim(1))
+    assert sorted(queues.payloads()) == [b"2", b"too early"]
+
+
+def test_a_group_needs_a_name_and_a_follower_a_queue(queues: Queues) -> None:
+    with pytest.raises(Invalid, match="needs a group"):
+        queues.when_done("", queues.message(b"x"))
+    with pytest.raises(Invalid, match="no queue"):
+        queues.when_done("g", queues.message(b"x", "nowhere"))
+
+
+# --- dead letter queues
+
+
+def test_the_dead_go_to_the_queue_that_is_named_for_them(queues: Queues) -> None:
+    queues.update(dead_letter_queue="next", max_attempts=1)
+    queues.enqueue(b"1", id=b"x", key=b"key", kind="k", headers={"a": 1})
+    queues.reject(*queues.claim(), reason="nonsense")
+    (moved,) = queues.claim(name="next")
+    assert (moved.payload, moved.kind, moved.key) == (b"1", "k", b"key")
+    assert moved.headers is not None
+    assert moved.headers["a"] == 1
+    assert moved.headers[DEAD_HEADER] == {
+        "queue": Q, "kind": "k", "id": b"x", "key": b"key", "reason": "nonsense", "attempts": 1,
+    }  # fmt: skip
+    assert queues.list("dead") == []
+    counts = queues.counts()
+    assert (counts["buried"], counts["rejected"]) == (1, 1)
+
+
+def test_if_that_queue_is_gone_they_stay(queues: Queues) -> None:
+    queues.update(dead_letter_queue="next", max_attempts=1)
+    queues.drop("next")
+    queues.enqueue(b"1")
+    queues.reject(*queues.claim())
+    assert len(queues.list("dead")) == 1
+
+
+# --- periodic
+
+
+def ticks(queues: Queues) -> list[str]:
+    """The messages of schedules that were fired, by their ids."""
+    found = []
+    while messages := queues.claim(10, wait=False):
+        found += [message.id.decode() for message in messages]
+        queues.acknowledge(*messages)
+    return found
+
+
+def at(queues: Queues) -> datetime.datetime:
+    return Timestamp(queues.now()).datetime
+
+
+@pytest.fixture
+def cron() -> None:
+    pytest.importorskip("cronsim")
+
+
+@pytest.mark.usefixtures("cron")
+def test_a_schedule_enqueues_once_a_tick(queues: Queues) -> None:
+    queues.commit(SetSchedule(Q, "often", "*/5 * * * *", payload=b"now", kind="k"))
+    began = at(queues)
+    queues.pass_time(1800)
+    found = ticks(queues)
+    assert len(found) == 6
+    first = datetime.datetime.fromisoformat(found[0].partition("@")[2])
+    assert began < first <= began + datetime.timedelta(minutes=5)
+    assert first.minute % 5 == first.second == 0
+
+
+@pytest.mark.usefixtures("cron")
+def test_of_missed_ticks_the_latest_is_made_up_for(queues: Queues) -> None:
+    queues.commit(SetSchedule(Q, "often", "* * * * *"))
+    queues.pass_time(61)
+    assert len(ticks(queues)) == 1
+    queues.store.restart(after_seconds=3600)
+    queues.pass_time(1)
+    (found,) = ticks(queues)
+    assert at(queues) - datetime.datetime.fromisoformat(found.partition("@")[2]) < (
+        datetime.timedelta(minutes=2)
+    )
+
+
+@pytest.mark.usefixtures("cron")
+def test_a_schedule_that_is_set_again_does_not_strike_twice(queues: Queues) -> None:
+    queues.commit(SetSchedule(Q, "often", "* * * * *"))
+    queues.pass_time(60)
+    queues.commit(SetSchedule(Q, "often", "* * * * *", payload=b"changed"))
+    queues.pass_time(60)
+    assert len(set(ticks(queues))) == 2
+    assert [each.payload for each in queues.send(ReadSchedules(Q))] == [b"changed"]
+    queues.commit(SetSchedule(Q, "often", None))
+    queues.pass_time(300)
+    assert ticks(queues) == []
+    assert queues.send(ReadSchedules(Q)) == []
+
+
+@pytest.mark.usefixtures("cron")
+def test_a_schedule_follows_its_time_zone_over_a_change_of_the_clocks(queues: Queues) -> None:
+    queues.store.clock.epoch_milliseconds = 1_711_756_800_000  # 2024-03-30 00:00 UTC
+    queues.commit(SetSchedule(Q, "nightly", "0 3 * * *", timezone="Europe/Berlin"))
+    queues.pass_time(2 * 86400)
+    assert ticks(queues) == [
+        "nightly@2024-03-30T02:00:00+00:00",
+        "nightly@2024-03-31T01:00:00+00:00",
+    ]
+
+
+@pytest.mark.usefixtures("cron")
+def test_what_is_no_schedule_is_refused(queues: Queues) -> None:
+    with pytest.raises(Invalid, match="no cron expression"):
+        queues.commit(SetSchedule(Q, "x", "61 * * * *"))
+    with pytest.raises(Invalid, match="no time zone"):
+        queues.commit(SetSchedule(Q, "x", "* * * * *", timezone="Mars/Olympus"))

@@ -1,0 +1,29 @@
+"""A command that is encoded in parts is the command."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroom import limits
+from postroom.ranges.calls import LeasedWrites, encode_in_parts
+from postroom.ranges.state import decode_command
+
+
+@pytest.mark.parametrize("part", [15, 16, 65_535, 65_536, 100_000])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 65_535, 65_536, 70_001])
+def test_parts_come_to_the_same_bytes(
+    count: int, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", part)
+    command = LeasedWrites(7, {b"%d" % n: b"v" * (n % 40) if n % 3 else None for n in range(count)})
+    encoding, turns = encode_in_parts(command), 0
+    try:
+        while True:
+            next(encoding)
+            turns += 1
+    except StopIteration as stop:
+        packed = stop.value
+    assert packed == msgspec.msgpack.encode(command)
+    assert decode_command(packed) == command
+    assert turns == -(-count // part) + 1
