@@ -40,7 +40,7 @@ DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
 
 HELLO_SECONDS: Final = 5.0
-"""Who connects must have agreed on TLS, and said who it is, in this time."""
+"""A caller must have agreed on TLS, and have said who it is, in this time after it connects."""
 CONNECTIONS_MAX: Final = 10_000
 """Of a node, or fewer, so that descriptors are left for storage (``DESCRIPTORS_RESERVED``)."""
 CONNECTIONS_PENDING_MAX: Final = 1_000

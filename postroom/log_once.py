@@ -1,4 +1,4 @@
-"""What is written to the log, though somebody else decides how often it happens, and what it says.
+"""Lines of the log whose number and contents are decided by somebody else.
 
 * *Often*: what happens again and again is logged once, when it begins; and of all that
   is new no more than a few lines in ten seconds: who varies what it does must not fill the disk.

@@ -1,6 +1,6 @@
-"""What may be more than one answer should hold, page by page.
+"""Results that may be larger than one answer should be, page by page.
 
-Of a scan a page is all that is in memory, whatever its length. The values of many keys, an inbox
+Only one page of a scan is in memory, however long the scan is. The values of many keys, an inbox
 and the dead letters are told as lists: there, pages keep small what a node makes, and a frame
 carries, at a time.
 """

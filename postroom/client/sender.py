@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 REFUSED_SECONDS_FIRST: Final = 0.05
 REFUSED_SECONDS_MAX: Final = 2.0
-"""How long who was refused waits before trying again; doubled each time."""
+"""How long a client that was refused waits before it tries again; doubled each time."""
 
 
 async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:

@@ -8,7 +8,7 @@ what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.lo
 
 A folder is a store if it holds ``CURRENT`` and ``owner``, may become one if it is missing, empty or
 what a first start that was cut short has left, and is left alone otherwise: nothing in it is
-touched. Whom it belongs to is nobody else's affair: a new folder has the mode 0700. Its files have
+touched. It belongs to its owner alone: a new folder has the mode 0700. Its files have
 0600, by its default access control list (``acl(5)``): LevelDB makes them with 0644, less the mask
 that is the whole process's, not ours.
 """

@@ -14,7 +14,8 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
   it omits a lone key that equals the lower bound; ``RawIterator`` does neither, so it is used.
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
   the old log may be gone while the new one survives: a hole, where a prefix was promised. See
-  :class:`LogRotation`. Nor is the folder synced, so the new log's name may be lost; we do that.
+  :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost; we do
+  that.
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
   nothing were missing: :mod:`postroom.kv.manifest` looks whether the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time

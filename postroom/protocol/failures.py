@@ -65,3 +65,11 @@ def error_from(failure: Failure) -> Exception:
     if name == "ConditionFailed":
         return errors.ConditionFailed(message, extra)
     return ERRORS.get(name, errors.Error)(message)
+
+
+def leader_address(failure: Failure) -> str | None:
+    """The address that ``NOT_LEASEHOLDER`` names; ``None``: none."""
+    match failure[2]:
+        case [int(), str(address)]:
+            return address
+    return None

@@ -11,16 +11,16 @@
       frame ··················▶ ◀····················· frame
 
 Behind the preambles everything is a *frame*: its length in four bytes, big-endian, and that many
-bytes. What the frames hold is the affair of :mod:`.frames` and of the nodes. Over TLS the name of
+bytes. The contents of frames belong to :mod:`.frames` and to the nodes. Over TLS the name of
 the protocol is agreed on by ALPN, so that a node knows it before it has decrypted anything.
 
 Invariants:
 
-* Who calls sends nothing after its opening before it was accepted: what is refused while more is on
-  its way is reset by TCP, and the reason is lost.
+* The caller sends nothing after its opening before it was accepted: if it is refused while more is
+  on its way, TCP resets the connection, and the reason is lost.
 * A length is checked before a byte behind it is kept.
 
-Plain synchronous code; who moves the bytes is a shell.
+Plain synchronous code; a shell moves the bytes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ promoted by an entry which the candidate has and the learner has not (the disser
 4.1, has servers answer whatever their own configuration; etcd does so for learners).
 
 A *quiet* member's timers stand still, and its leader counts as heard as long as that node is
-(:mod:`.liveness`). Whoever asks for votes wakes it; if the leader is well it will say so.
+(:mod:`.liveness`). A member that asks for votes wakes it; if the leader is well it will say so.
 
 Invariants:
 
@@ -28,7 +28,7 @@ Invariants:
   whose log is at least as up to date (section 5.4.1).
 * Each voter is counted once an election, and only if it is a voter by this member's log.
 * Term and vote are synced before anybody hears of them.
-* Who was elected as the only voter goes on in its term when it is started again, if it is alone:
+* A member that was elected as the only voter goes on in its term when it is started again alone:
   nobody else can have been elected in it, and nothing needs to be written.
 * A member whose state is not in place (:mod:`.snapshot_receiver`) does not campaign: it votes.
 """
@@ -82,7 +82,7 @@ class Elections:
         core.restart_election_timer()
 
     def meet_term(self, term: int) -> None:
-        """Whoever meets a higher term follows, and forgets its leader (section 5.1)."""
+        """A member that meets a higher term follows, and forgets its leader (section 5.1)."""
         if term > self._core.term:
             self.wake(self._core.now)
             self._core.become_follower(term, None)

@@ -340,7 +340,7 @@ class Group:
         if self.stopped is not None:
             leads = self.core.role == LEADER and not self._closed
             return self.core.now + self.core.options.election_seconds_max if leads else None
-        if self.core.installing:
+        if self.core.installing or self._application.goes_on:
             return self.core.now
         due = (
             self._elections.deadline(),

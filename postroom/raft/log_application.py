@@ -29,7 +29,11 @@ REPLAYED_BYTES: Final = 4 * 1024 * 1024
 
 
 class LogApplication:
-    """One member's."""
+    """One member's.
+
+    Attributes:
+        goes_on: what is committed is not all applied: a large entry takes more than one turn.
+    """
 
     def __init__(  # what reads the log, and what writes it
         self,
@@ -47,6 +51,7 @@ class LogApplication:
         self._feeding = feeding
         self._following = following
         self._transfer = transfer
+        self.goes_on = False
 
     def decide_alone(self, writes: WriteSet) -> None:
         """A group of one: append, commit, apply and truncate are one."""
@@ -55,7 +60,7 @@ class LogApplication:
             core.commit_index = core.journal.last_index
             self.apply(writes)
             core.journal.drop(core.applied_index)
-        if not proposals.queued:
+        if not proposals.queued or self.goes_on:
             return
         index, term, apply = core.applied_index, core.term, self._state_machine.apply
         replays = core.journal.replays
@@ -92,7 +97,11 @@ class LogApplication:
         core, proposals, state_machine = self._core, self._proposals, self._state_machine
         if core.installing:
             return
+        self.goes_on = False
         for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
+            if not self._is_prepared(payload, index, term):
+                self.goes_on = True
+                break
             context = proposals.applied(index, term)
             if payload[0] == _COMMAND_KIND:
                 state_machine.apply(index, term, payload[1:], context, writes)
@@ -106,6 +115,12 @@ class LogApplication:
             # A leader that is no longer a member steps down once that is committed (section 6).
             self._transfer.depart()
             core.become_follower(core.term, None)
+
+    def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
+        """Whether an entry can be applied in this turn; else it is another turn's work as well."""
+        if payload[0] != _COMMAND_KIND or self._proposals.is_pending(index, term):
+            return True
+        return self._state_machine.prepare(index, term, memoryview(payload)[1:])
 
     def _has_applied_members(self) -> bool:
         return self._core.applied_index >= self._core.journal.members_index

@@ -72,6 +72,10 @@ class Proposals:
         self.ended.append((done, Outcome.APPLIED))
         return context
 
+    def is_pending(self, index: int, term: int) -> bool:
+        """Whether the entry (``index``, ``term``) is one of these."""
+        return any(entry[:2] == (index, term) for entry in self._pending)
+
     def covered(self, index: int) -> None:
         """A snapshot stands for the entries up to ``index``: nobody can tell which they were."""
         for entry in [entry for entry in self._pending if entry[0] <= index]:

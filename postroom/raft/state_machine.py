@@ -42,6 +42,13 @@ class StateMachine(Protocol):
             staged: what this group writes in this turn, earlier entries included.
         """
 
+    def prepare(self, index: int, term: int, command: memoryview) -> bool:
+        """Whether ``apply`` of this entry, the next one, is no more than a turn has room for.
+
+        If it is more, this call does a part of the work, without any effect yet, and is repeated in
+        the next turn. Entries that were proposed here need no preparation.
+        """
+
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
         """Stage ``index`` as applied: the entry is consensus's own."""
 

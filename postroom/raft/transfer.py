@@ -10,8 +10,8 @@ Proposals that come meanwhile wait. They are appended if the transfer is given u
 superseded, never having been entries, when leadership is lost.
 
 The target asks for votes without a straw poll, and says on whose behalf, so that voters which hear
-the leader answer. What makes the new leader legitimate are the votes, as ever; the transfer only
-chooses the moment and the candidate.
+the leader answer. The votes make the new leader legitimate, as always; the transfer only chooses
+the moment and the candidate.
 """
 
 from __future__ import annotations

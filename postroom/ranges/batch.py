@@ -1,4 +1,4 @@
-"""What waits, evaluated in order, comes to one proposal.
+"""All calls that wait are evaluated in order, into one proposal.
 
 ::
 

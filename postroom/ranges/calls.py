@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+import msgpack
 import msgspec
 
 from postroom import limits
@@ -88,6 +89,25 @@ def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
     packed = b"".join(parts)
     yield
     return packed
+
+
+def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
+    """The command that ``packed`` is, over several turns."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(packed), strict_map_key=False)
+    unpacker.feed(packed)
+    unpacker.read_array_header()
+    lease_sequence = unpacker.unpack()
+    left = unpacker.read_map_header()
+    writes: dict[bytes, bytes | None] = {}
+    pairs = zip(unpacker, unpacker, strict=False)
+    while left:
+        part = dict(islice(pairs, min(left, limits.COMPLETED_AT_ONCE_MAX)))
+        if not part:
+            raise ValueError(f"{left} writes of a command are missing")
+        writes.update(part)
+        left -= len(part)
+        yield
+    return LeasedWrites(lease_sequence, writes)
 
 
 def _map_header(length: int) -> bytes:

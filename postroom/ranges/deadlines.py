@@ -1,8 +1,8 @@
 """Deadlines by name: one each, replaced and cancelled, never more of them than names.
 
 A heap cannot give up an entry in its middle. So a deadline that is replaced or cancelled stays
-there until it comes to the top, and the heap is made anew when most of it is such leftovers. What
-sets a deadline a million times and cancels it as often therefore holds no more than a few dozen
+there until it comes to the top, and the heap is made anew when most of it is such leftovers. So
+code that sets a deadline a million times, and cancels it as often, holds no more than a few dozen
 entries.
 """
 

@@ -9,10 +9,10 @@ are evaluated together into the next one, in order, each seeing the writes of th
     request ── begin(timestamp) ── evaluator reads and writes ──┬── accept   joins the proposal
                                                                └── reject   leaves no trace
 
-Reads see only what is applied. A read that touches a key which the proposal under way writes
-raises ``Blocked`` and is evaluated again once that is applied; this is the only waiting there is
-inside a range. What a reader may have to wait for otherwise (a lock, a message) it names by a
-token in ``MustWait``.
+Reads see only what is applied. A read that touches a key which the proposal under way writes raises
+``Blocked`` and is evaluated again once that is applied; this is the only waiting there is inside a
+range. If a reader has to wait for something else (a lock, a message), it names that by a token in
+``MustWait``.
 
 What may be long counts its *steps* (about: keys visited). A turn evaluates no more than
 ``TURN_STEPS_MAX`` of them; an evaluator that needs more is a generator, which yields whenever the

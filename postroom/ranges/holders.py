@@ -1,7 +1,7 @@
 """Which transactions hold something in the leaseholder's memory, and until when.
 
 Locks (:mod:`.locks`) and claims on messages save work; they do not make anything correct, and they
-must not outlive whom they serve. Whoever takes one for a transaction says so here. What a
+must not outlive the transactions that they serve. Code that takes one says so here. What a
 transaction holds is released, all of it, when
 
 * it ends: it is committed, or rolled back;

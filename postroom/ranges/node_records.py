@@ -160,7 +160,7 @@ def _told(known: NodeDescriptor, request: AdmitNode) -> NodeDescriptor:
 
 
 def _without_address(node: NodeDescriptor, taken: str) -> NodeDescriptor:
-    """Who had the address that a new store has now has lost its disk, and is to go."""
+    """The node that had the address of a new store has lost its disk, and is to go."""
     return msgspec.structs.replace(node, retired=True) if node.address == taken else node
 
 

@@ -1,7 +1,7 @@
 """The nodes of a cluster, as a replicated record: who they are, where they are, who is to go.
 
 A node is one *store*: a number that is never given twice, bound for ever to the random store id
-that was drawn when its disk was first used. Whoever comes to a known address with another store id
+that was drawn when its disk was first used. A store that comes to a known address with another id
 has lost its disk, and with it its votes and its log; it is a new node, and the one that it replaces
 will never come back (Raft paper, section 5.1: what a member must not forget).
 

@@ -12,16 +12,20 @@ from typing import Final, Protocol
 
 import msgspec
 
+from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Engine, WriteSet, join
 from postroom.raft.snapshot import Snapshot
-from postroom.ranges.calls import LeasedWrites, Proposal
+from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.snapshot import install, is_chunk, open_snapshot
 
 APPLIED_RECORD: Final = "applied"
+
+LARGE_BYTES_A_KEY: Final = 16
+"""Commands with fewer bytes, for each of the keys that have room in a turn, are decoded at once."""
 
 decode_command = msgspec.msgpack.Decoder(LeasedWrites).decode
 
@@ -65,6 +69,7 @@ class RangeState:
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._applied = self._stored_index()
+        self._decoding: _Decoding | None = None
 
     def applied_index(self) -> int:
         """The index of the last entry whose effects are stored."""
@@ -77,13 +82,20 @@ class RangeState:
         staged[self._applied_key] = keys.u64(index)
         self._owner.noop_applied()
 
+    def prepare(self, index: int, term: int, command: memoryview) -> bool:
+        """A large command is decoded over several turns, and applied in the last of them."""
+        if len(command) <= LARGE_BYTES_A_KEY * limits.COMPLETED_AT_ONCE_MAX:
+            return True
+        if self._decoding is None or self._decoding.entry != (index, term):
+            self._decoding = _Decoding((index, term), command)
+        return self._decoding.go_on()
+
     def apply(
         self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
     ) -> None:
         """An entry is committed: its raw writes, and the index, join ``staged``."""
-        del term
         mine = context if isinstance(context, Proposal) else None
-        decided = mine.command if mine is not None else decode_command(command)
+        decided = self._decoded(index, term, command) if mine is None else mine.command
         if mine is None:
             self._cache.clear()
         if decided.lease_sequence == self._lease_holder.lease.sequence:
@@ -94,6 +106,12 @@ class RangeState:
             mine.rejected = True
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
+
+    def _decoded(self, index: int, term: int, command: bytes) -> LeasedWrites:
+        decoding, self._decoding = self._decoding, None
+        if decoding is not None and decoding.entry == (index, term) and decoding.decoded:
+            return decoding.decoded
+        return decode_command(command)
 
     def open_snapshot(self) -> Snapshot:
         """The range as it is applied, for a member that lags."""
@@ -107,6 +125,7 @@ class RangeState:
         """What replaces the range; until ``snapshot_installed`` it is not to be read."""
         self._owner.stop_serving()
         self._cache.clear()
+        self._decoding = None
         return install(self._stored, self._range_id, chunks)
 
     def snapshot_installed(self) -> None:
@@ -125,3 +144,26 @@ class RangeState:
     def _stored_index(self) -> int:
         stored = self._stored.get(self._applied_key)
         return 0 if stored is None else int.from_bytes(stored, "big")
+
+
+class _Decoding:
+    """A command that is decoded over several turns.
+
+    Attributes:
+        entry: index and term of its entry.
+        decoded: the command, when that is done.
+    """
+
+    def __init__(self, entry: tuple[int, int], command: memoryview) -> None:
+        self.entry = entry
+        self.decoded: LeasedWrites | None = None
+        self._decoding = decode_in_parts(command)
+
+    def go_on(self) -> bool:
+        """One turn's share; whether it is done."""
+        if self.decoded is None:
+            try:
+                next(self._decoding)
+            except StopIteration as stop:
+                self.decoded = stop.value
+        return self.decoded is not None

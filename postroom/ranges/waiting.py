@@ -1,4 +1,4 @@
-"""Who waits for what: calls in line at tokens, first come, first served.
+"""The lines of those that wait: calls stand in line at tokens, first come, first served.
 
 ::
 

@@ -1,6 +1,6 @@
 """An embedded store that nobody writes to rests: it has no services, and writes nothing.
 
-What the services would do must not wait for the first write, though: what a transaction scheduled
+But the work of the services must not wait for the first write: what a transaction scheduled
 falls due by itself. So a store rests only while nothing is due, and is woken when something is::
 
     opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin

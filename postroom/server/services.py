@@ -31,7 +31,8 @@ Service: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 PAUSE_SECONDS_FIRST: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 30.0
 SOUND_SECONDS: Final = 60.0
-"""Who has run for so long since its last failure is sound again: its next pause is short."""
+"""A service is sound again when it has run for so long since its last failure: its next pause is
+short."""
 ERROR_CHARACTERS_MAX: Final = 500
 
 _log = logging.getLogger(__name__)

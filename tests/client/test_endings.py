@@ -143,3 +143,21 @@ def test_closing_does_not_wait_to_free_what_nobody_holds_any_more(remote: Store)
         driver(remote).close_link(number)
         driver(remote).router.disconnected(number, postroom.Unavailable("gone"))
     assert driver(remote).router.is_quiet()
+
+
+def test_a_snapshot_that_outlives_a_stream_protects_nothing_when_it_has_ended() -> None:
+    """It was protected again by the welcome of the next stream, and once more by its first answer.
+
+    Garbage was never collected any more while the client was there.
+    """
+    store = Store(remote=True)
+    store.db.put(b"key", b"1")
+    with store.db.snapshot() as snapshot, store.db.snapshot() as other:
+        store.restart()
+        assert snapshot.get(b"key") == b"1"
+        store.db.put(b"key", b"2")
+        assert other.get(b"key") == b"1"
+        assert store.node.sizes()["protections"] == 2
+    store.driver.settle()
+    assert store.node.sizes()["protections"] == 0
+    store.db.close()

@@ -25,6 +25,7 @@ from postroom.raft.snapshot import Snapshot
 GROUP_ID = 7
 APPLIED = b"\x03applied"
 HISTORY = b"\x04"
+BYTES_A_TURN = 100_000
 
 _pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
@@ -43,6 +44,8 @@ class HistoryMachine:
         self.pairs_per_chunk = 3
         self.opened: list[Snapshot] = []
         self.closed = 0
+        self.preparing = (0, 0)
+        self.turns_left = 0
 
     def applied_index(self) -> int:
         stored = self.engine.get(APPLIED)
@@ -66,6 +69,13 @@ class HistoryMachine:
         self.noop(index, term, staged)
         if context is not None:
             self.contexts.append(context)
+
+    def prepare(self, index: int, term: int, command: memoryview) -> bool:
+        """Large ones take several turns."""
+        if (index, term) != self.preparing:
+            self.preparing, self.turns_left = (index, term), len(command) // BYTES_A_TURN
+        self.turns_left -= 1
+        return self.turns_left < 0
 
     def history(self) -> dict[int, bytes]:
         stored = self.engine.iterate(HISTORY, HISTORY + b"\xff" * 9)

@@ -6,7 +6,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Append, Appended
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
-from tests.raft.cluster import Cluster
+from tests.raft.cluster import BYTES_A_TURN, Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
 A, B, C = (1, command(b"a")), (1, command(b"b")), (1, command(b"c"))
@@ -290,3 +290,59 @@ def test_entries_older_than_what_is_committed_are_refused() -> None:
     assert peers.ask(3, odd) == [Appended(3, False, 2)]
     assert peers.group.stopped is None
     assert peers.log()[-1] == (2, 3)
+
+
+def test_followers_apply_a_large_entry_over_turns_and_all_that_follow_after_it() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.settle()
+    follower = cluster.followers()[0]
+    before = follower.group.applied_index
+    turns: list[int] = []
+    turn = follower.turn
+
+    def counted() -> None:
+        turn()
+        turns.append(follower.group.applied_index - before)
+
+    follower.turn = counted  # type: ignore[method-assign]
+    large = cluster.propose(leader, bytes(20 * BYTES_A_TURN))
+    small = [cluster.propose(leader, b"%d" % number) for number in range(5)]
+    cluster.run_until(lambda: turns and turns[-1] == 6)
+    assert {each.outcome for each in (large, *small)} == {Outcome.APPLIED}
+    assert turns.count(0) > 15, "it took a turn for each part"
+    assert sorted(turns) == turns
+    cluster.check_state_machine_safety()
+
+
+def test_a_member_that_is_started_again_half_way_through_a_large_entry_applies_it() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.settle()
+    follower = cluster.followers()[0]
+    cluster.propose(leader, bytes(50 * BYTES_A_TURN))
+    cluster.run_until(lambda: follower.group.core.commit_index > follower.group.applied_index)
+    node = follower.node
+    cluster.crash(node)
+    again = cluster.start(node)
+    cluster.propose(leader, b"after")
+    cluster.run_until(lambda: again.group.applied_index == leader.group.applied_index)
+    cluster.settle()
+    cluster.check_state_machine_safety()
+
+
+def test_who_is_elected_half_way_through_a_large_entry_proposes_after_it() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.settle()
+    cluster.propose(leader, bytes(50 * BYTES_A_TURN))
+    follower = cluster.followers()[0]
+    cluster.run_until(lambda: follower.group.core.commit_index > follower.group.applied_index)
+    cluster.crash(leader.node)
+    successor = cluster.elect()
+    proposed = cluster.propose(successor, b"after")
+    cluster.run_until(lambda: proposed.outcome is not None)
+    assert proposed.outcome is Outcome.APPLIED
+    cluster.start(leader.node)
+    cluster.settle()
+    cluster.check_state_machine_safety()

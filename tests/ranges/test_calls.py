@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroom import limits
-from postroom.ranges.calls import LeasedWrites, encode_in_parts
+from postroom.ranges.calls import LeasedWrites, decode_in_parts, encode_in_parts
 from postroom.ranges.state import decode_command
 
 
@@ -27,3 +27,20 @@ def test_parts_come_to_the_same_bytes(
     assert packed == msgspec.msgpack.encode(command)
     assert decode_command(packed) == command
     assert turns == -(-count // part) + 1
+    assert _decoded(packed) == (command, -(-count // part))
+
+
+def test_a_command_that_is_cut_is_an_error() -> None:
+    packed = msgspec.msgpack.encode(LeasedWrites(7, {b"%d" % n: b"v" for n in range(100)}))
+    with pytest.raises(ValueError, match="writes of a command are missing"):
+        _decoded(packed[:500])
+
+
+def _decoded(packed: bytes) -> tuple[LeasedWrites, int]:
+    decoding, turns = decode_in_parts(memoryview(packed)), 0
+    try:
+        while True:
+            next(decoding)
+            turns += 1
+    except StopIteration as stop:
+        return stop.value, turns

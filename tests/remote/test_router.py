@@ -650,7 +650,8 @@ def test_protections_are_asked_for_again_elsewhere() -> None:
     first.breaks()
     reconnect(world, "b:1")
     second = world.settle("b:1")
-    assert list(second.requests.values()) == [Protect(9), Protect(9)]
+    again = [Unprotect(9), Unprotect(9), Protect(9), Protect(9)]
+    assert list(second.requests.values()) == again
 
 
 def test_and_under_a_new_lease_of_the_same_node() -> None:
@@ -660,7 +661,7 @@ def test_and_under_a_new_lease_of_the_same_node() -> None:
     stream.answer(only(stream.requests), 9)
     world.ask(GET)
     stream.answer(only(stream.requests), VALUE, lease=2)
-    assert list(stream.requests.values()) == [Protect(9)]
+    assert list(stream.requests.values()) == [Unprotect(9), Protect(9)]
 
 
 def test_but_not_after_they_were_taken_back() -> None:
@@ -814,10 +815,10 @@ def test_time_outs_of_what_was_answered_are_forgotten() -> None:
     for number in range(1, 501):
         world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         stream.answer(number, [[], False])
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30
     for number in range(501, 1001):
         call = world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
         world.router.cancel(call)
         world.read()
         stream.fail(number, WITHDRAWN)
-    assert world.router._timed.entries < 30
+    assert world.router._pending.timed.entries < 30

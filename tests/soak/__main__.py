@@ -8,7 +8,8 @@ wait, and what is locked, claimed and protected.
 
 At the end there is a table, a tenth of the time in each column, and the verdict: throughput and
 what is held are as they were, every client has got on all the time, conservation holds to the unit,
-and nothing is left of what belonged to those who have gone.
+nothing is left of what belonged to those who have gone, and in the files there is nothing that
+nobody will collect.
 """
 
 from __future__ import annotations
@@ -21,34 +22,44 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
 
 from postroom import aio
+from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.cluster.harness import cluster
-from tests.soak.measure import Measure, Sample, speed
+from tests.soak import content
+from tests.soak.measure import TABLES, Measure, Processors, Sample
 from tests.soak.work import Soak
 
 KINDS: Final = ("embedded", "three nodes")
 SAMPLE_SECONDS: Final = 1.0
-WARM_UP_SECONDS: Final = 5.0
+WARM_UP_SECONDS: Final = RECORD_SECONDS + 10.0
+"""Before anything is measured: from then on as much is collected as is written. Until then there is
+more to store, and more to read over, every second, and nothing to collect.
+"""
 STUCK_SECONDS: Final = 20.0
-"""A client that has got nothing done for so long does not get on."""
+"""A client that has got nothing done for so long does not get on. Seconds count as far as there was
+a processor to be had: a cluster on a machine that stands still stands still, too.
+"""
 FORGOTTEN_SECONDS: Final = 10.0
 """By then nothing is left of what belonged to clients that are gone."""
 
 Connect = Callable[[], Awaitable[aio.Database]]
-Held = Callable[[], dict[str, float]]
 
 
 def main() -> int:
     """Runs what the command line asks for; 1 if something was not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0, help="in all (default: 30)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=30.0,
+        help="measured, in all (default: 30); before each half 85 s pass",
+    )
     parser.add_argument("--only", choices=KINDS, help="only this one, for the whole time")
     parser.add_argument("--seed", type=int, default=0, help="what the clients choose")
     wanted = parser.parse_args()
@@ -58,6 +69,9 @@ def main() -> int:
         seconds = wanted.minutes * 60 / len(kinds)
         with TemporaryDirectory(prefix="postroom-soak-") as folder:
             wrong = asyncio.run(soak(kind, seconds, wanted.seed, Path(folder)))
+            told, litter = content.look_through(Path(folder))
+            print(*told, sep="\n")  # noqa: T201
+            wrong += litter
         failed += len(wrong)
         print(*(f"  WRONG: {each}" for each in wrong), sep="\n", flush=True)  # noqa: T201
     print("passed" if not failed else f"{failed} failed")  # noqa: T201
@@ -66,13 +80,13 @@ def main() -> int:
 
 async def soak(kind: str, seconds: float, seed: int, folder: Path) -> list[str]:
     """One run, told; what was not as it must be."""
-    async with _store(kind, folder) as (connect, held, node):
-        soak = Soak(connect, random.Random(seed))
+    async with _store(kind, folder) as (connect, processes, addresses, node):
+        soak = Soak(connect, random.Random(seed), addresses)
         await soak.setup()
         tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
         measure, stuck = Measure(seconds), dict[str, float]()
         await asyncio.wait(tasks, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-        await _measure(soak, tasks, seconds, measure, stuck, held)
+        await _measure(soak, tasks, seconds, measure, stuck, _Held(processes, folder, node))
         wrong = measure.verdicts() + [
             f"{name} got nothing done for {silent:.0f} s" for name, silent in stuck.items()
         ]
@@ -95,28 +109,34 @@ async def _measure(
     seconds: float,
     measure: Measure,
     stuck: dict[str, float],
-    held: Held,
+    held: _Held,
 ) -> None:
     """A sample each second, until the time is up or a client has failed."""
     until = time.monotonic() + seconds
-    speeds: list[float] = []
+    processors = Processors(held.processes)
+    clock = most = 0.0
+    seen: dict[str, tuple[int, float]] = {}
     before, began = sum(worker.done for worker in soak.workers), time.monotonic()
     while time.monotonic() < until and not any(task.done() for task in tasks):
         await asyncio.wait(tasks, timeout=SAMPLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         now, done = time.monotonic(), sum(worker.done for worker in soak.workers)
-        speeds.append(speed())
-        rate = (done - before) / (now - began) * median(speeds) / speeds[-1]
-        measure.samples.append(Sample(rate, held()))
+        rate = (done - before) / (now - began)
+        used, idle = processors.look()
+        measure.samples.append(Sample(rate, held(), used, idle))
+        most = max(most, used, 1e-9)
+        clock += (now - began) * min((used + idle) / most, 1.0)
         before, began = done, now
         for worker in soak.workers:
-            silent = now - worker.last
+            if seen.get(worker.name, (-1, 0.0))[0] != worker.done:
+                seen[worker.name] = worker.done, clock
+            silent = clock - seen[worker.name][1]
             if silent > STUCK_SECONDS:
                 stuck[worker.name] = max(stuck.get(worker.name, 0.0), silent)
 
 
 async def _ended(soak: Soak, tasks: list[asyncio.Task[None]]) -> list[str]:
     """Every client comes to its end."""
-    await soak.db.put(b"soak/last", b"")  # watchers wait for something
+    await soak.db.put(b"soak/lock/last", b"")  # watchers wait for something
     done, pending = await asyncio.wait(tasks, timeout=STUCK_SECONDS)
     for task in pending:
         task.cancel()
@@ -141,13 +161,15 @@ async def _forgotten(node: Node) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _store(kind: str, folder: Path) -> AsyncIterator[tuple[Connect, Held, Node | None]]:
-    """How to become a client, how much is held, and the node if it is in this process."""
+async def _store(
+    kind: str, folder: Path
+) -> AsyncIterator[tuple[Connect, list[psutil.Process], list[str], Node | None]]:
+    """How to become a client, the processes, where nodes are, and the node if it is here."""
     process = psutil.Process()
     if kind == "embedded":
         database = await aio.open(folder / "store")
         node: Node = database._sender.node  # type: ignore[attr-defined]
-        yield (lambda: _same(database)), (lambda: _held([process], folder) | _inside(node)), node
+        yield (lambda: _same(database)), [process], [], node
         return
     with cluster(folder, 3) as processes:
         nodes = [psutil.Process(each.pid) for each in processes.nodes]
@@ -156,7 +178,7 @@ async def _store(kind: str, folder: Path) -> AsyncIterator[tuple[Connect, Held, 
         async def connect() -> aio.Database:
             return await aio.connect(addresses, insecure=True)
 
-        yield connect, (lambda: _held([process, *nodes], folder)), None
+        yield connect, [process, *nodes], addresses, None
 
 
 async def _same(database: aio.Database) -> aio.Database:
@@ -164,13 +186,28 @@ async def _same(database: aio.Database) -> aio.Database:
     return database
 
 
-def _held(processes: list[psutil.Process], folder: Path) -> dict[str, float]:
-    return {
-        "memory MB": sum(each.memory_info().rss for each in processes) / 1e6,
-        "descriptors": sum(each.num_fds() for each in processes),
-        "threads": sum(each.num_threads() for each in processes),
-        "files": sum(path.is_file() for path in folder.rglob("*")),
-    }
+class _Held:
+    """How much is held, by whom there is: processes, files, and the node if it is here."""
+
+    def __init__(self, processes: list[psutil.Process], folder: Path, node: Node | None) -> None:
+        self.processes = processes
+        self._folder = folder
+        self._node = node
+
+    def __call__(self) -> dict[str, float]:
+        processes = self.processes
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        tables = sum(content.is_table(path) for path in files)
+        memory = [each.memory_info() for each in processes]
+        inside = {} if self._node is None else _inside(self._node)
+        return {
+            "memory MB": sum(each.rss - each.shared for each in memory) / 1e6,
+            "descriptors": sum(each.num_fds() for each in processes),
+            "threads": sum(each.num_threads() for each in processes),
+            "files": len(files) - tables,
+            TABLES: tables,
+            **inside,
+        }
 
 
 def _inside(node: Node) -> dict[str, float]:

@@ -33,12 +33,12 @@ def test_what_scatters_passes(seed: int) -> None:
 def test_what_slows_down_does_not() -> None:
     chance = Random("slower")
     verdicts = measured(lambda at: chance.gauss(1000 - at, 50), lambda _: 100.0).verdicts()
-    assert any(told.startswith("operations/s: ") for told in verdicts)
+    assert any(told.startswith("per processor: ") for told in verdicts)
 
 
 def test_what_stands_still_at_the_end_does_not() -> None:
     verdicts = measured(lambda at: 1000.0 if at < 500 else 0.0, lambda _: 100.0).verdicts()
-    assert any(told.startswith("operations/s: 1000 at first, 0 at last") for told in verdicts)
+    assert any(told.startswith("per processor: 1000 at first, 0 at last") for told in verdicts)
 
 
 def test_what_grows_does_not() -> None:
@@ -46,8 +46,41 @@ def test_what_grows_does_not() -> None:
     assert verdicts == ["memory MB: 142 when warm, 214 at last"]
 
 
-def test_a_short_run_may_not_have_begun_to_collect() -> None:
-    assert measured(lambda _: 1000.0, lambda at: 100.0 + at / 2, 90).verdicts() == []
+def loaded(rate: float, used: float, idle: float) -> list[str]:
+    """What is said of a run whose second half is like that; the first one was 1000 by 1, alone."""
+    measure = Measure(100)
+    for second in range(100):
+        sample = Sample(1000.0, {}, 1.0, 1.0) if second < 50 else Sample(rate, {}, used, idle)
+        measure.samples.append(sample)
+    return measure.verdicts()
+
+
+def test_others_who_take_the_processor_are_not_our_fault() -> None:
+    assert loaded(300.0, 0.3, 0.0) == []
+
+
+def test_a_processor_that_is_free_at_last_is_nobodys_merit() -> None:
+    measure = Measure(100)
+    for second in range(100):
+        sample = Sample(300.0, {}, 0.3, 0.0) if second < 50 else Sample(1000.0, {}, 1.0, 1.0)
+        measure.samples.append(sample)
+    assert measure.verdicts() == []
+
+
+def test_who_needs_more_of_the_processor_is_seen() -> None:
+    assert loaded(500.0, 1.0, 0.0) != []
+    assert loaded(150.0, 0.3, 0.0) != []
+
+
+def test_who_waits_while_the_processor_is_free_is_seen() -> None:
+    assert loaded(500.0, 0.5, 1.5) != []
+
+
+def test_tables_of_a_short_run_may_grow_and_of_a_long_one_not() -> None:
+    for seconds, wrong in ((90, []), (900, ["tables: 57 when warm, 134 at last"])):
+        measure = Measure(seconds)
+        measure.samples = [Sample(1.0, {"tables": 12 + at / 7}) for at in range(900)]
+        assert measure.verdicts() == wrong
 
 
 def test_too_short_a_run_is_told_so() -> None:

@@ -8,16 +8,18 @@ same transactions, so the end can be reckoned to the unit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Final
 
 import postroom
 from postroom.aio import Database
-from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
+from postroom.errors import CommitUnknown
+from tests.soak.slow import SlowReaders
+from tests.soak.worker import Died, Worker
 
 INBOXES: Final = 4
 LOCKS: Final = 3
@@ -29,48 +31,9 @@ LARGE_BYTES: Final = (100_000, 400_000, 1_048_576)
 HELD_SECONDS: Final = 2.0
 """How long a consumer may hold messages, also a dead one."""
 
-EXPECTED: Final = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired, TimeoutError)
-
 
 def _inbox(number: int) -> bytes:
     return b"soak/inbox/%d" % number
-
-
-class Died(Exception):
-    """A client has ended in the middle of what it did."""
-
-
-class Worker:
-    """One client.
-
-    Attributes:
-        done: how often it has got something done.
-        last: when it did so last, in monotonic seconds.
-    """
-
-    def __init__(
-        self, name: str, loop: Callable[[Worker], Awaitable[None]], random: Random
-    ) -> None:
-        self.name = name
-        self.random = random
-        self.done = 0
-        self.last = time.monotonic()
-        self._loop = loop
-
-    def did(self) -> None:
-        """Something is done."""
-        self.done += 1
-        self.last = time.monotonic()
-
-    async def run(self, goes_on: Callable[[], bool]) -> None:
-        """Again and again."""
-        while goes_on():
-            try:
-                await self._loop(self)
-            except EXPECTED:
-                await asyncio.sleep(0.05 * self.random.random())
-            except Died:
-                pass
 
 
 class Soak:
@@ -79,10 +42,17 @@ class Soak:
     Args:
         connect: makes a client; each process has its own.
         randomness: what they do follows from it.
+        addresses: where nodes are reached by slow readers, who speak to their sockets.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Database]], randomness: Random) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Database]],
+        randomness: Random,
+        addresses: Sequence[str] = (),
+    ) -> None:
         self._connect = connect
+        self._addresses = addresses
         self._random = randomness
         self.workers: list[Worker] = []
         self.acknowledged: Counter[str] = Counter()
@@ -113,10 +83,23 @@ class Soak:
             ("writer", self._write_wide, 1),
             ("porter", self._carry, 2),
             ("idler", self._wait_in_vain, 2),
+            ("slow watcher", self._watch_slowly, 1),
+            ("slow iterator", self._iterate_slowly, 2),
+            *self._slow_readers(),
         ):
             for number in range(count):
                 name = f"{kind} {number}"
                 self.workers.append(Worker(name, loop, Random(f"{name} {self._random.random()}")))
+
+    def _slow_readers(self) -> list[tuple[str, Callable[[Worker], Awaitable[None]], int]]:
+        if not self._addresses:
+            return []
+        readers = SlowReaders(self._addresses, lambda: self.goes_on)
+        return [
+            ("trickler", readers.trickle, 2),
+            ("staller", readers.stall, 2),
+            ("mute", readers.read_nothing, 2),
+        ]
 
     async def _client(self) -> Database:
         database = await self._connect()
@@ -240,7 +223,7 @@ class Soak:
 
         await self.db.run(write)
         worker.did()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
 
     async def _read_wide(self, worker: Worker) -> None:
         """Slowly, at one moment."""
@@ -254,6 +237,40 @@ class Soak:
                 total += int(balance)
         assert len(found) == 1, f"a snapshot of several moments: {found}"
         assert total == ACCOUNTS * OPENING_BALANCE, f"the accounts hold {total}"
+        worker.did()
+
+    async def _watch_slowly(self, worker: Worker) -> None:
+        """Falls behind what is kept of the changes, reads on from the versions, falls behind.
+
+        Of few keys: what it costs to catch up grows with the versions that are kept of them, which
+        become more for 75 seconds.
+        """
+        left, last = 40, 0
+        stream = self.db.watch(b"soak/lock/", b"soak/lock0")
+        try:
+            async for change in stream:
+                assert change.timestamp >= last, "changes are not in order"
+                last, left = change.timestamp, left - 1
+                worker.did()
+                if not left or not self.goes_on:
+                    return
+                await asyncio.sleep(worker.random.choice([0.0, 0.0, 0.1, 4.0]))
+        finally:
+            await stream.aclose()
+
+    async def _iterate_slowly(self, worker: Worker) -> None:
+        """At one moment, large values included; and not always to the end."""
+        previous = b""
+        async with (
+            self.db.snapshot() as snapshot,
+            contextlib.aclosing(snapshot.scan(b"soak/la", b"soak/lp")) as pairs,  # type: ignore[type-var]
+        ):
+            async for key, _ in pairs:
+                assert key > previous, "a scan is not in order"
+                previous = key
+                await asyncio.sleep(0.3)
+                if worker.random.random() < 0.05 or not self.goes_on:
+                    break
         worker.did()
 
     async def _carry(self, worker: Worker) -> None:

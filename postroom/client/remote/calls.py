@@ -77,6 +77,15 @@ class RemoteCall:
         raise NotImplementedError
 
 
+class UpkeepCall(RemoteCall):
+    """A request of the router's own: good for one link only, and nobody waits for it."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Nobody waits."""
+
+
 class Port(Protocol):
     """What a router asks of its shell. None of it may call the router back before it returns."""
 

@@ -112,7 +112,7 @@ class Streams:
         self._tls = tls
         self.token = token
         self._doors = Doors()
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _OpenStream] = {}
         self._ending: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._grpc: Any = None
@@ -121,7 +121,7 @@ class Streams:
 
     def open(self, link: int, address: str) -> None:
         """A stream to ``address``."""
-        self._links[link] = _Link(self, link, address)
+        self._links[link] = _OpenStream(self, link, address)
 
     def output(self, link: int) -> None:
         """There is something to write."""
@@ -191,7 +191,7 @@ class Streams:
         self._doors.forget(address)
 
 
-class _Link:
+class _OpenStream:
     """One stream, and what opens it. :class:`postroom.client.remote.native.Events`."""
 
     def __init__(self, streams: Streams, number: int, address: str) -> None:

@@ -2,8 +2,8 @@
 
 While there is anything the router says something every second (:mod:`.link`), or the leaseholder
 would take this client for dead, and let go of it. Protections go with their link, and are asked for
-again; locks and claims stay for a few seconds without one. What a transaction holds that is neither
-committed nor rolled back, the leaseholder lets go of when its time is over; so does this.
+again; locks and claims stay for a few seconds without one. If a transaction is neither committed
+nor rolled back, the leaseholder lets go of what it holds when its time is over; so does this.
 """
 
 from __future__ import annotations

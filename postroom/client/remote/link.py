@@ -26,12 +26,12 @@ from postroom.protocol.frames import (
 )
 
 QUIET_SECONDS: Final = 0.5
-"""Who waits for an answer asks for a sign of life after this time without one."""
+"""A client that waits for an answer asks for a sign of life after this time without one."""
 IDLE_SECONDS: Final = 10.0
-"""Who waits for nothing, after this."""
+"""A client that waits for nothing asks for a sign of life after this time."""
 SPEAK_SECONDS: Final = 1.0
-"""Who waits for something, or holds something, says something at least so often: else the node
-would take it for dead."""
+"""A client that waits for something, or holds something, says something at least so often: else
+the node would take it for dead."""
 SILENT_SECONDS: Final = 1.0
 """A node that gives no sign of life for so long, when asked for one, is given up."""
 OPENING_SECONDS: Final = 10.0

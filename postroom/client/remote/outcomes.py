@@ -1,6 +1,6 @@
 """What may be said of a request that was not plainly answered.
 
-What must not be said lightly is "nothing happened":
+One thing must not be said lightly: "nothing happened":
 
 * A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
 * A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had
@@ -104,9 +104,27 @@ class Outcomes:
         unknown.__cause__ = error
         return unknown
 
+    def queue_full(self, call: RemoteCall, calls_max: int) -> Error:
+        """What is to be said when there are too many to be sent."""
+        if call.maybe:
+            return self.unknown()
+        return Unavailable(
+            f"{calls_max} requests of this client wait to be sent already; nothing was "
+            f"changed: try again after a moment ({self._addresses.connection_errors()})",
+            retry_after=0.2,
+        )
+
     def _is_adrift(self, call: RemoteCall) -> bool:
         """Whether an attempt that was lost may be evaluated after the one that was answered."""
         return any(self._newest.get(node, 0) <= lost for node, lost in call.adrift)
+
+
+def too_many_waits(calls_max: int) -> Error:
+    """What is to be said when too many wait at a node already."""
+    return Unavailable(
+        f"{calls_max} requests of this client wait at the store already; nothing was "
+        "changed: end some of them"
+    )
 
 
 def client_closed() -> Error:

@@ -9,39 +9,43 @@
 Plain synchronous code, without a network, a loop or a clock of its own: a shell
 (:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
 
-Who leads is the affair of :mod:`.search`. Requests go only to a node that says that it does.
+Who leads is found out by :mod:`.search`. Requests go only to a node that says that it does.
 
 *A node that has too much to do*, or no room, refuses: the request is sent again, with a back-off,
 until its deadline.
 
 *What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
-recognised by its transaction's id and answered as the first time. What is said if there is no
-plain answer is the affair of :mod:`.outcomes`.
+recognised by its transaction's id and answered as the first time. If there is no plain answer,
+:mod:`.outcomes` decides what is said.
 
 *A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
 asked for every half second, and after another second without one the link is given up.
 
 What the leaseholder keeps in memory for this client goes with the lease, and protections go with
-the link: they are asked for again; whoever waits asks again. What it holds for transactions (locks,
-claims) it keeps while it hears of this client. So something is said every second while anything is
-held or awaited there, whatever the application does meanwhile.
+the link: they are asked for again; whoever waits asks again. It keeps what it holds for
+transactions (locks, claims) while it hears of this client. So something is said every second while
+anything is held or awaited there, whatever the application does meanwhile.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import random  # noqa: TID251 - passed in, as an instance
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from postroom.client.remote.addresses import Addresses
-from postroom.client.remote.calls import Port, RemoteCall
+from postroom.client.remote.calls import Port, RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
-from postroom.client.remote.outcomes import Outcomes, client_closed, clock_is_behind
+from postroom.client.remote.outcomes import (
+    Outcomes,
+    client_closed,
+    clock_is_behind,
+    too_many_waits,
+)
+from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
 from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX, given_back
 from postroom.errors import CommitUnknown, Unavailable
@@ -57,9 +61,9 @@ from postroom.protocol.failures import (
     Failure,
     WireError,
     error_from,
+    leader_address,
 )
 from postroom.protocol.requests import DescribeNode, decode_result
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
@@ -81,20 +85,11 @@ WITHDRAWING_SECONDS: Final = 1.0
 GIVING_BACK: Final = 1 << 62
 """From here on the router numbers transactions of its own."""
 LATE_SECONDS: Final = 0.25
-"""Who looks so much too late was not running."""
+"""If ``tick`` is called so much too late, this process was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
-
-
-class _Upkeep(RemoteCall):
-    """A request of the router's own: good for one link only, and nobody waits for it."""
-
-    __slots__ = ()
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        """Nobody waits."""
 
 
 class Router:
@@ -135,9 +130,7 @@ class Router:
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds
         )
-        self._queue: deque[RemoteCall] = deque()
-        self._timed: Deadlines[RemoteCall] = Deadlines()
-        self._later: list[tuple[float, int, RemoteCall]] = []
+        self._pending = PendingCalls()
         self._holdings = Holdings()
         self._number = 0
         self._sweep_at = math.inf
@@ -157,14 +150,10 @@ class Router:
         kind = type(call.request)
         seconds = call.timeout_seconds
         now = self._monotonic()
-        if kind is CommitTransaction:
-            call.is_commit = True
-            call.deadline = now + (self._request_seconds if seconds is None else seconds)
-        elif seconds is None:
-            call.deadline = now + self._request_seconds
-        else:
-            call.deadline = now + seconds
-            self._timed.set(call, call.deadline)
+        call.is_commit = kind is CommitTransaction
+        call.deadline = now + (self._request_seconds if seconds is None else seconds)
+        if seconds is not None and not call.is_commit:
+            self._pending.timed.set(call, call.deadline)
             self._arm(call.deadline)
         if kind in _UNLIKE_OTHERS and self._is_done_otherwise(call, kind):
             return
@@ -172,7 +161,11 @@ class Router:
             self._sweep_at = now + SWEEP_SECONDS
             self._arm(self._sweep_at)
         link = self._search.target
-        if link is None or self._queue or (link.open >= link.requests_max and not call.waits):
+        if (
+            link is None
+            or self._pending.queue
+            or (link.open >= link.requests_max and not call.waits)
+        ):
             self._enqueue(call)
         elif link.place(call):
             self._port.output(link.number)
@@ -226,8 +219,8 @@ class Router:
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
-        while self._later and self._later[0][0] <= now:
-            self._enqueue(heapq.heappop(self._later)[2])
+        while (call := self._pending.next_rested(now)) is not None:
+            self._enqueue(call)
         if self._sweep_at <= now:
             self._sweep(now)
         self._search.tick(now)
@@ -236,11 +229,7 @@ class Router:
 
     def next_deadline(self) -> float:
         """When ``tick`` has something to do."""
-        first = min(self._search.next_deadline(), self._sweep_at)
-        if self._later:
-            first = min(first, self._later[0][0])
-        timed = self._timed.first()
-        return first if timed is None else min(first, timed)
+        return self._pending.next_deadline(min(self._search.next_deadline(), self._sweep_at))
 
     def is_quiet(self) -> bool:
         """Whether nothing is under way but what waits for something to happen."""
@@ -254,7 +243,7 @@ class Router:
         for number in list(self._links):
             self._port.close(number)
         self._links.clear()
-        self._queue.clear()
+        self._pending.queue.clear()
         for call in unanswered:
             self._finish(call, self._outcomes.cut_off(call, closed=True))
 
@@ -266,10 +255,7 @@ class Router:
             call.waits = getattr(call.request, "wait", True)
             if link is None or link.waiting() < WAITS_MAX:
                 return False
-            self._finish(call, Unavailable(
-                f"{WAITS_MAX} requests of this client wait at the store already; nothing was "
-                "changed: end some of them"
-            ))  # fmt: skip
+            self._finish(call, too_many_waits(WAITS_MAX))
             return True
         if kind is Unprotect:
             self._holdings.unprotect(call.request.timestamp)
@@ -289,18 +275,14 @@ class Router:
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
             self._finish(call, client_closed())
-        elif len(self._queue) >= QUEUE_MAX:
-            self._finish(call, self._outcomes.unknown() if call.maybe else Unavailable(
-                f"{QUEUE_MAX} requests of this client wait to be sent already; nothing was "
-                f"changed: try again after a moment ({self.addresses.connection_errors()})",
-                retry_after=0.2,
-            ))  # fmt: skip
+        elif len(self._pending.queue) >= QUEUE_MAX:
+            self._finish(call, self._outcomes.queue_full(call, QUEUE_MAX))
         else:
-            self._queue.append(call)
+            self._pending.queue.append(call)
             self._search.hurry()
 
     def _place_queued(self) -> None:
-        link, queue = self._search.target, self._queue
+        link, queue = self._search.target, self._pending.queue
         while queue and link is not None:
             call = queue[0]
             if not (call.done or call.waits) and link.open >= link.requests_max:
@@ -317,8 +299,8 @@ class Router:
         if link.place(call) or is_news:
             self._port.output(link.number)
 
-    def _upkeep(self, request: Any) -> _Upkeep:
-        call = _Upkeep(request)
+    def _upkeep(self, request: Any) -> UpkeepCall:
+        call = UpkeepCall(request)
         self._number += 1
         call.number = self._number
         call.deadline = math.inf
@@ -327,7 +309,7 @@ class Router:
     def _again(self, call: RemoteCall) -> bool:
         """``call`` is to be sent again; false: it need not be."""
         call.link = None
-        if call.done or type(call) is _Upkeep:
+        if call.done or type(call) is UpkeepCall:
             return False
         if call.withdrawn:
             self._finish(call, DeadlineExceeded())
@@ -357,7 +339,7 @@ class Router:
                 self._on_result(link, call, answer.result)
             elif not call.done:
                 self._on_failure(link, call, failure, message.clock)
-        if self._queue:
+        if self._pending.queue:
             self._place_queued()
         if link.commits_may_go() and link.tell():
             self._port.output(link.number)
@@ -385,7 +367,7 @@ class Router:
         if call.done:
             if link.place(self._upkeep(Unprotect(moment))):
                 self._port.output(link.number)
-        elif type(call) is not _Upkeep:
+        elif type(call) is not UpkeepCall:
             self._holdings.protect(moment)
             link.holds = True
 
@@ -440,13 +422,13 @@ class Router:
 
     def _on_redirect(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         if self._again(call):
-            self._queue.append(call)
-        self._search.denied(link, Unavailable(failure[1]), _address(failure[2]))
+            self._pending.queue.append(call)
+        self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
 
     def _try_later(self, call: RemoteCall, seconds: float) -> None:
         if self._again(call):
             when = self._monotonic() + seconds * self._random.uniform(0.5, 1.0)
-            heapq.heappush(self._later, (when, call.number, call))
+            self._pending.pause(call, when)
             self._arm(when)
 
     def _finish(self, call: RemoteCall, error: BaseException) -> None:
@@ -458,7 +440,7 @@ class Router:
     def _done(self, call: RemoteCall) -> None:
         call.done = True
         if call.timeout_seconds is not None:
-            self._timed.cancel(call)
+            self._pending.timed.cancel(call)
 
     # --- who leads
 
@@ -471,10 +453,17 @@ class Router:
             self._place_queued()
 
     def _protect_again(self, link: Link) -> None:
-        """The leaseholder's memory of this client is gone, or another node's."""
+        """The leaseholder's memory of this client is gone, or another node's.
+
+        Or it is not: this is called when a node says that it leads, and again with its first answer
+        under a lease. A timestamp that is protected twice would be so for as long as the stream
+        lasts, so it is taken back first; of what it does not protect, the node ignores that.
+        """
         self._mark_holding(link)
-        for moment in self._holdings.protected():
-            self._place(link, self._upkeep(Protect(moment)))
+        moments = list(self._holdings.protected())
+        for again in (Unprotect, Protect):
+            for moment in moments:
+                self._place(link, self._upkeep(again(moment)))
 
     # --- links that end
 
@@ -488,17 +477,17 @@ class Router:
                 call.maybe = True
                 call.adrift.append((link.node_id, link.number))
         unanswered = [call for call in (*link.sent.values(), *link.unsent()) if self._again(call)]
-        self._queue.extendleft(reversed(unanswered))
+        self._pending.return_first(unanswered)
         self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
         if hopeless is not None and self._search.target is None:
-            for call in self._taken_queue():
+            for call in self._pending.take_queue():
                 self._finish(call, self._outcomes.unknown(hopeless) if call.maybe else hopeless)
 
     # --- time
 
     def _is_idle(self) -> bool:
-        return not (self._queue or self._holdings)
+        return not (self._pending.queue or self._holdings)
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:
@@ -507,7 +496,7 @@ class Router:
 
     def _expire(self, now: float) -> None:
         """What had a time-out of its own."""
-        for call in self._timed.take_due(now):
+        for call in self._pending.timed.take_due(now):
             if call.done:
                 continue
             self._withdraw(call)
@@ -515,7 +504,7 @@ class Router:
                 self._finish(call, DeadlineExceeded())
             else:  # the node may just have answered, or can at once: its word counts
                 call.withdrawn = True
-                self._timed.set(call, now + WITHDRAWING_SECONDS)
+                self._pending.timed.set(call, now + WITHDRAWING_SECONDS)
 
     def _sweep(self, now: float) -> None:
         """What had not, and those in the queue that nobody waits for any more."""
@@ -524,7 +513,7 @@ class Router:
             timed = call.timeout_seconds is not None and not call.is_commit
             if call.deadline <= now and not (call.done or timed):
                 self._give_up(call)
-        self._queue = deque(call for call in self._queue if not call.done)
+        self._pending.drop_done()
         self._sweep_at = now + SWEEP_SECONDS if unanswered else math.inf
 
     def _give_up(self, call: RemoteCall) -> None:
@@ -541,22 +530,7 @@ class Router:
         for link in self._links.values():
             yield from link.sent.values()
             yield from link.unsent()
-        yield from self._queue
-        for _, _, call in self._later:
-            yield call
-
-    def _taken_queue(self) -> list[RemoteCall]:
-        taken = [call for call in self._queue if not call.done]
-        self._queue.clear()
-        return taken
-
-
-def _address(leader: Any) -> str | None:
-    """The address in a redirect: number and address, or nil."""
-    match leader:
-        case [int(), str(address)]:
-            return address
-    return None
+        yield from self._pending
 
 
 __all__ = ["REQUEST_SECONDS", "Port", "RemoteCall", "Router"]

@@ -8,7 +8,7 @@
 A node has one address, and gRPC cannot be given a connection that somebody else has accepted. So
 its server listens at a unix socket in a folder that only this user may enter, and the bytes of a
 connection are carried there and back, unread. TLS, certificates and tokens are as they would be
-without: gRPC sees the client's handshake. What it does not see is who calls; each connection gets a
+without: gRPC sees the client's handshake. It does not see who calls; so each connection gets a
 name on the unix side, by which gRPC's ``peer`` is found here again.
 
 Imported only if gRPC is installed.

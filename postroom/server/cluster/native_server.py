@@ -10,8 +10,8 @@
 A shell: who may come in, and what comes of it, is decided by :mod:`.security`,
 :mod:`.nodes_service` and :mod:`.sessions`, for this door and for gRPC alike.
 
-Whoever is refused is told why. What it still sends is read and thrown away for a moment: else TCP
-would reset the connection, and the reason would be lost on its way.
+A caller that is refused is told why. What it still sends is read and thrown away for a moment: else
+TCP would reset the connection, and the reason would be lost on its way.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class ServedStream(asyncio.Protocol):
             raise WireError("something after the question")
 
     def eof_received(self) -> None:
-        """Who has called hangs up."""
+        """The caller hangs up."""
 
     def pause_writing(self) -> None:
         """The other side is slow."""
@@ -367,7 +367,7 @@ class _Client:
         self._look()
 
     def _look(self) -> None:
-        """Who does not take its answers is not read from."""
+        """A client that does not take its answers is not read from."""
         reading = self._session.reading and not self._waiting
         if reading != self._is_reading:
             self._is_reading = reading

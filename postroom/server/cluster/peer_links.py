@@ -25,7 +25,7 @@ FRAMES_AT_ONCE_MAX: Final = 64
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 1.0
 REFUSED_PAUSE_SECONDS_MAX: Final = 5.0
-"""Who is refused will most likely be refused again."""
+"""A node that is refused will most likely be refused again."""
 
 _log = logging.getLogger(__name__)
 

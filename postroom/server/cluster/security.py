@@ -7,10 +7,10 @@
   and nobody else acts as that node, or is called as it (:mod:`.peers`), whatever hosts his
   certificate names. Where no key is bound yet, as in a folder of before, the names count alone.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
-  What it may do says its role (:mod:`.access`): that of its token, or of its certificate.
+  Its role says what it may do (:mod:`.access`): that of its token, or of its certificate.
 
 The connection itself is mutual TLS: without a certificate of the authority nothing is read from it.
-What makes a certificate one of a node is that it names hosts. So a client's should name
+A certificate is that of a node if it names hosts. So a client's should name
 none (a common name or an e-mail address is fine): with one that does, it could ask to be let in as
 a node there. That takes an administrator's word besides (:meth:`Security.vouches`).
 ``insecure`` switches all of this off, by name only.

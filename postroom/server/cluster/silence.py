@@ -18,7 +18,7 @@ from postroom.errors import Error, Unavailable
 from postroom.ranges.replica import Replica
 
 SILENT_SECONDS: Final = 5.0
-"""Who holds something, or waits for something, and says nothing for so long, has gone."""
+"""A client that holds something, or waits for something, and says nothing for so long, has gone."""
 IDLE_SECONDS: Final = 30.0
 """The same for others."""
 LOOK_SECONDS: Final = 0.5

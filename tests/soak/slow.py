@@ -1,0 +1,194 @@
+"""Clients that ask for much, and read little of it: at their sockets, so nothing reads for them.
+
+Each speaks the native streams by hand, with a small buffer, to whoever leads. The node must not
+keep for them more than it keeps for anybody (:class:`postroom.server.cluster.admission.Limits`),
+and others must be served meanwhile, which is what the other clients of the soak and the memory of
+the nodes tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from postroom.protocol import frames, streams
+from postroom.ranges.requests import CLIENT_ID_BYTES, Get
+from tests.soak.worker import Worker
+
+ASKED_AT_ONCE: Final = 32
+"""Large values: some 16 MB."""
+BUFFER_BYTES: Final = 16 * 1024
+TRICKLE_BYTES: Final = 4096
+TRICKLE_SECONDS: Final = 8.0
+STALL_SECONDS: Final = 3.0
+MUTE_SECONDS: Final = 12.0
+"""Longer than a node bears it."""
+PATIENCE_SECONDS: Final = 15.0
+
+
+class SlowReaders:
+    """See the module.
+
+    Args:
+        addresses: of the nodes.
+        goes_on: whether the soak does.
+    """
+
+    def __init__(self, addresses: Sequence[str], goes_on: Callable[[], bool]) -> None:
+        self._addresses = addresses
+        self._goes_on = goes_on
+
+    async def trickle(self, worker: Worker) -> None:
+        """Reads a few KiB a second, asks for more all the time, and vanishes."""
+        async with self._stream(worker) as stream:
+            until = time.monotonic() + TRICKLE_SECONDS
+            with contextlib.suppress(TimeoutError):
+                while time.monotonic() < until and self._goes_on():
+                    await stream.ask(ASKED_AT_ONCE, 0.2)
+                    await stream.read(TRICKLE_BYTES)
+                    await asyncio.sleep(0.3)
+        worker.did()
+
+    async def stall(self, worker: Worker) -> None:
+        """Reads nothing for a while, and then all that it has asked for."""
+        async with self._stream(worker) as stream:
+            await stream.ask(ASKED_AT_ONCE, PATIENCE_SECONDS)
+            await self._sleep(STALL_SECONDS)
+            answered = 0
+            while answered < ASKED_AT_ONCE and self._goes_on():
+                message = await stream.message()
+                if isinstance(message, frames.Goodbye):
+                    break
+                assert isinstance(message, frames.Answers)
+                answered += len(message.answers)
+        worker.did()
+
+    async def read_nothing(self, worker: Worker) -> None:
+        """Asks for as much as the node takes, and reads nothing until it must be cut off."""
+        async with self._stream(worker) as stream:
+            with contextlib.suppress(TimeoutError):
+                while self._goes_on():
+                    await stream.ask(ASKED_AT_ONCE, 1.0)
+            await self._sleep(MUTE_SECONDS)
+            if self._goes_on():
+                await stream.rest()
+        worker.did()
+
+    async def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self._goes_on():
+            await asyncio.sleep(0.1)
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, worker: Worker) -> AsyncIterator[_Stream]:
+        """A stream to the leader."""
+        address = worker.random.choice(self._addresses)
+        stream = await _opened(address, worker)
+        try:
+            leader = dict(stream.welcome.nodes).get(stream.welcome.leader)
+            if leader is not None and stream.welcome.leader != stream.welcome.node_id:
+                stream.close()
+                stream = await _opened(leader, worker)
+            yield stream
+        finally:
+            stream.close()
+
+
+async def _opened(address: str, worker: Worker) -> _Stream:
+    stream = _Stream()
+    try:
+        await asyncio.wait_for(stream.open(address, worker), PATIENCE_SECONDS)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+class _Stream:
+    """The client's end of a native stream; nothing is read before somebody asks for it.
+
+    Attributes:
+        welcome: what the node has said first.
+    """
+
+    welcome: frames.Welcome
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
+        self._frames: list[bytes] = []
+        self._numbers = 0
+        self._unsent = b""
+
+    async def open(self, address: str, worker: Worker) -> None:
+        """As far as the node's welcome."""
+        host, port = address.rsplit(":", 1)
+        await self._loop.sock_connect(self._socket, (host, int(port)))
+        hello = frames.Hello(
+            frames.PROTOCOL_VERSION, worker.random.randbytes(CLIENT_ID_BYTES), 1, True
+        )
+        opening = streams.opening_bytes(streams.Opening(streams.TALK))
+        await self._loop.sock_sendall(self._socket, opening)
+        reply = streams.read_reply(await self._frame())
+        if not isinstance(reply, streams.Accepted):
+            raise ConnectionError(reply.reason)
+        await self._loop.sock_sendall(self._socket, streams.framed(frames.encode(hello)))
+        welcome = await self.message()
+        if not isinstance(welcome, frames.Welcome):
+            raise ConnectionError("not welcome")
+        self.welcome = welcome
+
+    async def ask(self, count: int, seconds: float) -> None:
+        """For large values.
+
+        Raises:
+            TimeoutError: the node takes nothing for so long; the rest goes out before what follows.
+        """
+        if not self._unsent:
+            numbers = range(self._numbers + 1, self._numbers + count + 1)
+            self._numbers += count
+            asked = [(number, Get(b"soak/large/%d" % (number % 4))) for number in numbers]
+            self._unsent = streams.framed(frames.encode((1, 0, asked, [], False)))
+        until = time.monotonic() + seconds
+        while self._unsent:
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError from None
+                await asyncio.sleep(0.05)
+
+    async def read(self, size: int) -> bytes:
+        """What there is, up to ``size`` bytes."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            data = await self._loop.sock_recv(self._socket, size)
+        if not data:
+            raise ConnectionError("the node has ended the stream")
+        return data
+
+    async def rest(self) -> None:
+        """To the end, if it has come."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                while await self._loop.sock_recv(self._socket, 65536):
+                    pass
+
+    async def message(self) -> frames.Welcome | frames.Answers | frames.Goodbye:
+        """The next one."""
+        return frames.from_node(await self._frame())
+
+    async def _frame(self) -> bytes:
+        while not self._frames:
+            self._frames += self._incoming.feed(await self.read(65536))
+        return self._frames.pop(0)
+
+    def close(self) -> None:
+        """Vanish."""
+        self._socket.close()
