@@ -77,9 +77,7 @@ class Transaction(QueueWrites):
         self._buffer = Buffer()
         self._overlay = Overlay(self._lifetime, self._reads, self._buffer, codec)
         self._reaping = Reaping(sender, transaction_id, self._lifetime, self._reads)
-        self._queues = Sends(
-            sender, codec, transaction_id, self._lifetime, self._buffer.grow, self._is_idle
-        )
+        self._queues: Sends | None = None
         self._commit_timestamp = 0
 
     # --- what it is
@@ -108,13 +106,24 @@ class Transaction(QueueWrites):
     @property
     def waited_seconds(self) -> float:
         """How long it has waited for messages."""
-        return self._reaping.waited_seconds + self._queues.waited_seconds
+        waited = self._reaping.waited_seconds
+        return waited if self._queues is None else waited + self._queues.waited_seconds
+
+    @property
+    def queues(self) -> Sends:
+        """What it does to queues: for what is built on top, as the synchronous form is."""
+        if self._queues is None:
+            self._queues = Sends(
+                self._sender, self._codec, self._id, self._lifetime, self._buffer.grow,
+                self._is_idle,
+            )  # fmt: skip
+        return self._queues
 
     def _is_idle(self) -> bool:
         """Whether it knows nothing that could become too old."""
-        return not (
-            self._reads or self._reaping or self._queues.has_claimed or self._lifetime.is_unknown
-        )
+        if self._queues is not None and self._queues.has_claimed:
+            return False
+        return not (self._reads or self._reaping or self._lifetime.is_unknown)
 
     # --- reading
 
@@ -364,7 +373,8 @@ class Transaction(QueueWrites):
             return Timestamp(self._commit_timestamp)
         reply = await send_for(lifetime, self._sender, self._request(writes))
         self._commit_timestamp = reply.timestamp
-        self._queues.committed(reply.answers)
+        if self._queues is not None:
+            self._queues.committed(reply.answers)
         return Timestamp(reply.timestamp)
 
     async def _now(self) -> int:
@@ -388,8 +398,9 @@ class Transaction(QueueWrites):
             *self._buffer.write_requests(),
             *self._reaping.requests(),
             *self._buffer.sends(),
-            *self._queues.requests(),
         ]
+        if self._queues is not None:
+            requests += self._queues.requests()
         return self._reads.checks(writes=bool(requests)) + requests
 
     def _request(self, writes: list[Any]) -> CommitTransaction[Any]:

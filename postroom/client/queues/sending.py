@@ -236,12 +236,11 @@ class QueueSends:
     """
 
     __slots__ = ()
-    _queues: Sends
 
     @property
     def queues(self) -> Sends:
         """What was gathered: for what is built on top, as the synchronous form is."""
-        return self._queues
+        raise NotImplementedError
 
     def enqueue(  # noqa: PLR0913 - each argument is an option
         self,
@@ -279,7 +278,7 @@ class QueueSends:
             ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``enqueue_message``. That
                 there is no such queue is told by the commit.
         """
-        return self._queues.enqueue(Enqueue(
+        return self.queues.enqueue(Enqueue(
             queue, payload, id=id, kind=kind, key=key, priority=priority, deliver_at=deliver_at,
             group=group, headers=headers,
         ))  # fmt: skip
@@ -296,7 +295,7 @@ class QueueSends:
         """
         if not isinstance(enqueue, Enqueue):
             raise TypeError(f"enqueue is a postroom.Enqueue, not {type(enqueue).__name__}")
-        self._queues.when_done(queue, group, enqueue)
+        self.queues.when_done(queue, group, enqueue)
 
     def acknowledge(self, queue: str, messages: Messages, *, kind: str | None = None) -> None:
         """Messages are done when the transaction commits, together with what it changes.
@@ -308,7 +307,7 @@ class QueueSends:
                 message, whoever holds it.
             kind: of the ids; ``None``: whichever.
         """
-        self._queues.settle(queue, messages, kind, Acknowledge)
+        self.queues.settle(queue, messages, kind, Acknowledge)
 
     def reject(
         self,
@@ -329,7 +328,7 @@ class QueueSends:
             reason: why; kept as ``last_error``, up to 1000 characters.
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
-        self._queues.settle(
+        self.queues.settle(
             queue, messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
         )
 
@@ -351,9 +350,9 @@ class QueueSends:
             epoch: what their number of attempts becomes; ``None``: it stays.
             kind: of the ids; ``None``: whichever.
         """
-        due = self._queues.due(deliver_at)
+        due = self.queues.due(deliver_at)
         number = None if epoch is None else arguments.count(epoch, "epoch", 0)
-        self._queues.settle(
+        self.queues.settle(
             queue, ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )
 
@@ -365,7 +364,7 @@ class QueueSends:
             ids: or messages.
             kind: of the ids; ``None``: whichever.
         """
-        self._queues.settle(queue, ids, kind, CancelMessages)
+        self.queues.settle(queue, ids, kind, CancelMessages)
 
 
 class QueueWrites(QueueSends):
@@ -401,7 +400,7 @@ class QueueWrites(QueueSends):
         """
         most = arguments.count(max_results, "max_results")
         selection = checks.selection(start, end, kinds, where)
-        return await self._queues.claim(queue, most, arguments.wait(wait), selection)
+        return await self.queues.claim(queue, most, arguments.wait(wait), selection)
 
 
 __all__ = ["Enqueue", "QueueSends", "QueueWrites", "Sends"]

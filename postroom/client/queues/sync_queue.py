@@ -431,12 +431,16 @@ class QueuesOfDatabase:
 class QueueWrites(sending.QueueSends):
     """What a transaction offers about queues."""
 
-    __slots__ = ("_blocking", "_queues", "_with_queues")
+    __slots__ = ("_blocking", "_with_queues")
 
     def __init__(self, sender: BlockingSender, core: sending.QueueWrites) -> None:
         self._blocking = sender
         self._with_queues = core
-        self._queues = core.queues
+
+    @property
+    def queues(self) -> sending.Sends:
+        """What was gathered: for what is built on top."""
+        return self._with_queues.queues
 
     def claim(  # noqa: PLR0913 - each argument is an option
         self,

@@ -16,25 +16,20 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
-from postroom.client.queues.consuming import Consumer
 from postroom.client.queues.messages import EnqueueHandle, QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.queues.sending import Enqueue, QueueSends
 from postroom.client.worker.calling import Caller, Running
+from postroom.client.worker.keeping import Keeper
 from postroom.client.worker.outcomes import Discard, Reject
 from postroom.client.worker.supervision import Supervisor
-from postroom.errors import Error, LeaseLost, Retryable
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.errors import Error, LeaseLost
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-YOUNG_SECONDS: Final = 20.0
-"""A transaction that knows nothing is made young again so often; its time is three times that."""
-EXTEND_AGAIN_SECONDS: Final = 1.0
 
 
 class Task(Generic[P, R]):
@@ -115,10 +110,8 @@ class TaskLoop:
         self._running: set[asyncio.Task[None]] = set()
         self._db: asynchronous.Database = caller.db
         self._queue: Queue = self._db.queue(task.queue)
-        self._consumer = self._new_consumer()
-
-    def _new_consumer(self) -> Consumer:
-        return self._queue.consumer(kinds=(self.task.kind,), credit=self.task.concurrency)
+        self._consumer = self._queue.consumer(kinds=(task.kind,), credit=task.concurrency)
+        self._keeper = Keeper(self._db.sender, self._consumer)
 
     # --- claiming
 
@@ -185,6 +178,7 @@ class TaskLoop:
         """Until everything that runs has ended."""
         while self._running:
             await asyncio.wait(set(self._running))
+        self._keeper.close()
 
     def cancel(self) -> None:
         """Ends what runs, as far as it can be ended; the messages are given back, uncounted."""
@@ -194,8 +188,7 @@ class TaskLoop:
     # --- one message
 
     async def _handle(self, message: QueueMessage) -> None:
-        running = Running()
-        keeper = asyncio.ensure_future(self._keep(message, running))
+        running = self._keeper.begins(message)
         try:
             async with self._slots or _Free():
                 await self._call(message, running)
@@ -218,7 +211,7 @@ class TaskLoop:
             )  # fmt: skip
             await self._reject(message, None, reason)
         finally:
-            keeper.cancel()
+            self._keeper.ends(message)
 
     async def _call(self, message: QueueMessage, running: Running) -> None:
         def finish(tx: QueueSends) -> None:
@@ -242,27 +235,6 @@ class TaskLoop:
                 f"{self.task.queue} reject", "a message of %s could not be given back: %s",
                 self.task.queue, str(error),
             )  # fmt: skip
-
-    async def _keep(self, message: QueueMessage, running: Running) -> None:
-        """Extends the lease whenever half of it has passed, until it is cancelled."""
-        sender = self._db.sender
-        lease = self._left(message)
-        while True:
-            extend_at = sender.monotonic() + max(self._left(message) - lease / 2, 0.0)
-            while (left := extend_at - sender.monotonic()) > 0:
-                await asyncio.sleep(min(left, YOUNG_SECONDS))
-                running.keep_young()
-            try:
-                await message.extend(lease)
-                self._consumer.extended(message, lease)
-            except LeaseLost:
-                return  # the commit will say so
-            except Retryable:
-                await asyncio.sleep(min(lease / 8, EXTEND_AGAIN_SECONDS))
-
-    def _left(self, message: QueueMessage) -> float:
-        until = message.leased_until or 0
-        return max(((until - self._db.sender.reading()) >> LOGICAL_BITS) / 1000, 0.01)
 
 
 class _Free:

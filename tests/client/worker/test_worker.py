@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,36 @@ def test_the_asyncio_form_runs_both_kinds_of_functions() -> None:
             assert await db.get(b"coroutines") == await db.get(b"functions") == bytes(7) + b"\x05"
 
     asyncio.run(main())
+
+
+def test_a_clock_that_is_moved_under_an_event_loop() -> None:
+    async def main() -> None:
+        clock = postroom.testing.Clock()
+        async with await postroom.testing.open_async(clock=clock) as db:
+            q = await db.create_queue("q")
+            for _ in range(2):
+                async with db.begin() as tx:
+                    tx.enqueue("q", b"", deliver_at=3600)
+                    tx.enqueue_message(b"inbox", b"", deliver_at=3600)
+                waiting = asyncio.ensure_future(q.claim(1, wait=WAIT_SECONDS))
+                await asyncio.sleep(0.01)
+                clock.advance(3600)
+                await db.drain()
+                assert len(await waiting) == 1
+            assert len(await db.peek(b"inbox")) == 2
+
+    asyncio.run(main())
+
+
+def test_a_clock_goes_forward_only() -> None:
+    clock = postroom.testing.Clock()
+    before = clock.now
+    clock.advance(datetime.timedelta(hours=1))
+    assert datetime.timedelta(hours=1) <= clock.now - before < datetime.timedelta(hours=2)
+    with pytest.raises(ValueError, match="forward"):
+        clock.advance(-1)
+    with pytest.raises(TypeError, match="aware"):
+        postroom.testing.Clock(datetime.datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 def test_an_exception_rejects_with_the_back_off_and_is_told(store: postroom.testing.Store) -> None:
