@@ -22,7 +22,7 @@ from postroom.client.pages import (
     unpacked_messages,
     unpacked_values,
 )
-from postroom.client.queues.queue import QueuesOfDatabase
+from postroom.client.queues.of_database import QueuesOfDatabase
 from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from postroom.client.arguments import Due
+from postroom.client.queues import of_database, sending
 from postroom.client.queues import queue as asynchronous
-from postroom.client.queues import sending
 from postroom.client.queues.arguments import Id, Messages
 from postroom.client.queues.messages import AnyMessage, QueueInfo, QueueSchedule
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
@@ -362,7 +362,7 @@ class Queue:
 class QueuesOfDatabase:
     """What a database offers about queues."""
 
-    def __init__(self, sender: BlockingSender, core: asynchronous.QueuesOfDatabase) -> None:
+    def __init__(self, sender: BlockingSender, core: of_database.QueuesOfDatabase) -> None:
         self._blocking = sender
         self._with_queues = core
 
