@@ -249,13 +249,16 @@ def accounting_key(key: bytes) -> bytes:
     return DATA + escape(key) + ACCOUNTING
 
 
-def queue_message_key(key: bytes, suffix: bytes, queue: bytes, kind: bytes, id_: bytes) -> bytes:
-    """The body or the state (``suffix``) of a message of the queue with the number ``queue`` (4
-    bytes).
+def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:
+    """What is between key and id of the body or the state (``suffix``) of a message of the queue
+    with the number ``queue`` (4 bytes).
     """
-    user = key.replace(b"\x00", b"\x00\xff")
-    kind = kind.replace(b"\x00", b"\x00\xff")
-    return DATA + user + END_OF_KEY + suffix + queue + kind + END_OF_KEY + id_
+    return END_OF_KEY + suffix + queue + escape(kind)
+
+
+def queue_message_key(key: bytes, infix: bytes, id_: bytes) -> bytes:
+    """The body or the state of a message."""
+    return DATA + key.replace(b"\x00", b"\x00\xff") + infix + id_
 
 
 def queue_pointer_prefix(id_: bytes, queue: bytes) -> bytes:

@@ -11,6 +11,8 @@ Each checker reads the raw keys itself, in one pass, and compares what the store
 * **Overtaking**: nothing that was due at once waits while a later message has arrived.
 * **Clock**: no timestamp in the store is above the stored ceiling.
 * **Garbage**: whatever must go one day is on a list that says so.
+* **Queues**: their counters equal what is there; each message is in one part, and says something;
+  nothing was fired before its time, or above a limit; ordered groups have one at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from postroom.kv.sorted_map import SortedMap
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
 from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, Mail
 from postroom.server.node import RANGE_ID
+from tests.sim import queue_rules
 
 _RANGE: Final = keys.RANGE + keys.u64(RANGE_ID)
 _SENDER: Final = keys.u64(RANGE_ID)
@@ -69,6 +72,10 @@ class Content:
     garbage: set[bytes] = field(default_factory=set)
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
+    queues: dict[bytes, bytes] = field(default_factory=dict)
+    """What is stored of queues, but for their messages' bodies and states."""
+    said: dict[bytes, bytes] = field(default_factory=dict)
+    """Bodies and states of their messages."""
     collected: int = 0
     ceiling: int = 0
     newest: bytes = b""
@@ -98,6 +105,8 @@ def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
         (content.dead_updates if record.update else content.dead_messages).append(rest)
     elif kind == keys.GARBAGE:
         content.garbage.update(_decode(stored, type=list[bytes]))
+    elif kind == keys.QUEUES or rest.startswith(b"queue "):
+        content.queues[raw] = stored
     elif rest == COUNTERS_RECORD.encode():
         content.counters = _decode(stored, type=Counters)
     elif rest == b"collected":
@@ -134,6 +143,9 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
             receipt = _decode(message, type=Delivered)
             content.reaped[key].append((keys.complement(rest), id_[:8] + id_[16:], receipt))
+
+    elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
+        content.said[raw] = stored
 
 
 _SPACES: Final = {
@@ -255,6 +267,12 @@ def check_garbage(content: Content) -> None:
     require(not forgotten, f"nobody will ever remove {forgotten[:3]}")
 
 
+def check_queues(content: Content) -> None:
+    """What is stored of queues fits together."""
+    for complaint in queue_rules.complaints(content.queues, content.said):
+        require(False, complaint)
+
+
 CHECKERS: Final = (
     check_conservation,
     check_index,
@@ -263,4 +281,5 @@ CHECKERS: Final = (
     check_overtaking,
     check_clock,
     check_garbage,
+    check_queues,
 )

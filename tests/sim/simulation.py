@@ -34,6 +34,7 @@ from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
+from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -64,7 +65,13 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Watchers,
 )
 STEPS: Final = 2500
+QUEUES_SHARE: Final = 0.3
 CALM_SECONDS: Final = 5.0
+
+
+def with_queues(seed: int) -> list[Workload]:
+    """Some runs have queues besides. By a chance of its own: the others stay as they were."""
+    return [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
 
 
 @dataclass
@@ -113,6 +120,7 @@ class Simulation:
         self.world.witness = self.history
         self.faults: Counter[str] = Counter()
         self.workloads = [each() for each in self.random.sample(WORKLOADS, choose([1, 2, 3, 4]))]
+        self.workloads += with_queues(seed)
         self._steps = steps
         self._is_over = False
         self._lives = 0

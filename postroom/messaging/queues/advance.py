@@ -53,10 +53,9 @@ class Advance:
         manager, now = self._manager, self._manager.around.monotonic()
         manager.begin(self._ctx)
         manager.free_groups(now)
-        more = self._expire(now, messages_max)
-        more |= self._give_back(messages_max)
-        if manager.first_due and manager.first_due <= self._ctx.timestamp:
-            more |= self._become_due(messages_max)
+        more = self._give_back(messages_max)
+        more |= self._expire(now, messages_max)
+        more |= self.become_due(messages_max)
         if manager.next_tick and manager.next_tick <= self._ctx.timestamp:
             periodic.tick(self._ctx, manager, self._queues)
         if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
@@ -96,7 +95,10 @@ class Advance:
 
     # --- scheduled
 
-    def _become_due(self, messages_max: int) -> bool:
+    def become_due(self, messages_max: int) -> bool:
+        """What is due is ready; whether more is due."""
+        if not 0 < self._manager.first_due <= self._ctx.timestamp:
+            return False
         manager, ctx, layout = self._manager, self._ctx, self._manager.layout
         upper = layout.scheduled + keys.u64(ctx.timestamp + 1)
         due = list(islice(ctx.iterate(manager.scheduled_head, upper), messages_max))

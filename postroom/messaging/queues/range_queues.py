@@ -30,9 +30,10 @@ from postroom.messaging.queues.advance import (
 )
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.counters import Change, Counted
-from postroom.messaging.queues.definitions import Changed, Definitions, no_such_queue
+from postroom.messaging.queues.definitions import Changed
+from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue
-from postroom.messaging.queues.firing import Firing
+from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.records import Ended
@@ -42,17 +43,13 @@ from postroom.messaging.queues.requests import (
     CancelMessages,
     Claimed,
     ClaimQueue,
-    CreateQueue,
-    DropQueue,
     Enqueue,
     Extend,
-    QueueDefinition,
     QueueSettings,
     Reject,
     ReplayMessages,
     Reschedule,
     SetSchedule,
-    UpdateQueue,
     WhenDone,
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
@@ -80,15 +77,15 @@ class RangeQueues:
     def __init__(self, range_id: int, around: Surroundings) -> None:
         self._range_id = range_id
         self._around = around
-        self._definitions = Definitions(range_id)
-        self._by_name: dict[str, Manager] = {}
-        self._dropped: dict[int, Manager] = {}
         self._to_look: dict[Manager, None] = {}
         self._advancing: Manager | None = None
         self._claiming: dict[bytes, set[Manager]] = {}
         self.kept = around.kept
         self.monotonic, self.reading = around.monotonic, around.reading
         self.chance, self.may_purge = around.chance, around.may_purge
+        self._directory = Directory(range_id, self, self._has_dropped)
+        self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
+        self.find, self.find_if_there = self._directory.find, self._directory.find_if_there
         self._settling = Settling(self)
         self._rescheduling = Rescheduling(self)
         around.agenda = self
@@ -96,9 +93,6 @@ class RangeQueues:
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
         registry.writes |= {
-            CreateQueue: self._create,
-            UpdateQueue: self._update,
-            DropQueue: self._drop,
             Enqueue: self.enqueue,
             Acknowledge: self._settling.acknowledge,
             Reject: self._settling.reject,
@@ -109,6 +103,7 @@ class RangeQueues:
             WhenDone: self._when_done,
             SetSchedule: self._set_schedule,
         }
+        self._directory.register(registry)
         for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
             registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
         registry.commands[AdvanceQueues] = self.advance
@@ -126,16 +121,16 @@ class RangeQueues:
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),
         }
-        Reading(self._known, lambda: list(self._by_name.values()), self._around.check_age).register(
-            registry
-        )
+        Reading(
+            self._directory.known, lambda: list(self._by_name.values()), self._around.check_age
+        ).register(registry)
 
     # --- with a lease, and without
 
     def restart(self, stored: Reader) -> None:
         """With a new lease of the range: everything from what is stored."""
         self._end()
-        for definition in self._definitions.read_all(stored):
+        for definition in self._directory.definitions.read_all(stored):
             manager = Manager(self._range_id, definition, self)
             if definition.dropped:
                 self._dropped[definition.number] = manager
@@ -170,7 +165,7 @@ class RangeQueues:
             A timestamp; 0: never.
         """
         first = 0
-        for definition in self._definitions.read_all(stored):
+        for definition in self._directory.definitions.read_all(stored):
             manager = Manager(self._range_id, definition, _Nobody(self._around))
             manager.restart(stored, self.reading())
             manager.next_tick = periodic.first_tick(stored, manager)
@@ -180,83 +175,10 @@ class RangeQueues:
             first = min((each for each in (first, *moments) if each), default=0)
         return first
 
-    # --- definitions
-
-    def _known(self, name: str) -> Manager:
-        manager = self._by_name.get(name)
-        if manager is None:
-            raise no_such_queue(name)
-        return manager
-
-    def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
-        """The queue of a name, as the requests before have left it.
-
-        Raises:
-            Invalid: there is none.
-        """
-        found = self.find_if_there(ctx, name)
-        if found is None:
-            raise no_such_queue(name)
-        return found
-
-    def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
-        """The same; ``None``: there is none."""
-        made = ctx.scratch.get(Changed)
-        if made is None:
-            manager = self._by_name.get(name)
-            return None if manager is None else (manager, manager.definition.settings)
-        definition = self._definitions.read(ctx, name)
-        if definition is None:
-            return None
-        manager = self._by_name.get(name)
-        if manager is None or manager.definition.number != definition.number:
-            manager = made[definition.created_at]
-        return manager, definition.settings
-
-    def _changes(self, ctx: Evaluation) -> dict[int, Manager]:
-        """From now on this evaluation reads what is stored; answers the managers that it made."""
-        made: dict[int, Manager] = ctx.scratch.setdefault(Changed, {})
-        return made
-
-    def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
-        definition = self._definitions.create(ctx, request)
-        if definition is None:
-            return
-        manager = Manager(self._range_id, definition, self)
-        manager.begin_empty()
-        self._changes(ctx)[definition.created_at] = manager
-        ctx.after.append(lambda: self._by_name.update({definition.name: manager}))
-
-    def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
-        manager, before = self.find(ctx, request.name)
-        definition = self._definitions.update(ctx, request)
-        if definition.settings.order != before.order and manager.counted.live:
-            raise Invalid(
-                f"the queue {request.name!r} was not changed: its order can change only while no "
-                "message is scheduled, ready or leased"
-            )
-        self._changes(ctx)
-        ctx.after.append(lambda: self._changed(definition))
-
-    def _changed(self, definition: QueueDefinition) -> None:
-        manager = self._by_name.get(definition.name)
-        if manager is not None and manager.definition.number == definition.number:
-            manager.change(definition)
-
-    def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
-        definition = self._definitions.drop(ctx, request)
-        self._changes(ctx)
-        ctx.after.append(lambda: self._has_dropped(definition))
-
-    def _has_dropped(self, definition: QueueDefinition) -> None:
-        manager = self._by_name.get(definition.name)
-        if manager is None or manager.definition.number != definition.number:
-            return
-        del self._by_name[definition.name]
+    def _has_dropped(self, manager: Manager) -> None:
         self._to_look.pop(manager, None)
-        manager.definition = definition
-        manager.end(Invalid(f"the queue {definition.name!r} was dropped; nothing was claimed"))
-        self._dropped[definition.number] = manager
+        refusal = Invalid(f"the queue {manager.name!r} was dropped; nothing was claimed")
+        manager.end(refusal)
         self._around.wake()
 
     # --- what transactions do
@@ -299,7 +221,7 @@ class RangeQueues:
         refusal = self._around.refusals.pop(id(request), None)
         if refusal is not None:
             raise refusal
-        manager = self._known(request.queue)
+        manager = self._directory.known(request.queue)
         self._around.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
             self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
@@ -395,13 +317,26 @@ class RangeQueues:
             return
         self._advancing = manager
         try:
-            more = Firing(manager, ctx).fire()
+            is_behind = manager.ordered and self._catch_up(ctx, manager)
+            more = is_behind or Firing(manager, ctx).fire()
         except Exception:
             manager.roll_back()
             self.failed()
             raise
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
+
+    def _catch_up(self, ctx: Evaluation, manager: Manager) -> bool:
+        """In an ordered queue, what is due comes before what was enqueued since; whether there is
+        too much of it for now.
+        """
+        notes_before = len(ctx.notes)
+        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE_MAX)
+        for _, _, act, key, entry in ctx.notes[notes_before:]:
+            if act is Manager.ready_added:
+                manager.begin(ctx)
+                manager.ready.offer(key, entry)
+        return more
 
     def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
         manager.conclude(ctx)
@@ -432,7 +367,7 @@ class RangeQueues:
     def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
         if empty(ctx, manager, messages_max):
             return True
-        self._definitions.forget(ctx, manager.definition)
+        self._directory.definitions.forget(ctx, manager.definition)
         ctx.after.append(lambda: self._is_empty(number))
         return False
 

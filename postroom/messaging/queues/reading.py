@@ -170,8 +170,6 @@ class Reading:
         size, last = 0, request.after
         for found in self._walk(view, manager, request):
             view.steps += 2
-            if view.is_used_up():
-                return QueuePage(page, last)  # what is not read yet is read by the next page
             message = self._filled(view, manager, found)
             if message is not None and _is_within(message, request):
                 size += len(message.payload)
@@ -179,6 +177,8 @@ class Reading:
                     return QueuePage(page, last)
                 page.append(message)
             last = found.token
+            if view.is_used_up():
+                return QueuePage(page, last)  # the next page goes on
         yield from ()
         return QueuePage(page)
 
@@ -236,17 +236,16 @@ class Reading:
         while True:
             for key, packed in view.iterate(position, keys.DATA_END):
                 view.steps += 1
-                if view.is_used_up():
-                    position = key
-                    break
                 message = self._as_of(view, manager, key, packed, at)
-                if message is None or not _was(message, request, at):
-                    continue
-                size += len(message.payload)
-                if len(page) >= messages_max or (page and size > bytes_max):
-                    return QueuePage(page, last)
-                page.append(message)
-                last = key[1:]
+                if message is not None and _was(message, request, at):
+                    size += len(message.payload)
+                    if len(page) >= messages_max or (page and size > bytes_max):
+                        return QueuePage(page, last)
+                    page.append(message)
+                    last = key[1:]
+                if view.is_used_up():
+                    position = key + b"\x00"
+                    break
             else:
                 return QueuePage(page)
             yield

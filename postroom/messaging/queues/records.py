@@ -37,6 +37,7 @@ AGEING_SECONDS: Final = 60
 _AGEING: Final = from_seconds(AGEING_SECONDS)
 DUE_MAX: Final = 1 << 62
 SEQ_BYTES: Final = 12
+_KINDS_KNOWN_MAX: Final = 1000
 
 LIVE: Final = 0
 DONE: Final = 1
@@ -172,6 +173,8 @@ class Layout:
         self.groups = self.whole + keys.GROUPS
         self.ticks = self.whole + keys.TICKS
         self.counters = keys.record_key(range_id, f"queue {number}")
+        self._bodies: dict[str, bytes] = {}
+        self._states: dict[str, bytes] = {}
 
     def scheduled_key(self, entry: Entry) -> bytes:
         """Of an entry that is not due yet."""
@@ -204,11 +207,20 @@ class Layout:
 
     def body_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
         """Where the body of a message is."""
-        return keys.queue_message_key(key, keys.QUEUE_BODY, self.number, kind.encode(), id_)
+        infix = self._bodies.get(kind) or self._infix(self._bodies, keys.QUEUE_BODY, kind)
+        return keys.queue_message_key(key, infix, id_)
 
     def state_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
         """Where its state is, if it has one."""
-        return keys.queue_message_key(key, keys.QUEUE_STATE, self.number, kind.encode(), id_)
+        infix = self._states.get(kind) or self._infix(self._states, keys.QUEUE_STATE, kind)
+        return keys.queue_message_key(key, infix, id_)
+
+    def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
+        """Of a kind; there are few as a rule."""
+        if len(known) >= _KINDS_KNOWN_MAX:
+            known.clear()
+        known[kind] = infix = keys.queue_message_infix(suffix, self.number, kind.encode())
+        return infix
 
     def pointers(self, id_: bytes) -> bytes:
         """What the keys begin with that tell the keys of messages with this id."""

@@ -351,7 +351,7 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
     transaction_id: TransactionId | None = None
 
 
-class QueueMessage(msgspec.Struct, frozen=True, array_like=True):
+class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message as it is answered.
 
     Attributes:
@@ -379,7 +379,7 @@ class QueueMessage(msgspec.Struct, frozen=True, array_like=True):
     done_at: int = 0
 
 
-class Claimed(msgspec.Struct, frozen=True, array_like=True):
+class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a consumer holds now."""
 
     messages: list[QueueMessage]

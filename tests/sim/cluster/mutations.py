@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tests.sim.cluster.broken import Patch, consensus, messages, upkeep
+from tests.sim.cluster.broken import Patch, consensus, messages, queues, upkeep
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, EMBEDDED
 from tests.sim.simulation import STEPS, Simulation
@@ -83,6 +83,14 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(upkeep.locks_everybody, 100, EMBEDDED),
     Mutation(upkeep.wakes_nobody, 100),
     Mutation(upkeep.collector_ends, 100, EMBEDDED),
+    Mutation(queues.acknowledges_whoever_asks, 100, EMBEDDED),
+    Mutation(queues.leases_run_out_early, 100, EMBEDDED),
+    Mutation(queues.fires_before_its_time, 100, EMBEDDED),
+    Mutation(queues.concurrency_is_not_kept, 100, EMBEDDED),
+    Mutation(queues.groups_are_not_ordered, 100, EMBEDDED),
+    Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
+    Mutation(queues.rolls_nothing_back, 100, EMBEDDED),
+    Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
 )
 
 

@@ -1,0 +1,99 @@
+"""Broken on purpose: queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.messaging.queues import settling
+from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.firing import Firing
+from postroom.messaging.queues.leases import LeaseTable
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Entry, Lease
+from postroom.messaging.queues.requests import Attempt
+from postroom.ranges.evaluation import Evaluation
+from tests.sim.cluster.broken import Patch
+
+
+def acknowledges_whoever_asks() -> Patch:
+    """An attempt that was overtaken by another one ends the message too."""
+
+    def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
+        lease = settling.lease_of(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+        if lease is None:
+            raise settling.LeaseLost("nobody holds it")
+        return lease
+
+    return settling, "_held", held
+
+
+def leases_run_out_early() -> Patch:
+    """A message is fired again while its consumer may still hold it."""
+    take_expired = LeaseTable.take_expired
+
+    def early(self: LeaseTable, now: float, leases_max: int) -> Any:
+        return take_expired(self, now + 0.3, leases_max)
+
+    return LeaseTable, "take_expired", early
+
+
+def fires_before_its_time() -> Patch:
+    """What is scheduled is ready a little early."""
+    become_due = Advance.become_due
+
+    def early(self: Advance, messages_max: int) -> bool:
+        timestamp, stamp = self._ctx.timestamp, self._ctx.stamp
+        self._ctx.timestamp += 100 << 16
+        try:
+            return become_due(self, messages_max)
+        finally:
+            self._ctx.timestamp, self._ctx.stamp = timestamp, stamp
+
+    return Advance, "become_due", early
+
+
+def concurrency_is_not_kept() -> Patch:
+    """``max_concurrency`` holds nobody up."""
+
+    def allowance(self: Manager, now: float) -> int:
+        return 1 << 30
+
+    return Manager, "allowance", allowance
+
+
+def groups_are_not_ordered() -> Patch:
+    """A group fires on while one of its messages is held."""
+
+    def may(self: Firing, group: str, head: Entry) -> bool:
+        return True
+
+    return Firing, "_may", may
+
+
+def kinds_are_ignored() -> Patch:
+    """A consumer is given what it has not asked for."""
+
+    def takes(self: Wish, entry: Entry) -> bool:
+        return True
+
+    return Wish, "takes", takes
+
+
+def rolls_nothing_back() -> Patch:
+    """What a proposal had taken that came to nothing is forgotten."""
+
+    def roll_back(self: Manager) -> None:
+        self.taken.clear()
+        self._ctx = None
+
+    return Manager, "roll_back", roll_back
+
+
+def expiry_leaves_the_lease() -> Patch:
+    """What ran out is fired again, and held by its former consumer too."""
+
+    def removed(self: Manager, locator: Any, _: object) -> None:
+        return None
+
+    return Manager, "lease_removed", removed

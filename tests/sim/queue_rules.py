@@ -1,0 +1,138 @@
+"""What must hold of the queues in every state of a disk, read from their raw keys.
+
+* The counters equal what is there, and are conserved.
+* A message is in one part of its queue, and has a body; who is done is in a list, or purged.
+* Nothing is leased that was not due; no more than ``max_concurrency``; of an ordered group one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.messaging.queues import records
+from postroom.messaging.queues.counters import Counted
+from postroom.messaging.queues.records import Ended, Entry, Lease
+from postroom.messaging.queues.requests import QueueDefinition
+
+_decode: Final = msgspec.msgpack.decode
+_PARTS: Final = {
+    keys.SCHEDULED: "scheduled",
+    keys.READY: "ready",
+    keys.LEASED: "leased",
+    keys.DEAD: "dead",
+    keys.DONE: "done",
+    keys.ARCHIVED: "archived",
+}
+
+
+class _Queue:
+    """One queue as it is stored."""
+
+    def __init__(self, definition: QueueDefinition) -> None:
+        self.definition = definition
+        self.layout = records.Layout(1, definition.number)
+        self.counted = Counted()
+        self.entries: dict[str, list[Entry]] = defaultdict(list)
+        self.leases: list[Lease] = []
+        self.ended: dict[str, list[Ended]] = defaultdict(list)
+
+    def add(self, key: bytes, stored: bytes) -> str:
+        """A key of its parts; a complaint if it is misplaced."""
+        part, rest = _PARTS.get(key[14:15], ""), key[15:]
+        if part in {"done", "archived"}:
+            self.ended[part] += _decode(stored, type=list[Ended])
+        elif part == "leased":
+            lease = _decode(stored, type=Lease)
+            self.leases.append(lease)
+            self.entries[part].append(lease.entry)
+            if rest[:8] != keys.u64(lease.until):
+                return f"a lease is misplaced: {lease}"
+        elif part:
+            entry = _decode(stored, type=Entry)
+            self.entries[part].append(entry)
+            if rest[-12:] != entry.seq:
+                return f"an entry is misplaced: {entry}"
+            if part == "scheduled" and rest[:8] != keys.u64(entry.due):
+                return f"it is due at another time: {entry}"
+        return ""
+
+
+def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator[str]:
+    """What is wrong with the queues of a disk.
+
+    Args:
+        queues: what is stored of them; ``said``: the bodies and states of their messages.
+    """
+    known: dict[bytes, _Queue] = {}
+    for key, stored in queues.items():
+        if key[9:10] == keys.QUEUES and key[10:14] == keys.u32(0):
+            queue = _Queue(_decode(stored, type=QueueDefinition))
+            known[queue.layout.number] = queue
+    for key, stored in queues.items():
+        if key[9:10] == keys.RECORD:
+            number = keys.u32(int(key[10:].split()[1]))
+            known[number].counted = _decode(stored, type=Counted)
+        elif key[10:14] != keys.u32(0):
+            complaint = known[key[10:14]].add(key, stored)
+            if complaint:
+                yield complaint
+    for queue in known.values():
+        if not queue.definition.dropped:
+            yield from _counters(queue)
+            yield from _places(queue, said)
+            yield from _limits(queue)
+
+
+def _counters(queue: _Queue) -> Iterator[str]:
+    counted = queue.counted
+    if not counted.conserved():
+        yield f"messages of {queue.definition.name} are lost, or made up: {counted}"
+    for part in ("scheduled", "ready", "leased", "dead"):
+        found = len(queue.entries[part])
+        if getattr(counted, part) != found:
+            yield f"{queue.definition.name} has {found} that are {part}, but says {counted}"
+    done = sum(each.status == records.DONE for each in queue.ended["done"])
+    archived = len(queue.ended["archived"])
+    if (counted.done, counted.archived) != (done, archived):
+        yield f"{queue.definition.name} has {done} done, {archived} archived, but says {counted}"
+
+
+def _places(queue: _Queue, said: dict[bytes, bytes]) -> Iterator[str]:
+    everywhere = [entry for entries in queue.entries.values() for entry in entries]
+    ended = [each for listed in queue.ended.values() for each in listed]
+    yield from _twice(queue, [*(each.seq for each in everywhere), *(each.seq for each in ended)])
+    for entry in everywhere:
+        body = said.get(queue.layout.body_key(*entry.locator))
+        if body is None or records.bodies.decode(body).seq != entry.seq:
+            yield f"{entry} of {queue.definition.name} says nothing, or something else"
+        state = said.get(queue.layout.state_key(*entry.locator))
+        if state is not None:
+            status = records.states.decode(state).status
+            if (status == records.DEAD) != (entry in queue.entries["dead"]):
+                yield f"{entry} of {queue.definition.name} has the status {status}"
+
+
+def _twice(queue: _Queue, seqs: Iterable[bytes]) -> Iterator[str]:
+    for seq, number in Counter(seqs).items():
+        if number > 1:
+            yield f"a message of {queue.definition.name} is in {number} places: {seq.hex()}"
+
+
+def _limits(queue: _Queue) -> Iterator[str]:
+    settings = queue.definition.settings
+    most = settings.max_concurrency
+    if most is not None and len(queue.leases) > most:
+        yield f"{len(queue.leases)} of {queue.definition.name} are leased, more than {most}"
+    for lease in queue.leases:
+        if lease.since < max(lease.entry.due, lease.entry.not_before):
+            yield f"it was fired before its time: {lease}"
+    if settings.order == "group":
+        groups = Counter(lease.entry.group for lease in queue.leases)
+        for group, number in groups.items():
+            if number > 1:
+                yield f"{number} of the ordered group {group} are leased"

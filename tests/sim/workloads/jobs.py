@@ -1,0 +1,228 @@
+"""Jobs: messages of queues, worked off by consumers that fail in every way.
+
+Producers note what they enqueue, in the same transaction; a consumer notes what it has done in the
+transaction that acknowledges it, under a name of its own. At the end each job that was sent is done
+once, or is still in its queue. (Jepsen's ``tests/kafka.clj`` is the model: what may be seen of a
+queue is told there, case by case.)
+
+While it runs:
+
+* No attempt (message and epoch) is handed out twice, but for what was given back uncounted.
+* Nothing is fired before its time, whatever the clocks do.
+* What ran out of time had that time, as the monotonic clock tells (of a store that was not opened
+  anew meanwhile: then its consumers have gone).
+* Who lost a lease is told so, and has changed nothing.
+* In an ordered queue all that were sent before, to the same group, are done when one is fired.
+
+The content of the disk is checked besides (``checkers.check_queues``): counters, limits, places.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from postroom.client.database import Database
+from postroom.errors import LeaseLost, Unavailable
+from postroom.kv.clock import from_seconds
+from postroom.messaging.queues.advance import TIME_IS_OVER
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    Attempt,
+    ClaimQueue,
+    CreateQueue,
+    Enqueue,
+    Extend,
+    ListQueueMessages,
+    QueueMessage,
+    QueueSettings,
+    Reject,
+    Selection,
+)
+from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.requests import Committed, CommitTransaction, Put
+from tests.sim.sender import SimulatedSender
+from tests.sim.workloads.workload import Client, pairs
+
+PLAIN: Final = "jobs"
+LANES: Final = "lanes"
+ACK_WAIT: Final = 0.4
+GROUPS: Final = 3
+PRODUCERS: Final = 2
+KINDS: Final = ("a", "b")
+TRIES: Final = 40
+
+
+class Jobs:
+    """See the module."""
+
+    clients = 6
+
+    def __init__(self) -> None:
+        self._claimed: set[tuple[str, bytes, int]] = set()
+        self._given_back: set[tuple[str, bytes, int]] = set()
+        self._asked_at: dict[tuple[str, bytes, int], float] = {}
+        self._sent: dict[str, dict[bytes, int]] = defaultdict(dict)
+        """By group of the ordered queue: job to first schedule, of commits that were answered."""
+        self._ended: set[bytes] = set()
+
+    async def setup(self, db: Database) -> None:
+        """Two queues."""
+        plain = QueueSettings(
+            ack_wait=ACK_WAIT, max_backoff=1.0, max_concurrency=5, purge_after=0.5, cache_size=8
+        )
+        lanes = QueueSettings(ack_wait=ACK_WAIT, max_backoff=0.5, order="group", cache_size=8)
+        await _commit(db, CreateQueue(PLAIN, plain), CreateQueue(LANES, lanes))
+
+    async def start(self, client: Client) -> None:
+        """The first clients enqueue, the others work."""
+        while client.goes_on():
+            if client.number < PRODUCERS:
+                await client.attempt(self._produce(client))
+                await client.pause(0.1)
+            else:
+                await client.attempt(self._work(client))
+            await client.pause()
+
+    # --- producers
+
+    async def _produce(self, client: Client) -> None:
+        choose = client.random.choice
+        jobs, writes = [], []
+        for number in range(client.random.randint(1, 4)):
+            name = b"%s-%d" % (client.token(), number)
+            delay = choose([0, 0, 0.003, 0.3])
+            due = await client.db.now() + from_seconds(delay) if delay else 0
+            queue = choose([PLAIN, PLAIN, LANES])
+            group = str(client.random.randrange(GROUPS)) if queue == LANES else ""
+            key = choose([name, b"key/%d" % client.random.randrange(3)])
+            writes += [
+                Enqueue(queue, key, choose(KINDS), name, name, {"due": due}, 0, due, group),
+                Put(b"job sent/" + name, b""),
+            ]
+            jobs.append((queue, group, name, due))
+        committed = await _commit(client.db, *writes)
+        for queue, group, name, due in jobs:
+            if queue == LANES:
+                self._sent[group][name] = max(due, committed.timestamp)
+
+    # --- workers
+
+    async def _work(self, client: Client) -> None:
+        choose = client.random.choice
+        queue = choose([PLAIN, LANES])
+        sender = client.db._sender
+        consumer = sender.next_id()[:8] + client.life.to_bytes(8, "big")
+        kinds = choose([None, None, KINDS[:1], KINDS[1:]])
+        known = {group: dict(jobs) for group, jobs in self._sent.items()}
+        wait = choose([True, False])
+        claim = ClaimQueue(
+            queue, consumer, choose([1, 2, 5]), Selection(kinds=kinds), wait,
+            choose([1 << 30, 10]),
+        )  # fmt: skip
+        asked_at = sender.monotonic()
+        try:
+            claimed = await sender.send(claim, choose([0.05, 0.5]))
+        except DeadlineExceeded:
+            return
+        now = await client.db.now()
+        for message in claimed.messages:
+            self._check_claimed(client, queue, message, now, asked_at)
+            if kinds is not None:
+                assert message.kind in kinds, f"{message} came to who takes {kinds}"
+        for message in claimed.messages:
+            if queue == LANES:
+                await self._check_order(client, message, known)
+            await self._settle(client, queue, message)
+
+    def _check_claimed(
+        self, client: Client, queue: str, message: QueueMessage, now: int, asked_at: float
+    ) -> None:
+        attempt = (queue, message.id, message.epoch)
+        assert attempt not in self._claimed or attempt in self._given_back, f"{attempt} came twice"
+        self._given_back.discard(attempt)
+        self._claimed.add(attempt)
+        assert message.id not in self._ended, f"{attempt} came though it was acknowledged"
+        assert message.scheduled <= now, f"{attempt} came before its time"
+        assert message.headers is not None
+        if not message.epoch:
+            assert message.scheduled >= message.headers["due"], f"{attempt} came too early"
+        self._asked_at[attempt] = asked_at
+        before = self._asked_at.get((queue, message.id, message.epoch - 1))
+        in_process = isinstance(client.db._sender, SimulatedSender)
+        if before is not None and in_process and message.last_error == TIME_IS_OVER:
+            held = client.db._sender.monotonic() - before
+            assert held >= ACK_WAIT, f"{attempt} came again after {held} s"
+
+    async def _check_order(
+        self, client: Client, message: QueueMessage, known: dict[str, dict[bytes, int]]
+    ) -> None:
+        """What was committed before the claim was sent, and was due before, is done."""
+        for job, first in known.get(message.group, {}).items():
+            if first < message.first_scheduled:
+                done = await pairs(client.db, b"job done/" + job + b"/")
+                assert done, f"{message.id!r} overtook {job!r} in the group {message.group}"
+
+    async def _settle(self, client: Client, queue: str, message: QueueMessage) -> None:
+        what = client.random.choice(["done"] * 6 + ["reject", "back", "late", "forget", "longer"])
+        named = [Attempt(message.key, message.kind, message.id, message.epoch)]
+        done = (
+            Put(b"job done/%s/%s" % (message.id, client.token()), b""),
+            Acknowledge(queue, named),
+        )
+        try:
+            if what == "reject":
+                delay = client.random.choice([None, 0.0, 0.1])
+                await _commit(client.db, Reject(queue, named, delay, reason="no"))
+            elif what == "back":
+                self._given_back.add((queue, message.id, message.epoch))
+                await _commit(client.db, Reject(queue, named, uncounted=True))
+            elif what != "forget":
+                if what == "longer":
+                    await _commit(client.db, Extend(queue, named, 1.0))
+                await client.pause(2 * ACK_WAIT if what in {"late", "longer"} else 0.01)
+                is_over = (queue, message.id, message.epoch + 1) in self._claimed
+                await _commit(client.db, *done)
+                assert not is_over, f"{message} was ended by an attempt that was over"
+                self._ended.add(message.id)
+        except LeaseLost:
+            return
+
+    async def check(self, db: Database) -> None:
+        """What was sent is done once, or is still there."""
+        left = [
+            message.payload
+            for queue in (PLAIN, LANES)
+            for state in ("", "dead")
+            for message in await _list(db, queue, state)
+        ]
+        sent = [key.removeprefix(b"job sent/") for key, _ in await pairs(db, b"job sent/")]
+        done = [key.split(b"/")[1] for key, _ in await pairs(db, b"job done/")]
+        assert sorted(done + left) == sorted(sent), f"sent: {sent}, done: {done}, left: {left}"
+        assert self._ended <= set(done), "what was acknowledged is not done"
+
+
+async def _commit(db: Database, *writes: Any) -> Committed:
+    """Commits, and tries again while nothing has happened."""
+    sender = db._sender
+    for _ in range(TRIES):
+        try:
+            id_, began = sender.next_id(), int(await db.now())
+            request = CommitTransaction(id_, began, 60.0, 0, b"jobs", [], [], list(writes))
+            committed: Committed = await sender.send(request)
+        except Unavailable as error:
+            await sender.sleep(max(error.retry_after, 0.01))
+        else:
+            return committed
+    raise Unavailable("nobody has answered for long")
+
+
+async def _list(db: Database, queue: str, state: str) -> list[QueueMessage]:
+    found: list[QueueMessage] = []
+    after = b""
+    while True:
+        page = await db._sender.send(ListQueueMessages(queue, state, after, messages_max=50))
+        found += page.messages
+        after = page.next
+        if not after:
+            return found
