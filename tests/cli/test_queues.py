@@ -141,11 +141,19 @@ def test_errors(shell: Shell, arguments: tuple[str, ...], code: int, says: str) 
 
 APPLICATION = """
 import postroom
+import postroom.aio
 
 worker = postroom.Worker()
 
 @worker.task("emails", "welcome")
 def welcome(message, tx):
+    tx.put(b"welcomed/" + message.payload, b"yes")
+    print("welcomed", flush=True)
+
+asynchronous = postroom.aio.Worker()
+
+@asynchronous.task("emails", "welcome")
+async def welcome_too(message, tx):
     tx.put(b"welcomed/" + message.payload, b"yes")
     print("welcomed", flush=True)
 
@@ -162,10 +170,11 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["worker", "asynchronous"])
+def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, name: str) -> None:
     (tmp_path / "app.py").write_text(APPLICATION)
     shell.lines("enqueue", "emails", "alice", "--kind", "welcome")
-    with start(tmp_path, "app:worker", "--path", str(shell.path), "--concurrency", "2") as worker:
+    with start(tmp_path, f"app:{name}", "--path", str(shell.path), "--concurrency", "2") as worker:
         watchdog = threading.Timer(60, worker.kill)
         watchdog.start()
         assert worker.stdout is not None

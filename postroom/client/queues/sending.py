@@ -283,7 +283,7 @@ class QueueSends:
             group=group, headers=headers,
         ))  # fmt: skip
 
-    def when_done(self, queue: str, group: str, enqueue: Enqueue) -> None:
+    def when_done(self, queue: str, group: str, enqueue: Enqueue | Mapping[str, Any]) -> None:
         """When all messages of ``group`` are done, has another message enqueued, once, in the same
         write as the last acknowledgement; at once, if none is outstanding.
 
@@ -291,8 +291,11 @@ class QueueSends:
             queue: of the group.
             group: dead letters of it are outstanding until they are replayed and done, or
                 cancelled.
-            enqueue: what, and where: ``postroom.Enqueue(queue, payload, ...)``.
+            enqueue: what, and where: ``postroom.Enqueue(queue, payload, ...)``, or its arguments
+                by name.
         """
+        if isinstance(enqueue, Mapping):
+            enqueue = Enqueue(**enqueue)
         if not isinstance(enqueue, Enqueue):
             raise TypeError(f"enqueue is a postroom.Enqueue, not {type(enqueue).__name__}")
         self.queues.when_done(queue, group, enqueue)

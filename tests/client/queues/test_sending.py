@@ -141,8 +141,9 @@ def test_what_is_gathered_counts_towards_the_limit(db: blocking.Database) -> Non
 def test_when_done(sender: FakeSender, db: blocking.Database) -> None:
     with db.begin() as tx:
         tx.when_done("q", "g", postroom.Enqueue("q", 1, kind="sum", id="all"))
-    (asked,) = sender.asked[0]
-    assert asked == WhenDone("q", "g", Enqueue("q", b"all", "sum", b"all", b"\x01"))
+        tx.when_done("q", "g", {"queue": "q", "payload": 1, "kind": "sum", "id": "all"})
+    asked, again = sender.asked[0]
+    assert asked == again == WhenDone("q", "g", Enqueue("q", b"all", "sum", b"all", b"\x01"))
 
 
 def test_the_commit_acknowledges_what_was_claimed_and_not_settled(
