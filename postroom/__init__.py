@@ -6,6 +6,9 @@ This module hands on the public names and nothing else; the asyncio forms are in
 
 from postroom import errors
 from postroom.client.codec import Codec
+from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
+from postroom.client.queues.sending import Enqueue
+from postroom.client.queues.sync_queue import Queue, QueueMessage
 from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database, Snapshot, Transaction
 from postroom.client.transactional import transactional
@@ -21,6 +24,8 @@ from postroom.client.values import (
     Status,
     integer,
 )
+from postroom.client.worker.outcomes import Discard, Reject
+from postroom.client.worker.sync_worker import Worker
 from postroom.errors import (
     AccessDenied,
     CommitUnknown,
@@ -46,6 +51,7 @@ from postroom.errors import (
 )
 from postroom.kv.clock import Timestamp
 from postroom.kv.tuples import key, prefix, unpack
+from postroom.messaging.queues.requests import QueueSettings, QueueStats
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
@@ -63,6 +69,9 @@ __all__ = [
     "DeadLetter",
     "Delete",
     "DeleteRange",
+    "Discard",
+    "Enqueue",
+    "EnqueueHandle",
     "Error",
     "InboxInfo",
     "Increment",
@@ -74,7 +83,14 @@ __all__ = [
     "NotInTransaction",
     "Overflow",
     "Put",
+    "Queue",
+    "QueueInfo",
+    "QueueMessage",
+    "QueueSchedule",
+    "QueueSettings",
+    "QueueStats",
     "Reaped",
+    "Reject",
     "Retryable",
     "Scheduled",
     "ServiceInfo",
@@ -92,6 +108,7 @@ __all__ = [
     "Unavailable",
     "ValueTooLarge",
     "VersionMismatch",
+    "Worker",
     "WrongType",
     "connect",
     "errors",

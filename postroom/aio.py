@@ -1,11 +1,25 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
 from postroom.client.database import Database
+from postroom.client.queues.messages import QueueMessage
+from postroom.client.queues.queue import Queue
 from postroom.client.remote.connect import TLS
 from postroom.client.remote.connect import connect_async as connect
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
+from postroom.client.worker.worker import Worker
 from postroom.server.embedded import open_async as open  # noqa: A004 - a public name
 
-__all__ = ["TLS", "Database", "Snapshot", "Transaction", "connect", "open", "transactional"]
+__all__ = [
+    "TLS",
+    "Database",
+    "Queue",
+    "QueueMessage",
+    "Snapshot",
+    "Transaction",
+    "Worker",
+    "connect",
+    "open",
+    "transactional",
+]

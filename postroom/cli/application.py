@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 import postroom
-from postroom.cli import cluster, letters, mail, measure, serve, state, tour, values
+from postroom.cli import cluster, letters, mail, measure, queues, serve, state, tour, values, work
 from postroom.cli.options import in_options
 from postroom.errors import Error
 
@@ -107,4 +107,6 @@ app.command("inboxes")(mail.inboxes)
 app.command("scheduled")(letters.scheduled)
 app.command("cancel")(letters.cancel)
 app.command("dead-letters")(letters.dead_letters)
+app.command("worker")(work.worker)
+app.add_typer(queues.app, name="queue")
 app.command("bench")(measure.bench)

@@ -29,7 +29,7 @@ def send(
 ) -> None:
     """Send VALUE to the inbox of KEY, in a transaction of its own."""
     key_bytes, payload = notation.read_key(key), notation.read_payload(value)
-    headers = _headers(header or [])
+    headers = read_headers(header or [])
     with store.open_or_create() as db:
         with db.begin() as tx:
             tx.enqueue_message(key_bytes, payload, headers=headers, deliver_at=after)
@@ -80,7 +80,8 @@ def inboxes(
             _print_inbox(notation, info)
 
 
-def _headers(arguments: list[str]) -> dict[str, str] | None:
+def read_headers(arguments: list[str]) -> dict[str, str] | None:
+    """Headers, of arguments ``NAME=VALUE``."""
     pairs = [argument.partition("=") for argument in arguments]
     for name, equals, _ in pairs:
         if not name or not equals:

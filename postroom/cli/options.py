@@ -87,14 +87,24 @@ class Store:
             timeout=self.timeout, codec=AsStored(),
         )  # fmt: skip
 
-    async def open_async(self) -> postroom.aio.Database:
+    def open_for(self, codec: str | None) -> postroom.Database:
+        """The store for an application; made if there is none."""
+        if self.path is not None:
+            return postroom.open(str(self.path), codec=codec)
+        quiet_grpc()
+        return postroom.connect(
+            self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
+            timeout=self.timeout, codec=codec,
+        )  # fmt: skip
+
+    async def open_async(self, codec: str | None = None) -> postroom.aio.Database:
         """The asyncio form; the store is made if there is none."""
         if self.path is not None:
-            return await postroom.aio.open(str(self.path))
+            return await postroom.aio.open(str(self.path), codec=codec)
         quiet_grpc()
         return await postroom.aio.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout,
+            timeout=self.timeout, codec=codec,
         )  # fmt: skip
 
 
@@ -323,27 +333,30 @@ Maker: TypeAlias = Callable[..., Any]
 
 def on_a_store(command: Callable[..., None]) -> Callable[..., None]:
     """Makes a function whose first argument is a :class:`Store` a command with its options."""
-    return _decorated(command, _required)
+    return decorated(command, required_store)
 
 
 def on_a_store_with_values(command: Callable[..., None]) -> Callable[..., None]:
     """The same; the second argument is the :class:`Notation`."""
-    return _decorated(command, _required, _notation)
+    return decorated(command, required_store, _notation)
 
 
 def on_a_store_if_given(command: Callable[..., None]) -> Callable[..., None]:
     """The same; the first argument is ``None`` if the options name no store."""
-    return _decorated(command, _store)
+    return decorated(command, _store)
 
 
-def _required(**options: Any) -> Store:
+def required_store(**options: Any) -> Store:
+    """The store that the options name."""
     store = _store(**options)
     if store is None:
         raise typer.BadParameter("give --path DIR or --connect HOST:PORT,...")
     return store
 
 
-def _decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
+def decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
+    """Makes ``command`` one with the options of ``makers``, which make its first arguments."""
+
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
         made = [
@@ -360,4 +373,4 @@ def _decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., No
 
 
 def _parameters(maker: Maker) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_store if maker is _required else maker, eval_str=True).parameters
+    return inspect.signature(_store if maker is required_store else maker, eval_str=True).parameters

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from postroom.client.codec import Packing
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
-from postroom.kv.clock import from_datetime, from_seconds
+from postroom.kv.clock import LOGICAL_BITS, from_datetime, from_seconds
 from postroom.limits import DEPTH_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
@@ -213,7 +213,8 @@ def due(given: Any, now: int, name: str) -> int:
 def _later(now: int, seconds: float, name: str) -> int:
     if not seconds < _LATER_SECONDS_MAX:
         raise ValueError(f"{name} is {seconds} s from now, but at most {_LATER_SECONDS_MAX:g}")
-    return now + from_seconds(max(seconds, 0.0))
+    # A clock that has gone on by exactly so much has reached it, whatever its logical part.
+    return (now >> LOGICAL_BITS << LOGICAL_BITS) + from_seconds(max(seconds, 0.0))
 
 
 def update(request: Any, codec: Packing) -> UpdateRequest:

@@ -22,8 +22,9 @@ from postroom.client.pages import (
     unpacked_messages,
     unpacked_values,
 )
+from postroom.client.queues.of_database import QueuesOfDatabase
 from postroom.client.retries import repeat
-from postroom.client.sender import post
+from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.values import Change, Message, Moment
@@ -49,7 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(Administration):
+class Database(QueuesOfDatabase, Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading
@@ -229,6 +230,10 @@ class Database(Administration):
             if isinstance(failed.actual, bytes):
                 failed.actual = self.codec.decode(failed.actual, key)
             raise
+
+    def through(self, sender: Sender) -> Database:
+        """The same store, by another sender of the same client."""
+        return Database(sender, self.codec, self._status, self._close)
 
     # --- transactions
 

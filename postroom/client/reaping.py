@@ -52,6 +52,10 @@ class Reaping:
         """The ids that it has taken out of the inbox of ``key``, in order."""
         return self._taken.get(key, {})
 
+    def __bool__(self) -> bool:
+        """Whether it has taken any."""
+        return bool(self._taken)
+
     def requests(self) -> list[ReapMessages]:
         """What the commit deletes."""
         return [ReapMessages(key, list(ids)) for key, ids in self._taken.items()]

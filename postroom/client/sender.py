@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from postroom.errors import Error, Unavailable
-from postroom.ranges.requests import Protect, Unprotect
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, Reject
+from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 
 T = TypeVar("T")
 
@@ -67,11 +69,30 @@ class TransactionIds:
         return self._client + next(self._numbers).to_bytes(8, "big")
 
 
-def taken_back_by(request: Any, result: Any) -> Unprotect | None:
+def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
     """What takes back the answer to ``request`` that nobody got: who waited was cancelled just when
-    it came.
+    it came. ``None``: nothing need be.
     """
-    return Unprotect(result) if type(request) is Protect and result is not None else None
+    if result is None:
+        return None
+    if type(request) is Protect:
+        return Unprotect(result)
+    if type(request) is ClaimQueue and request.transaction_id is None:
+        return given_back(sender.next_id(), sender.reading(), request, result)
+    return None
+
+
+def given_back(
+    transaction_id: bytes, began: int, request: ClaimQueue, claimed: Claimed
+) -> CommitTransaction[Any] | None:
+    """A transaction that gives messages back which nobody has seen."""
+    if not claimed.messages:
+        return None
+    attempts = [Attempt(each.key, each.kind, each.id, each.epoch) for each in claimed.messages]
+    write = Reject(request.queue, attempts, delay=0.0, uncounted=True)
+    return CommitTransaction(
+        transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.key, [], [], [write]
+    )
 
 
 class Sender(Protocol):

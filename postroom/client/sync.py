@@ -12,16 +12,20 @@ of the wrong Python type are a ``TypeError``, impossible ones a ``ValueError``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
+from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
+from postroom.client.queues.sync_queue import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
+from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
-from postroom.client.sync_transaction import Transaction, iterate
+from postroom.client.sync_transaction import Transaction
 from postroom.client.values import (
     Change,
     Message,
@@ -37,13 +41,22 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(Administration):
+class Database(Administration, QueuesOfDatabase):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
-        super().__init__(sender, core)
+        Administration.__init__(self, sender, core)
+        QueuesOfDatabase.__init__(self, sender, core)
         self._sender = sender
         self._core = core
+
+    def on_loop(self, threads: Executor) -> asynchronous.Database:
+        """The same store for coroutines on the running event loop: what workers are built on.
+
+        Args:
+            threads: each answer that is waited for takes one.
+        """
+        return self._core.through(BridgedSender(self._sender, threads))
 
     # --- reading
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from postroom.client import snapshot as asynchronous
 from postroom.client.sender import BlockingSender
-from postroom.client.sync_transaction import iterate
+from postroom.client.sync_iteration import iterate
 from postroom.client.values import Message
 from postroom.kv.clock import Timestamp
 

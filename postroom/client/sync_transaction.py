@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from postroom.client import transaction as asynchronous
 from postroom.client.arguments import Due
+from postroom.client.queues.sync_queue import QueueWrites
 from postroom.client.sender import BlockingSender
+from postroom.client.sync_iteration import iterate
 from postroom.client.values import Message, Reaped
 from postroom.kv.clock import Timestamp
 from postroom.ranges.requests import UpdateRequest
 
-T = TypeVar("T")
 
-
-class Transaction:
+class Transaction(QueueWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
@@ -27,6 +27,7 @@ class Transaction:
     __slots__ = ("_core", "_run", "_sender")
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Transaction) -> None:
+        super().__init__(sender, core)
         self._sender = sender
         self._run = sender.run
         self._core = core
@@ -259,22 +260,3 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         self._run(self._core.__aexit__(kind, error, trace))
-
-
-def iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
-    """``items`` one by one; closed with the generator."""
-    try:
-        while True:
-            try:
-                item = sender.run(_next(items))
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            sender.run(close())
-
-
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)

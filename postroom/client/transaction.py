@@ -28,6 +28,7 @@ from postroom.client.commits import anchor_of, send_for
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.overlay import Overlay
 from postroom.client.pages import unpacked_messages
+from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
@@ -36,12 +37,13 @@ from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import REAPED_BYTES_DEFAULT
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.requests import CommitTransaction, UpdateRequest
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, UpdateRequest
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 
-class Transaction:
+class Transaction(QueueWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -58,6 +60,7 @@ class Transaction:
         "_id",
         "_lifetime",
         "_overlay",
+        "_queues",
         "_reads",
         "_reaping",
         "_sender",
@@ -74,6 +77,7 @@ class Transaction:
         self._buffer = Buffer()
         self._overlay = Overlay(self._lifetime, self._reads, self._buffer, codec)
         self._reaping = Reaping(sender, transaction_id, self._lifetime, self._reads)
+        self._queues: Sends | None = None
         self._commit_timestamp = 0
 
     # --- what it is
@@ -102,7 +106,24 @@ class Transaction:
     @property
     def waited_seconds(self) -> float:
         """How long it has waited for messages."""
-        return self._reaping.waited_seconds
+        waited = self._reaping.waited_seconds
+        return waited if self._queues is None else waited + self._queues.waited_seconds
+
+    @property
+    def queues(self) -> Sends:
+        """What it does to queues: for what is built on top, as the synchronous form is."""
+        if self._queues is None:
+            self._queues = Sends(
+                self._sender, self._codec, self._id, self._lifetime, self._buffer.grow,
+                self._is_idle,
+            )  # fmt: skip
+        return self._queues
+
+    def _is_idle(self) -> bool:
+        """Whether it knows nothing that could become too old."""
+        if self._queues is not None and self._queues.has_claimed:
+            return False
+        return not (self._reads or self._reaping or self._lifetime.is_unknown)
 
     # --- reading
 
@@ -128,6 +149,23 @@ class Transaction:
         """
         self._lifetime.check_alive()
         return await self._overlay.get_for_update(arguments.key(key), self._id)
+
+    async def try_lock(self, key: bytes, patience: float) -> bool:
+        """Locks ``key`` as ``get_for_update`` does, without reading it; whether it could in time.
+
+        Args:
+            key: what to lock.
+            patience: seconds.
+        """
+        self._lifetime.check_alive()
+        request = GetForUpdate(arguments.key(key), 0, self._id, self._lifetime.remaining())
+        self._lifetime.holds = True
+        try:
+            await self._sender.send(request, patience)
+        except DeadlineExceeded:
+            return False
+        self._lifetime.check_still_open()
+        return True
 
     def scan(
         self,
@@ -335,6 +373,8 @@ class Transaction:
             return Timestamp(self._commit_timestamp)
         reply = await send_for(lifetime, self._sender, self._request(writes))
         self._commit_timestamp = reply.timestamp
+        if self._queues is not None:
+            self._queues.committed(reply.answers)
         return Timestamp(reply.timestamp)
 
     async def _now(self) -> int:
@@ -359,6 +399,8 @@ class Transaction:
             *self._reaping.requests(),
             *self._buffer.sends(),
         ]
+        if self._queues is not None:
+            requests += self._queues.requests()
         return self._reads.checks(writes=bool(requests)) + requests
 
     def _request(self, writes: list[Any]) -> CommitTransaction[Any]:

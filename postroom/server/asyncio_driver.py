@@ -69,7 +69,7 @@ class _AsyncioAnswer(Answer):
 
     def _take_back(self) -> None:
         """The answer came, and nobody took it."""
-        request = taken_back_by(self.request, self._result)
+        request = taken_back_by(self._driver, self.request, self._result)
         if request is not None:
             with suppress(Invalid):  # the store is closed
                 self._driver.send(request)
@@ -117,6 +117,7 @@ class AsyncioDriver:
         self.loop = asyncio.get_running_loop()
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
         self._writing: _Writing | None = None
         self._closed = False
         self._refusal = CLOSED
@@ -179,7 +180,7 @@ class AsyncioDriver:
                 self._turn_wanted = True
                 self.loop.call_soon(self._turn)
         else:
-            self._arm(self.loop.time() + UPKEEP_SECONDS)
+            self._arm(self.monotonic() + UPKEEP_SECONDS)
 
     def _turn(self) -> None:
         if self._writing is not None:
@@ -214,13 +215,11 @@ class AsyncioDriver:
             self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
-        timer = self._timer
-        if (
-            timer is not None
-            and not timer.cancelled()
-            and self.loop.time() < timer.when() <= deadline
-        ):
+        """A turn at ``deadline``, by the node's clock, which need not be the loop's."""
+        now, timer = self.monotonic(), self._timer
+        if timer is not None and not timer.cancelled() and now < self._armed_for <= deadline:
             return
         if timer is not None:
             timer.cancel()
-        self._timer = self.loop.call_at(deadline, self._turn)
+        self._armed_for = deadline
+        self._timer = self.loop.call_later(deadline - now, self._turn)

@@ -196,9 +196,41 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
 
 
+def open_in_memory(
+    clock: Clock, randomness: random.Random, codec: str | Codec | None
+) -> blocking.Database:
+    """A store in memory by another clock than the system's, for tests of applications."""
+    values, node = resolve(codec), _node_in_memory(clock, randomness)
+    driver = ThreadDriver(node, randomness)
+    driver.start()
+    core = asynchronous.Database(driver, values, _StatusReader(driver, MEMORY), driver.close)
+    return blocking.Database(driver, core)
+
+
+def open_in_memory_async(
+    clock: Clock, randomness: random.Random, codec: str | Codec | None
+) -> asynchronous.Database:
+    """The asyncio form of the same, on the running event loop."""
+    values, node = resolve(codec), _node_in_memory(clock, randomness)
+    driver = AsyncioDriver(node, randomness)
+    driver.start()
+    return asynchronous.Database(driver, values, _StatusReader(driver, MEMORY), driver.close)
+
+
+def _node_in_memory(clock: Clock, randomness: random.Random) -> Node:
+    options = _options("none", GC_TTL_SECONDS, DISK_RESERVE_BYTES)
+    return _open_node(MEMORY, options, clock, randomness, _Files(True, None, None))
+
+
 def _randomness() -> random.Random:
     """Seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
 
 
-__all__: list[Any] = ["Durability", "open", "open_async"]
+__all__: list[Any] = [
+    "Durability",
+    "open",
+    "open_async",
+    "open_in_memory",
+    "open_in_memory_async",
+]

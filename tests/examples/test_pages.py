@@ -38,6 +38,21 @@ def test_codecs(db: postroom.Database) -> None:
     run("codecs.md", db)
 
 
+def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first two programs, which need no cluster."""
+    monkeypatch.chdir(tmp_path)
+    for program in PROGRAM.findall((DOCS.parent / "README.md").read_text())[:2]:
+        exec(compile(program, "README.md", "exec"), {})
+    with postroom.open("data/mail") as db:
+        assert db.get(b"welcomed/alice") == b"yes"
+
+
+def test_queues(db: postroom.Database) -> None:
+    run("queues.md", db)
+    assert db.get(b"mailed/alice@example.org") == b"yes"
+    assert db.queue("emails").stats().dead == 0
+
+
 def test_short_work(db: postroom.Database) -> None:
     names = run("workers.md", db)
     assert postroom.integer(db.get(b"orders")) == 1

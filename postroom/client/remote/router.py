@@ -47,9 +47,10 @@ from postroom.client.remote.outcomes import (
 )
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
-from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX
+from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX, given_back
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.limits import REQUEST_SECONDS
+from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -81,10 +82,12 @@ SWEEP_SECONDS: Final = 0.25
 """How late a deadline without a time of its own may be noticed."""
 WITHDRAWING_SECONDS: Final = 1.0
 """How long the node's word on a withdrawn request is awaited."""
+GIVING_BACK: Final = 1 << 62
+"""From here on the router numbers transactions of its own."""
 LATE_SECONDS: Final = 0.25
 """If ``tick`` is called so much too late, this process was not running."""
 
-_MAY_WAIT: Final = frozenset({AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges})
+_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
 
@@ -350,6 +353,8 @@ class Router:
             raise
         if kind is Protect:
             self._on_protected(link, call, answer)
+        elif kind is ClaimQueue:
+            self._on_claimed(link, call, answer)
         elif kind in _OF_TRANSACTIONS:
             self._holdings.answered(call.request, answer, self._monotonic())
             self._mark_holding(link)
@@ -365,6 +370,21 @@ class Router:
         elif type(call) is not UpkeepCall:
             self._holdings.protect(moment)
             link.holds = True
+
+    def _on_claimed(self, link: Link, call: RemoteCall, answer: Claimed) -> None:
+        """Messages are this client's while the leaseholder hears of it; nobody's, if nobody waits
+        for them any more.
+        """
+        now = self._monotonic()
+        if not call.done or call.request.transaction_id is not None:
+            self._holdings.claimed(answer, self.clock.reading(), now)
+            self._mark_holding(link)
+            return
+        self._number += 1
+        own_id = self.client + (GIVING_BACK + self._number).to_bytes(8, "big")
+        request = given_back(own_id, self.clock.reading(), call.request, answer)
+        if request is not None and link.place(self._upkeep(request)):
+            self._port.output(link.number)
 
     def _mark_holding(self, link: Link | None) -> None:
         if link is not None:

@@ -60,7 +60,7 @@ class _Awaited(RemoteCall):
                 yield from future
             except BaseException:
                 self._sender.router.cancel(self)
-                request = taken_back_by(self.request, self._result)
+                request = taken_back_by(self._sender, self.request, self._result)
                 if request is not None:
                     with suppress(Invalid):  # the database is closed
                         self._sender.send(request)

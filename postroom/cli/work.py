@@ -1,0 +1,102 @@
+"""The command ``worker``: runs the tasks of an application."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import postroom
+import postroom.aio
+from postroom.cli.options import Store, on_a_store_if_given
+from postroom.errors import Error
+
+
+@on_a_store_if_given
+def worker(
+    store: Store | None,
+    application: Annotated[str, typer.Argument(metavar="MODULE:NAME", show_default=False)],
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Messages at a time altogether.", show_default=False)
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only the tasks of these queues.")
+    ] = None,
+    codec: Annotated[
+        str | None, typer.Option(help="Of the store: msgpack or json; bytes if not given.")
+    ] = None,
+) -> None:
+    """Run the worker NAME of the Python module MODULE (app:worker) until SIGTERM or Ctrl-C.
+
+    It finishes what it has begun; a second signal cancels that. The store is the worker's own, or
+    the one that the options name. Standard error says ready, and tells of failures.
+    """
+    found = _found(application)
+    chosen = None if queues is None else [each.strip() for each in queues.split(",")]
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    options: dict[str, Any] = {"queues": chosen, "concurrency": concurrency, "signals": True}
+    if isinstance(found, postroom.Worker):
+        _run(found, store, codec, options)
+    else:
+        asyncio.run(_run_async(found, store, codec, options))
+
+
+def _found(application: str) -> postroom.Worker | postroom.aio.Worker:
+    module_name, _, name = application.partition(":")
+    if not module_name or not name:
+        raise typer.BadParameter("a worker is written MODULE:NAME, as app:worker")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise typer.BadParameter(f"there is no module {module_name!r} here") from None
+    found = getattr(module, name, None)
+    if not isinstance(found, postroom.Worker | postroom.aio.Worker):
+        raise typer.BadParameter(f"{module_name} has no worker {name!r}")
+    return found
+
+
+def _run(
+    found: postroom.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
+) -> None:
+    if store is None:
+        _say_ready(found)
+        found.run(**options)
+        return
+    with store.open_for(codec) as db:
+        found.bind(db)
+        _say_ready(found)
+        found.run(**options)
+
+
+async def _run_async(
+    found: postroom.aio.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
+) -> None:
+    if store is None:
+        _say_ready(found)
+        await found.run(**options)
+        return
+    async with await store.open_async(codec) as db:
+        found.bind(db)
+        _say_ready(found)
+        await found.run(**options)
+
+
+def _say_ready(found: postroom.Worker | postroom.aio.Worker) -> None:
+    if not found.has_tasks:
+        raise Error(
+            "the worker has no tasks: decorate functions with @worker.task or @worker.inbox"
+        )
+    assert found.db is not None  # or it says what to do
+    print("ready", file=sys.stderr, flush=True)  # noqa: T201 - what the caller waits for

@@ -1,0 +1,186 @@
+"""A consumer: it claims messages ahead of need, and hands them out one by one.
+
+Whenever somebody asks for a message and none waits, one claim is under way, which the store answers
+as soon as something is ready for this consumer. Over the network the router takes it to whoever
+leads, as often as that changes. If it fails for good the consumer tries again, after longer and
+longer pauses: it ends only by being closed, or by an error that says that it cannot go on (the
+queue was dropped, the database was closed, access is denied).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Final
+
+from postroom.client.codec import Packing
+from postroom.client.commits import commit_one
+from postroom.client.queues import arguments as checks
+from postroom.client.queues.claims import claim
+from postroom.client.queues.intake import Intake
+from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
+from postroom.client.queues.signals import signal_for
+from postroom.client.sender import Sender
+from postroom.errors import Error, Retryable, Unavailable
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.log_once import LogOnce
+from postroom.messaging.queues.requests import ClaimQueue, Reject, Selection
+from postroom.messaging.queues.requests import QueueMessage as StoredMessage
+
+PAUSE_SECONDS_FIRST: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 5.0
+LEASE_SECONDS_MIN: Final = 0.001
+
+_log = logging.getLogger("postroom.queues")
+
+
+class Consumer:
+    """One consumer of a queue.
+
+    Args:
+        sender, codec: of the client.
+        queue: its name.
+        selection: which messages.
+        credit: how many it may hold without having settled them.
+        home: settles messages outside transactions.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        codec: Packing,
+        queue: str,
+        selection: Selection,
+        credit: int,
+        home: Settling,
+    ) -> None:
+        self._sender = sender
+        self._codec = codec
+        self._queue = queue
+        self._selection = selection
+        self._home = home
+        self._id = sender.next_id()
+        self._intake = Intake(credit)
+        self._freed = signal_for(sender)
+        self._pause = PAUSE_SECONDS_FIRST
+        self._said = LogOnce()
+
+    async def next(self, patience: float | None = None) -> QueueMessage | None:
+        """The next message, as soon as there is one.
+
+        Args:
+            patience: seconds to wait; 0: only what is ready now; ``None``: for ever.
+
+        Returns:
+            ``None`` if there was none in that time.
+
+        Raises:
+            Invalid, AccessDenied: the consumer cannot go on.
+            Retryable: the store cannot be reached; only with ``patience``.
+        """
+        give_up = None if patience is None else self._sender.monotonic() + patience
+        while True:
+            message = self._intake.take(self._sender.monotonic())
+            if message is not None:
+                return message
+            await self.give_back()
+            if not await self._more(give_up):
+                return None
+
+    async def _more(self, give_up: float | None) -> bool:
+        """Asks for more, or waits for credit; false: the time is over."""
+        now = self._sender.monotonic()
+        left = None if give_up is None else max(give_up - now, 0.0)
+        wanted = self._intake.wanted(now)
+        if wanted:
+            return await self._claim(wanted, left) or left is None
+        if left == 0.0:
+            return False
+        frees_at = self._intake.frees_at()
+        pause = PAUSE_SECONDS_MAX if frees_at is None else max(frees_at - now, 0.0)
+        await self._freed.wait(pause if left is None else min(pause, left))
+        return True
+
+    async def _claim(self, wanted: int, left: float | None) -> bool:
+        """Whether there is something to hand out."""
+        request = ClaimQueue(self._queue, self._id, wanted, self._selection, wait=left != 0.0)
+        try:
+            found = await claim(self._sender, request, left or None)
+        except Retryable as error:
+            if left is not None:
+                raise
+            self._said.log(
+                _log, "trouble", self._sender.monotonic(),
+                "a consumer of queue %s tries again: %s", self._queue, str(error),
+            )  # fmt: skip
+            least = error.retry_after if isinstance(error, Unavailable) else 0.0
+            await self._sender.sleep(
+                max(least, self._pause * self._sender.random.uniform(0.5, 1.0))
+            )
+            self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+            return False
+        self._pause = PAUSE_SECONDS_FIRST
+        messages = [QueueMessage(self._queue, each, self._codec, self._home) for each in found]
+        now, reading = self._sender.monotonic(), self._sender.reading()
+        self._intake.claimed(messages, [_lease_seconds(each, reading) for each in found], now)
+        for message in messages:
+            message.on_settled(self._settled)
+        return bool(messages)
+
+    def _settled(self, message: AnyMessage) -> None:
+        self._intake.settled(message)
+        self._freed.say()
+
+    # --- giving back
+
+    async def give_back(self) -> None:
+        """What waits here is given back, as if it had not been claimed.
+
+        What cannot be given back comes back when its lease has passed.
+        """
+        for request in self._returned():
+            with suppress(Error):
+                await commit_one(self._sender, request.key, request)
+
+    async def give_back_at_once(self, message: QueueMessage) -> None:
+        """One that was handed out is given back as well, since nobody will work on it."""
+        request = Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)
+        with suppress(Error):
+            await commit_one(self._sender, request.key, request)
+        message.settled()
+
+    def extended(self, message: QueueMessage, seconds: float) -> None:
+        """One that was handed out is held for ``seconds`` from now on."""
+        self._intake.extended(message, self._sender.monotonic() + seconds)
+
+    def _returned(self) -> list[Reject]:
+        late = self._intake.take_back()
+        return [
+            Reject(self._queue, attempts, delay=0.0, uncounted=True)
+            for attempts in checks.attempts(late)
+        ]
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be handed out."""
+        return self._intake.waiting
+
+
+async def received(consumer: Consumer) -> AsyncGenerator[QueueMessage, None]:
+    """The messages of a consumer, for ever. What was not handed out is given back at the end."""
+    try:
+        while True:
+            message = await consumer.next()
+            if message is not None:
+                yield message
+    finally:
+        await consumer.give_back()
+
+
+def _lease_seconds(message: StoredMessage, reading: int) -> float:
+    left = (message.leased_until - reading) >> LOGICAL_BITS
+    return max(left / 1000, LEASE_SECONDS_MIN)
+
+
+__all__ = ["Consumer", "received"]

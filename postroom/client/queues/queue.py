@@ -1,0 +1,434 @@
+"""A queue as applications use it, in its asyncio form.
+
+A ``Queue`` is a name and a client: making one asks nobody, and errors come with the first call.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from postroom.client import arguments
+from postroom.client.codec import Packing
+from postroom.client.commits import commit_one
+from postroom.client.pages import LIST_BYTES_PER_PAGE
+from postroom.client.queues import arguments as checks
+from postroom.client.queues.arguments import Id, Messages
+from postroom.client.queues.claims import claim_all, definition
+from postroom.client.queues.consuming import Consumer, received
+from postroom.client.queues.messages import (
+    AnyMessage,
+    QueueInfo,
+    QueueMessage,
+    QueueSchedule,
+    info_of,
+    schedule_of,
+)
+from postroom.client.sender import Sender
+from postroom.kv.clock import Timestamp
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    CancelMessages,
+    ClaimQueue,
+    DropQueue,
+    Extend,
+    ListQueueMessages,
+    QueuePage,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueueStats,
+    ReadSchedules,
+    Reject,
+    ReplayMessages,
+    Reschedule,
+    SetSchedule,
+    UpdateQueue,
+)
+from postroom.messaging.queues.requests import QueueMessage as StoredMessage
+
+State = Literal["scheduled", "ready", "leased", "done", "archived", "dead"]
+STATES: Final = ("scheduled", "ready", "leased", "done", "archived", "dead")
+MESSAGES_PER_PAGE: Final = 1000
+CREDIT_DEFAULT: Final = 100
+
+When = datetime.datetime | int | None
+"""A bound in time: a ``Timestamp`` or an aware ``datetime``."""
+
+
+class Queue:
+    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``.
+
+    Attributes:
+        name: of the queue.
+    """
+
+    __slots__ = ("_batch", "_codec", "_sender", "name")
+
+    def __init__(self, sender: Sender, codec: Packing, name: str) -> None:
+        self._sender = sender
+        self._codec = codec
+        self._batch = 0
+        self.name = checks.queue_name(name)
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # --- the queue itself
+
+    async def info(self) -> QueueInfo:
+        """Its settings, and whether it is paused.
+
+        Raises:
+            Invalid: there is no such queue.
+        """
+        return info_of(await definition(self._sender, self.name))
+
+    async def update(self, **settings: Any) -> None:
+        """Changes settings, at once and for all its consumers.
+
+        Args:
+            settings: those of ``create_queue``, by name. What is not named stays.
+
+        Raises:
+            TypeError, Invalid: one of them is none that can be, and is named; nothing was changed.
+        """
+        self._batch = 0
+        await self._do(UpdateQueue(self.name, checks.settings(settings)))
+
+    async def pause(self) -> None:
+        """Nothing is fired until :meth:`resume`. What is held can be settled."""
+        await self._do(UpdateQueue(self.name, {}, True))
+
+    async def resume(self) -> None:
+        """Messages are fired again."""
+        await self._do(UpdateQueue(self.name, {}, False))
+
+    async def drop(self) -> None:
+        """The queue is gone, with all its messages; who consumes it gets ``Invalid``, which says
+        so.
+        """
+        await self._do(DropQueue(self.name))
+
+    async def stats(self) -> QueueStats:
+        """What it has done, and holds."""
+        stats: QueueStats = await self._sender.send(ReadQueueStats(self.name))
+        return stats
+
+    # --- consuming
+
+    def receive(
+        self,
+        *,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        credit: int = CREDIT_DEFAULT,
+    ) -> AsyncGenerator[QueueMessage, None]:
+        """The messages as they become ready, for ever: ``async for message in q.receive()``.
+
+        Each goes to one consumer, the least busy. Leaving the loop gives back what was claimed
+        ahead of it, uncounted; what was handed out stays held until its lease passes. A leader that
+        changes, or nodes that cannot be reached for a while, do not end the loop.
+
+        Args:
+            start, end: only messages with ``start <= key < end``.
+            kinds: only of these kinds; ``None``: of every kind.
+            where: only with these headers.
+            credit: how many messages it may hold that were not settled, nor lost.
+
+        Raises:
+            Invalid: there is no such queue, or it was dropped, or the database was closed.
+            AccessDenied: not allowed.
+        """
+        return received(
+            self.consumer(start=start, end=end, kinds=kinds, where=where, credit=credit)
+        )
+
+    def consumer(
+        self,
+        *,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        credit: int = CREDIT_DEFAULT,
+    ) -> Consumer:
+        """What :meth:`receive` iterates over, for what is built on top of it."""
+        selection = checks.selection(start, end, kinds, where)
+        most = arguments.count(credit, "credit")
+        return Consumer(self._sender, self._codec, self.name, selection, most, self)
+
+    async def claim(
+        self,
+        max_results: int = 1,
+        *,
+        wait: float | None = None,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[QueueMessage]:
+        """Takes messages that are ready; they are held for ``ack_wait`` seconds.
+
+        Args:
+            max_results: how many at most.
+            wait: seconds to wait for the first one.
+            start, end, kinds, where: as for :meth:`receive`.
+        """
+        selection = checks.selection(start, end, kinds, where)
+        most, patience = arguments.count(max_results, "max_results"), arguments.wait(wait)
+        consumer = self._sender.next_id()
+        request = ClaimQueue(self.name, consumer, most, selection, wait=patience > 0)
+        found = await claim_all(self._sender, request, patience, self._batch_size)
+        return [QueueMessage(self.name, each, self._codec, self) for each in found]
+
+    async def _batch_size(self) -> int:
+        if not self._batch:
+            self._batch = (await definition(self._sender, self.name)).settings.batch_size
+        return self._batch
+
+    # --- settling, each call a transaction (1000 messages at a time)
+
+    async def acknowledge(self, messages: Messages, *, kind: str | None = None) -> int:
+        """Messages are done; returns how many of them still had to be.
+
+        Args:
+            messages: one or several messages, or ids.
+            kind: of the ids; ``None``: whichever.
+
+        Raises:
+            LeaseLost: an attempt that a message names has passed. Nothing was changed.
+        """
+        return await self._settle(messages, kind, Acknowledge)
+
+    async def reject(
+        self,
+        messages: Messages,
+        delay: Any = None,
+        *,
+        dead: bool = False,
+        reason: str | None = None,
+        kind: str | None = None,
+    ) -> int:
+        """Messages are given back, and fired again; arguments as for ``tx.reject``.
+
+        Raises:
+            LeaseLost: as :meth:`acknowledge`.
+        """
+        seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
+        return await self._settle(
+            messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
+        )
+
+    async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
+        """A message is held for ``seconds`` from now on; returns until when.
+
+        Raises:
+            LeaseLost: its attempt has passed. Nothing was changed.
+        """
+        length = checks.seconds(seconds, "seconds")
+        if length is None:
+            raise TypeError("seconds is a number of seconds, not NoneType")
+        until: int = await self._do(Extend(self.name, [message.attempt()], length))
+        message.leased_for(until)
+        return Timestamp(until)
+
+    async def reschedule(
+        self,
+        ids: Messages,
+        deliver_at: arguments.Due | None = None,
+        epoch: int | None = None,
+        *,
+        kind: str | None = None,
+    ) -> int:
+        """Messages that nobody holds are fired at another time; returns how many were found.
+
+        Arguments as for ``tx.reschedule``.
+        """
+        due = 0
+        if deliver_at is not None:
+            due = arguments.due(deliver_at, self._sender.reading(), "deliver_at")
+        number = None if epoch is None else arguments.count(epoch, "epoch", 0)
+        return await self._settle(
+            ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
+        )
+
+    async def cancel(self, ids: Messages, *, kind: str | None = None) -> int:
+        """Messages that are not done are deleted, whoever holds them; returns how many were
+        found.
+        """
+        return await self._settle(ids, kind, CancelMessages)
+
+    async def replay(self, ids: Messages, *, kind: str | None = None) -> int:
+        """Dead messages are fired again, as if for the first time; returns how many were found.
+
+        Args:
+            ids: or messages, as :meth:`dead_letters` tells them.
+            kind: of the ids; ``None``: whichever.
+        """
+        return await self._settle(ids, kind, ReplayMessages, settles=False)
+
+    async def _settle(
+        self,
+        given: Messages,
+        kind: str | None,
+        make: Callable[[str, list[Any]], Any],
+        *,
+        settles: bool = True,
+    ) -> int:
+        named: list[Any] = [given] if isinstance(given, AnyMessage | str | bytes) else list(given)
+        found = done = 0
+        for attempts in checks.attempts(named, kind):
+            found += await self._do(make(self.name, attempts)) or 0
+            for each in named[done : done + len(attempts)] if settles else ():
+                if isinstance(each, AnyMessage):
+                    each.settled()
+            done += len(attempts)
+        return found
+
+    async def _do(self, request: Any) -> Any:
+        return await commit_one(self._sender, request.key, request)
+
+    # --- looking
+
+    async def get(self, id: Id, kind: str | None = None) -> QueueMessage | None:  # noqa: A002
+        """The message with an id, whatever its state; ``None`` if there is none.
+
+        Args:
+            id: text or bytes.
+            kind: of the message; ``None``: whichever (if there are several, the first of them).
+        """
+        of_kind = None if kind is None else checks.kind(kind)
+        request = ReadQueueMessage(self.name, checks.message_id(id), of_kind)
+        found: list[StoredMessage] = await self._sender.send(request)
+        return self._message(found[0]) if found else None
+
+    async def messages(
+        self, state: State | None = None, limit: int = 100, *, at: int | None = None
+    ) -> list[QueueMessage]:
+        """Messages, without claiming any.
+
+        Args:
+            state: only those; ``None``: all that live (scheduled, ready or leased).
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        return [each async for each in self.scan(state, limit=limit, at=at)]
+
+    async def dead_letters(self, *, limit: int = 100) -> list[QueueMessage]:
+        """Messages that are given up, the first to die first; ``last_error`` says why."""
+        return await self.messages("dead", limit)
+
+    def archive(
+        self,
+        start: When = None,
+        end: When = None,
+        *,
+        limit: int | None = None,
+        at: int | None = None,
+    ) -> AsyncGenerator[QueueMessage, None]:
+        """The archived messages that were acknowledged in ``[start, end)``, in that order.
+
+        Args:
+            start, end: a ``Timestamp`` or an aware ``datetime`` each; ``None``: no bound.
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        return self.scan("archived", start, end, limit=limit, at=at)
+
+    def scan(
+        self,
+        state: State | None = None,
+        start: When = None,
+        end: When = None,
+        *,
+        limit: int | None = None,
+        at: int | None = None,
+    ) -> AsyncGenerator[QueueMessage, None]:
+        """Messages of a state, in the order of their time, page by page.
+
+        Args:
+            state: only those; ``None``: all that live.
+            start, end: of the time at which they are due, or were acknowledged, or died.
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        if state is not None and state not in STATES:
+            raise ValueError(f"state is one of {', '.join(STATES)} or None, not {state!r}")
+        if limit is not None:
+            arguments.count(limit, "limit", 0)
+        first, last = checks.moment(start, "start"), checks.moment(end, "end")
+        moment = arguments.timestamp(at)
+        request = ListQueueMessages(
+            self.name, state or "", b"", first, last, MESSAGES_PER_PAGE, LIST_BYTES_PER_PAGE, moment
+        )
+        return self._pages(request, limit)
+
+    async def _pages(
+        self, request: ListQueueMessages, limit: int | None
+    ) -> AsyncGenerator[QueueMessage, None]:
+        after, left = b"", limit
+        while left is None or left > 0:
+            size = MESSAGES_PER_PAGE if left is None else min(left, MESSAGES_PER_PAGE)
+            wanted = msgspec.structs.replace(request, after=after, messages_max=size)
+            page: QueuePage = await self._sender.send(wanted)
+            for each in page.messages[:left]:
+                yield self._message(each)
+            if left is not None:
+                left -= len(page.messages)
+            after = page.next
+            if not after:
+                return
+
+    def _message(self, stored: StoredMessage) -> QueueMessage:
+        return QueueMessage(self.name, stored, self._codec, self)
+
+    # --- periodic
+
+    async def schedule(  # noqa: PLR0913 - each argument is an option
+        self,
+        name: str,
+        *,
+        cron: str,
+        payload: Any,
+        timezone: str = "UTC",
+        kind: str = "",
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        group: str | None = None,
+    ) -> None:
+        """Enqueues a message at each tick of ``cron``, once per tick whatever fails.
+
+        Its id is ``name@`` and the tick's time. Of the ticks that passed while no node ran only the
+        latest one is enqueued. A schedule of the same name is replaced.
+
+        Args:
+            name: of the schedule.
+            cron: five fields (minute, hour, day, month, weekday), as ``"0 3 * * *"``.
+            payload, kind, headers, priority, group: of the messages.
+            timezone: in which the fields are meant, as ``"Europe/Berlin"``.
+        """
+        key = checks.schedule_name(name)
+        checks.texts(cron=cron, timezone=timezone)
+        extra, extra_bytes = arguments.headers(headers, key.encode())
+        packed = arguments.message(payload, self._codec, key.encode(), extra_bytes)
+        await self._do(SetSchedule(
+            self.name, key, cron, timezone, checks.kind(kind), packed, extra,
+            checks.priority(priority), checks.group(group),
+        ))  # fmt: skip
+
+    async def schedules(self) -> list[QueueSchedule]:
+        """Its periodic schedules."""
+        found: list[SetSchedule] = await self._sender.send(ReadSchedules(self.name))
+        return [schedule_of(each, self._codec) for each in found]
+
+    async def unschedule(self, name: str) -> None:
+        """Ends a schedule; what it has enqueued stays."""
+        await self._do(SetSchedule(self.name, checks.schedule_name(name), None))
+
+
+__all__ = ["CREDIT_DEFAULT", "STATES", "Queue", "State"]

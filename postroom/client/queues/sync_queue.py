@@ -1,0 +1,477 @@
+"""The synchronous form of queues: see :mod:`postroom.client.sync` for what all its calls may
+raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from postroom.client.arguments import Due
+from postroom.client.queues import of_database, sending
+from postroom.client.queues import queue as asynchronous
+from postroom.client.queues.arguments import Id, Messages
+from postroom.client.queues.messages import AnyMessage, QueueInfo, QueueSchedule
+from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
+from postroom.client.queues.queue import CREDIT_DEFAULT, State, When
+from postroom.client.sender import BlockingSender
+from postroom.client.sync_iteration import iterate
+from postroom.kv.clock import Timestamp
+from postroom.messaging.queues.requests import QueueStats
+
+
+class QueueMessage(AnyMessage):
+    """A message of a queue.
+
+    Attributes:
+        queue: the name of the queue.
+    """
+
+    __slots__ = ("_core", "_sender")
+
+    def __init__(self, sender: BlockingSender, core: AsynchronousMessage) -> None:
+        super().__init__(core.queue, core.stored, core.codec)
+        self._sender = sender
+        self._core = core
+
+    def acknowledge(self) -> None:
+        """It is done, in a transaction of its own; ``tx.acknowledge`` does so together with other
+        changes.
+
+        Raises:
+            LeaseLost: the attempt has passed; nothing was changed.
+        """
+        self._sender.run(self._core.acknowledge())
+
+    def reject(self, delay: Any = None, *, dead: bool = False, reason: str | None = None) -> None:
+        """It is given back, and fired again: after the queue's back-off, or after ``delay`` seconds
+        (0: at once), or never (``dead``).
+
+        Args:
+            delay: seconds; ``None``: the queue's back-off.
+            dead: it becomes a dead letter.
+            reason: why; kept with it.
+
+        Raises:
+            LeaseLost: the attempt has passed; nothing was changed.
+        """
+        self._sender.run(self._core.reject(delay, dead=dead, reason=reason))
+
+    def extend(self, seconds: float) -> Timestamp:
+        """It is held for ``seconds`` from now on; returns until when.
+
+        Raises:
+            LeaseLost: the attempt has passed; nothing was changed.
+        """
+        return self._sender.run(self._core.extend(seconds))
+
+    @property
+    def leased_until(self) -> Timestamp | None:
+        """Until when it is held; ``None``: nobody holds it."""
+        return self._core.leased_until
+
+    def leased_for(self, until: int) -> None:
+        """Its lease was extended."""
+        self._core.leased_for(until)
+
+    def settled(self) -> None:
+        """It was acknowledged or given back."""
+        self._core.settled()
+
+
+class Queue:
+    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``, which
+    asks nobody: if there is no such queue, the first call raises ``Invalid``.
+    """
+
+    __slots__ = ("_core", "_run", "_sender")
+
+    def __init__(self, sender: BlockingSender, core: asynchronous.Queue) -> None:
+        self._sender = sender
+        self._run = sender.run
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """Of the queue."""
+        return self._core.name
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # --- the queue itself
+
+    def info(self) -> QueueInfo:
+        """Its settings, and whether it is paused."""
+        return self._run(self._core.info())
+
+    def update(self, **settings: Any) -> None:
+        """Changes settings, at once and for all its consumers.
+
+        Args:
+            settings: those of ``create_queue``, by name. What is not named stays.
+
+        Raises:
+            TypeError, Invalid: one of them is none that can be, and is named; nothing was changed.
+        """
+        self._run(self._core.update(**settings))
+
+    def pause(self) -> None:
+        """Nothing is fired until :meth:`resume`. What is held can be settled."""
+        self._run(self._core.pause())
+
+    def resume(self) -> None:
+        """Messages are fired again."""
+        self._run(self._core.resume())
+
+    def drop(self) -> None:
+        """The queue is gone, with all its messages; who consumes it gets ``Invalid``, which says
+        so.
+        """
+        self._run(self._core.drop())
+
+    def stats(self) -> QueueStats:
+        """What it has done, and holds."""
+        return self._run(self._core.stats())
+
+    # --- consuming
+
+    def receive(
+        self,
+        *,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        credit: int = CREDIT_DEFAULT,
+    ) -> Iterator[QueueMessage]:
+        """The messages as they become ready, for ever: ``for message in q.receive()``.
+
+        Each goes to one consumer, the least busy. Leaving the loop gives back what was claimed
+        ahead of it, uncounted; what was handed out stays held until its lease passes. A leader that
+        changes, or nodes that cannot be reached for a while, do not end the loop.
+
+        Args:
+            start, end: only messages with ``start <= key < end``.
+            kinds: only of these kinds; ``None``: of every kind.
+            where: only with these headers.
+            credit: how many messages it may hold that were not settled, nor lost.
+
+        Raises:
+            Invalid: there is no such queue, or it was dropped, or the database was closed.
+            AccessDenied: not allowed.
+        """
+        found = self._core.receive(start=start, end=end, kinds=kinds, where=where, credit=credit)
+        return (QueueMessage(self._sender, each) for each in iterate(self._sender, found))
+
+    def claim(
+        self,
+        max_results: int = 1,
+        *,
+        wait: float | None = None,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[QueueMessage]:
+        """Takes messages that are ready; they are held for ``ack_wait`` seconds.
+
+        Args:
+            max_results: how many at most.
+            wait: seconds to wait for the first one.
+            start, end, kinds, where: as for :meth:`receive`.
+        """
+        return self._own(self._run(self._core.claim(
+            max_results, wait=wait, start=start, end=end, kinds=kinds, where=where
+        )))  # fmt: skip
+
+    # --- settling, each call a transaction (1000 messages at a time)
+
+    def acknowledge(self, messages: Messages, *, kind: str | None = None) -> int:
+        """Messages are done; returns how many of them still had to be.
+
+        Args:
+            messages: one or several messages, or ids.
+            kind: of the ids; ``None``: whichever.
+
+        Raises:
+            LeaseLost: an attempt that a message names has passed. Nothing was changed.
+        """
+        return self._run(self._core.acknowledge(messages, kind=kind))
+
+    def reject(
+        self,
+        messages: Messages,
+        delay: Any = None,
+        *,
+        dead: bool = False,
+        reason: str | None = None,
+        kind: str | None = None,
+    ) -> int:
+        """Messages are given back, and fired again; arguments as for ``tx.reject``.
+
+        Raises:
+            LeaseLost: as :meth:`acknowledge`.
+        """
+        return self._run(self._core.reject(messages, delay, dead=dead, reason=reason, kind=kind))
+
+    def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
+        """A message is held for ``seconds`` from now on; returns until when.
+
+        Raises:
+            LeaseLost: its attempt has passed. Nothing was changed.
+        """
+        return self._run(self._core.extend(message, seconds))
+
+    def reschedule(
+        self,
+        ids: Messages,
+        deliver_at: Due | None = None,
+        epoch: int | None = None,
+        *,
+        kind: str | None = None,
+    ) -> int:
+        """Messages that nobody holds are fired at another time; returns how many were found.
+
+        Arguments as for ``tx.reschedule``.
+        """
+        return self._run(self._core.reschedule(ids, deliver_at, epoch, kind=kind))
+
+    def cancel(self, ids: Messages, *, kind: str | None = None) -> int:
+        """Messages that are not done are deleted, whoever holds them; returns how many were
+        found.
+        """
+        return self._run(self._core.cancel(ids, kind=kind))
+
+    def replay(self, ids: Messages, *, kind: str | None = None) -> int:
+        """Dead messages are fired again, as if for the first time; returns how many were found.
+
+        Args:
+            ids: or messages, as :meth:`dead_letters` tells them.
+            kind: of the ids; ``None``: whichever.
+        """
+        return self._run(self._core.replay(ids, kind=kind))
+
+    # --- looking
+
+    def get(self, id: Id, kind: str | None = None) -> QueueMessage | None:  # noqa: A002
+        """The message with an id, whatever its state; ``None`` if there is none.
+
+        Args:
+            id: text or bytes.
+            kind: of the message; ``None``: whichever (if there are several, the first of them).
+        """
+        found = self._run(self._core.get(id, kind))
+        return None if found is None else QueueMessage(self._sender, found)
+
+    def messages(
+        self, state: State | None = None, limit: int = 100, *, at: int | None = None
+    ) -> list[QueueMessage]:
+        """Messages, without claiming any.
+
+        Args:
+            state: only those; ``None``: all that live (scheduled, ready or leased).
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        return self._own(self._run(self._core.messages(state, limit, at=at)))
+
+    def dead_letters(self, *, limit: int = 100) -> list[QueueMessage]:
+        """Messages that are given up, the first to die first; ``last_error`` says why."""
+        return self._own(self._run(self._core.dead_letters(limit=limit)))
+
+    def archive(
+        self,
+        start: When = None,
+        end: When = None,
+        *,
+        limit: int | None = None,
+        at: int | None = None,
+    ) -> Iterator[QueueMessage]:
+        """The archived messages that were acknowledged in ``[start, end)``, in that order.
+
+        Args:
+            start, end: a ``Timestamp`` or an aware ``datetime`` each; ``None``: no bound.
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        return self.scan("archived", start, end, limit=limit, at=at)
+
+    def scan(
+        self,
+        state: State | None = None,
+        start: When = None,
+        end: When = None,
+        *,
+        limit: int | None = None,
+        at: int | None = None,
+    ) -> Iterator[QueueMessage]:
+        """Messages of a state, in the order of their time, page by page.
+
+        Args:
+            state: only those; ``None``: all that live.
+            start, end: of the time at which they are due, or were acknowledged, or died.
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+        """
+        found = self._core.scan(state, start, end, limit=limit, at=at)
+        return (QueueMessage(self._sender, each) for each in iterate(self._sender, found))
+
+    def _own(self, messages: list[AsynchronousMessage]) -> list[QueueMessage]:
+        return [QueueMessage(self._sender, each) for each in messages]
+
+    # --- periodic
+
+    def schedule(  # noqa: PLR0913 - each argument is an option
+        self,
+        name: str,
+        *,
+        cron: str,
+        payload: Any,
+        timezone: str = "UTC",
+        kind: str = "",
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        group: str | None = None,
+    ) -> None:
+        """Enqueues a message at each tick of ``cron``, once per tick whatever fails.
+
+        Its id is ``name@`` and the tick's time. Of the ticks that passed while no node ran only the
+        latest one is enqueued. A schedule of the same name is replaced.
+
+        Args:
+            name: of the schedule.
+            cron: five fields (minute, hour, day, month, weekday), as ``"0 3 * * *"``.
+            payload, kind, headers, priority, group: of the messages.
+            timezone: in which the fields are meant, as ``"Europe/Berlin"``.
+        """
+        self._run(self._core.schedule(
+            name, cron=cron, payload=payload, timezone=timezone, kind=kind, headers=headers,
+            priority=priority, group=group,
+        ))  # fmt: skip
+
+    def schedules(self) -> list[QueueSchedule]:
+        """Its periodic schedules."""
+        return self._run(self._core.schedules())
+
+    def unschedule(self, name: str) -> None:
+        """Ends a schedule; what it has enqueued stays."""
+        self._run(self._core.unschedule(name))
+
+
+class QueuesOfDatabase:
+    """What a database offers about queues."""
+
+    def __init__(self, sender: BlockingSender, core: of_database.QueuesOfDatabase) -> None:
+        self._blocking = sender
+        self._with_queues = core
+
+    def create_queue(  # noqa: PLR0913 - each argument is a setting
+        self,
+        name: str,
+        *,
+        ack_wait: float = 30.0,
+        min_backoff: float | None = None,
+        max_backoff: float | None = None,
+        max_attempts: int | None = None,
+        purge_after: float = 86400.0,
+        archive: bool = False,
+        batch_size: int = 10,
+        cache_size: int = 10_000,
+        poller_interval: float = 30.0,
+        max_rate: float | None = None,
+        max_concurrency: int | None = None,
+        order: Literal["none", "group"] = "none",
+        on_duplicate: Literal["ignore", "error", "replace"] = "ignore",
+        dead_letter_queue: str | None = None,
+        group_max_rate: float | None = None,
+        group_max_concurrency: int | None = None,
+    ) -> Queue:
+        """Makes a queue. One of that name with the same settings is fine; with others it is an
+        error.
+
+        Args:
+            name: 256 bytes at most.
+            ack_wait: seconds that a consumer may hold a message before it is fired again; doubled
+                for each attempt, and varied by a tenth.
+            min_backoff, max_backoff: bounds of the wait before a message is fired again.
+            max_attempts: a message that failed so often is dead; ``None``: never.
+            purge_after: seconds that an acknowledged message is kept; 0: it is deleted at once.
+            archive: acknowledged messages are archived instead, and never purged.
+            batch_size: how many messages one answer hands to a consumer at most.
+            cache_size: how many messages are kept in memory.
+            poller_interval: seconds after which the store looks for due messages though no timer
+                rang.
+            max_rate: messages a second; ``None``: any number.
+            max_concurrency: how many may be held at a time, by all consumers.
+            order: ``"group"``: in a group one message at a time, in order.
+            on_duplicate: what happens to a message whose kind and id are there already.
+            dead_letter_queue: where the dead go, instead of this queue's own dead letters.
+            group_max_rate, group_max_concurrency: the same of each group.
+
+        Returns:
+            The queue.
+
+        Raises:
+            TypeError, Invalid: a setting is none that can be, and is named; nothing happened.
+        """
+        settings = {each: value for each, value in locals().items() if each not in {"self", "name"}}
+        made = self._blocking.run(self._with_queues.create_queue(name, **settings))
+        return Queue(self._blocking, made)
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name. Nobody is asked: if there is none, the first call says so."""
+        return Queue(self._blocking, self._with_queues.queue(name))
+
+    def queues(self) -> list[QueueInfo]:
+        """All queues, with their settings."""
+        return self._blocking.run(self._with_queues.queues())
+
+
+class QueueWrites(sending.QueueSends):
+    """What a transaction offers about queues."""
+
+    __slots__ = ("_blocking", "_with_queues")
+
+    def __init__(self, sender: BlockingSender, core: sending.QueueWrites) -> None:
+        self._blocking = sender
+        self._with_queues = core
+
+    @property
+    def queues(self) -> sending.Sends:
+        """What was gathered: for what is built on top."""
+        return self._with_queues.queues
+
+    def claim(  # noqa: PLR0913 - each argument is an option
+        self,
+        queue: str,
+        max_results: int = 1,
+        *,
+        wait: float | None = None,
+        start: bytes = b"",
+        end: bytes | None = None,
+        kinds: Iterable[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[QueueMessage]:
+        """Takes messages that are ready, for this transaction.
+
+        They are acknowledged when it commits, but for those that were rejected, cancelled or
+        acknowledged in it. If it does not commit, the attempt has failed: they are fired again
+        after the queue's back-off.
+
+        Args:
+            queue: its name.
+            max_results: how many at most.
+            wait: seconds to wait for the first one, as many as you like; as with ``reap_queue``
+                they do not count towards the time of a transaction that has read nothing.
+            start, end: only messages with ``start <= key < end``.
+            kinds: only of these; ``None``: of every kind.
+            where: only with these headers.
+        """
+        found = self._blocking.run(self._with_queues.claim(
+            queue, max_results, wait=wait, start=start, end=end, kinds=kinds, where=where
+        ))  # fmt: skip
+        return [QueueMessage(self._blocking, each) for each in found]
+
+
+__all__ = ["Queue", "QueueMessage", "QueueWrites", "QueuesOfDatabase"]

@@ -1,0 +1,134 @@
+"""Calling the function of a task, in a transaction, whichever form it and the database have.
+
+==================  ==============================  ===============================================
+database            ``async def f``                 ``def f``
+==================  ==============================  ===============================================
+asyncio             on the loop                     in a thread; its transaction lives on the loop
+synchronous         on the worker's loop            in a thread, with a transaction of that thread's
+==================  ==============================  ===============================================
+
+As with ``run``, the function is called again if its transaction was in conflict with another one.
+A function that has read nothing yet has all the time it likes: the time of its transaction begins
+with its first read. So long work comes first, and reading and writing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction
+from typing import Any
+
+from postroom.client import database as asynchronous
+from postroom.client import sync as blocking
+from postroom.client.bridge import LoopSender
+from postroom.client.queues.messages import AnyMessage, QueueMessage
+from postroom.client.queues.sending import QueueSends, Sends
+from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
+from postroom.client.transaction import Transaction
+
+Function = Callable[[Any, Any], Any]
+
+
+class Running:
+    """A call that is under way; its transaction is kept young while it knows nothing."""
+
+    def __init__(self) -> None:
+        self._sends: Sends | None = None
+
+    def begins(self, tx: QueueSends) -> None:
+        """It has a new transaction."""
+        self._sends = tx.queues
+
+    def keep_young(self) -> None:
+        """Its transaction's time begins now, if it has read nothing."""
+        if self._sends is not None:
+            self._sends.keep_young()
+
+
+class Caller:
+    """See the module.
+
+    Args:
+        db: the asyncio form.
+        db_of_threads: the synchronous form; ``None``: the store was opened in the other one.
+        threads: where functions run that are no coroutine functions.
+    """
+
+    def __init__(
+        self,
+        db: asynchronous.Database,
+        db_of_threads: blocking.Database | None,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self.db = db
+        self._db_of_threads = db_of_threads
+        self._threads = threads
+
+    def message(self, function: Function, core: QueueMessage) -> AnyMessage:
+        """A message in the form that goes with a function."""
+        if iscoroutinefunction(function):
+            return core
+        return MessageOfThreads(LoopSender(self.db.sender, asyncio.get_running_loop()), core)
+
+    async def call(
+        self, function: Function, given: Any, finish: Callable[[QueueSends], None], running: Running
+    ) -> None:
+        """Calls ``function(given, tx)`` and commits.
+
+        Args:
+            function: of the task.
+            given: its first argument.
+            finish: what the worker adds to the transaction.
+            running: learns of the transaction.
+
+        Raises:
+            whatever the function and the commit raise; nothing was changed.
+        """
+        database = self._db_of_threads
+        if iscoroutinefunction(function) or database is None:
+
+            async def take(_: Transaction) -> Any:
+                return given
+
+            await self.call_with(function, take, finish, running)
+            return
+
+        def attempt(tx: blocking.Transaction) -> None:
+            running.begins(tx)
+            function(given, tx)
+            finish(tx)
+
+        await self._in_thread(database.run, attempt)
+
+    async def call_with(
+        self,
+        function: Function,
+        take: Callable[[Transaction], Awaitable[Any]],
+        finish: Callable[[QueueSends], None],
+        running: Running,
+    ) -> None:
+        """The same with a transaction of the loop, from which ``take`` gets what the function is
+        given; if that is ``None`` there is nothing to do.
+        """
+
+        async def attempt(tx: Transaction) -> None:
+            running.begins(tx)
+            given = await take(tx)
+            if given is None:
+                return
+            if iscoroutinefunction(function):
+                await function(given, tx)
+            else:
+                sender = LoopSender(self.db.sender, asyncio.get_running_loop())
+                await self._in_thread(function, given, blocking.Transaction(sender, tx))
+            finish(tx)
+
+        await self.db.repeat(attempt)
+
+    async def _in_thread(self, function: Callable[..., Any], *given: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, function, *given)
+
+
+__all__ = ["Caller", "Function", "Running"]

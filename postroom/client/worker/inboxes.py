@@ -1,0 +1,235 @@
+"""Tasks of inboxes: keys that have mail are shared out among the workers.
+
+::
+
+    keys with mail, oldest first ─▶ not backed off ─▶ locked ─▶ reaped ─▶ function ─▶ commit
+              ▲                                          └─ another worker has it: the next key
+              └── none: a pause, 20 ms at first, half a second at most
+
+One worker a key at a time: whoever works on a key holds a lock in its transaction, on a key of its
+own that is never written. A lock is in the leaseholder's memory; should that change hands while two
+workers believe that they have it, both have reaped the same, oldest, messages, and only one of them
+commits.
+
+A message whose function fails stays where it is, the first of its inbox, and holds up what is
+behind it. So that it does not spin, its key is left alone for a second, then for two, four, up to
+five minutes; by this worker, which remembers that in memory only: another worker, or this one after
+a restart, begins with a second again. Attempts are not counted and nothing is buried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from postroom.client.queues.sending import QueueSends
+from postroom.client.transaction import Transaction
+from postroom.client.worker.calling import Caller, Function, Running
+from postroom.client.worker.outcomes import Discard, Reject
+from postroom.client.worker.supervision import Supervisor, waited
+from postroom.kv.tuples import prefix as span_of
+from postroom.limits import KEY_BYTES_MAX
+
+LOCK_PREFIX: Final = b"\x00postroom/worker/"
+BACKOFF_SECONDS_FIRST: Final = 1.0
+BACKOFF_SECONDS_MAX: Final = 300.0
+BACKOFFS_MAX: Final = 10_000
+"""So many keys are remembered that failed; of more, the one that failed longest ago is
+forgotten.
+"""
+IDLE_SECONDS_FIRST: Final = 0.02
+IDLE_SECONDS_MAX: Final = 0.5
+LOOKED_AT_MAX: Final = 1000
+LOCK_PATIENCE_SECONDS: Final = 0.05
+"""A lock that is not had in this time is another worker's."""
+ELSEWHERE_SECONDS: Final = 0.25
+"""After which a key is tried again that another worker was busy with."""
+
+
+def lock_key(key: bytes) -> bytes:
+    """What is locked by who works on the inbox of ``key``."""
+    if len(LOCK_PREFIX) + len(key) > KEY_BYTES_MAX:
+        key = hashlib.sha256(key).digest()
+    return LOCK_PREFIX + key
+
+
+@dataclass(frozen=True, slots=True)
+class InboxTask:
+    """A function that is called with the mail of keys.
+
+    Attributes:
+        function: called with a message, or with a list of messages if ``batch`` is given.
+        prefix: of the keys.
+        batch: how many messages of a key it gets at most; ``None``: one, not in a list.
+        concurrency: how many keys a worker works on at a time.
+    """
+
+    function: Function
+    prefix: bytes
+    batch: int | None
+    concurrency: int
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, here and now."""
+        return self.function(*args, **kwargs)
+
+
+class Backoffs:
+    """Keys that are left alone for a while, as their function has failed."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    def failed(self, key: bytes, now: float, delay: float | None = None) -> float:
+        """The function has failed; returns for how many seconds the key is left alone."""
+        _, last = self._until.pop(key, (0.0, BACKOFF_SECONDS_FIRST / 2))
+        pause = min(2 * last, BACKOFF_SECONDS_MAX)
+        self._until[key] = (now + (pause if delay is None else delay), pause)
+        if len(self._until) > BACKOFFS_MAX:
+            self._until.popitem(last=False)
+        return pause if delay is None else delay
+
+    def succeeded(self, key: bytes) -> None:
+        """It has not."""
+        self._until.pop(key, None)
+
+    def holds(self, key: bytes, now: float) -> bool:
+        """Whether the key is to be left alone."""
+        return self._until.get(key, (0.0, 0.0))[0] > now
+
+
+class InboxLoop:
+    """Brings an inbox task its mail.
+
+    Args:
+        task: which one.
+        caller: calls it.
+        supervisor: for what is to be said.
+        stopping: set when it is to stop.
+        slots: of the worker; ``None``: it has as many as its tasks.
+    """
+
+    def __init__(
+        self,
+        task: InboxTask,
+        caller: Caller,
+        supervisor: Supervisor,
+        stopping: asyncio.Event,
+        slots: asyncio.Semaphore | None,
+    ) -> None:
+        self.task = task
+        self._caller = caller
+        self._supervisor = supervisor
+        self._stopping = stopping
+        self._slots = slots or asyncio.Semaphore(task.concurrency)
+        self._own_slots = asyncio.Semaphore(task.concurrency)
+        self._backoffs = Backoffs()
+        self._busy: dict[bytes, asyncio.Task[bool]] = {}
+        self._elsewhere: dict[bytes, float] = {}
+
+    # --- finding keys
+
+    async def run(self) -> None:
+        """Until it is to stop; what runs goes on (:meth:`finish`)."""
+        pause = IDLE_SECONDS_FIRST
+        while not self._stopping.is_set():
+            if await self._round():
+                pause = IDLE_SECONDS_FIRST
+                continue
+            jittered = pause * self._caller.db.sender.random.uniform(0.5, 1.0)
+            stopped: asyncio.Future[bool] = asyncio.ensure_future(self._stopping.wait())
+            busy = [asyncio.shield(each) for each in self._busy.values()]
+            await waited([stopped, *busy], jittered)
+            pause = min(2 * pause, IDLE_SECONDS_MAX)
+
+    async def run_ready(self) -> int:
+        """Works off the mail that is there now; returns how many batches of it that were."""
+        done = 0
+        while started := await self._round():
+            done += sum(await asyncio.gather(*started))
+            if not any(each.result() for each in started):
+                break
+        return done
+
+    async def _round(self) -> list[asyncio.Task[bool]]:
+        """Begins to work on the keys that have mail; those that it could begin with."""
+        db = self._caller.db
+        start, end = span_of(self.task.prefix)
+        found = await db.inboxes(start, end, limit=LOOKED_AT_MAX)
+        now = db.sender.monotonic()
+        self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
+        started: list[asyncio.Task[bool]] = []
+        for info in found:
+            if self._stopping.is_set():
+                break
+            left_alone = self._backoffs.holds(info.key, now) or info.key in self._elsewhere
+            if info.key in self._busy or left_alone:
+                continue
+            await self._own_slots.acquire()
+            running = asyncio.ensure_future(self._work(info.key))
+            self._busy[info.key] = running
+            running.add_done_callback(functools.partial(self._freed, info.key))
+            started.append(running)
+        return started
+
+    def _freed(self, key: bytes, _: asyncio.Task[bool]) -> None:
+        del self._busy[key]
+        self._own_slots.release()
+
+    async def finish(self) -> None:
+        """Until everything that runs has ended."""
+        while self._busy:
+            await asyncio.wait(set(self._busy.values()))
+
+    def cancel(self) -> None:
+        """Ends what runs, as far as it can be ended; the mail stays where it is."""
+        for each in self._busy.values():
+            each.cancel()
+
+    # --- one key
+
+    async def _work(self, key: bytes) -> bool:
+        """Whether there was something to do, and it was done."""
+        worked = False
+
+        async def take(tx: Transaction) -> Any:
+            nonlocal worked
+            worked = False
+            if not await tx.try_lock(lock_key(key), LOCK_PATIENCE_SECONDS):
+                self._elsewhere[key] = self._caller.db.sender.monotonic() + ELSEWHERE_SECONDS
+                return None
+            messages = await tx.reap_queue(key, self.task.batch or 1)
+            worked = bool(messages)
+            if not messages:
+                return None
+            return messages[0] if self.task.batch is None else list(messages)
+
+        def finish(_: QueueSends) -> None:
+            """Its commit consumes what was reaped."""
+
+        try:
+            async with self._slots:
+                await self._caller.call_with(self.task.function, take, finish, Running())
+        except (Reject, Discard) as asked:
+            self._failed(key, asked, getattr(asked, "delay", None))
+            return False
+        except Exception as error:
+            self._failed(key, error, None)
+            return False
+        self._backoffs.succeeded(key)
+        return worked
+
+    def _failed(self, key: bytes, error: Exception, delay: float | None) -> None:
+        seconds = self._backoffs.failed(key, self._caller.db.sender.monotonic(), delay)
+        self._supervisor.say(
+            f"{key!r} {type(error).__name__}",
+            "the mail of %s is left alone for %g s: %s: %s",
+            repr(key), seconds, type(error).__name__, str(error),
+        )  # fmt: skip
+
+
+__all__ = ["Backoffs", "InboxLoop", "InboxTask", "lock_key"]

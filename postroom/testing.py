@@ -1,0 +1,131 @@
+"""Stores for tests of applications: in memory, with a clock that the test moves.
+
+::
+
+    with postroom.testing.Store() as store:
+        worker = make_worker(store.db)
+        with store.db.begin() as tx:
+            remind.enqueue(tx, b"call back", deliver_at=3600)
+        worker.run_until_idle()        # nothing is due
+        store.advance(3600)
+        worker.run_until_idle()        # now it is
+
+Leases, back-offs and schedules go by that clock, which goes on by itself as well. What a client
+waits for (``wait=5``, a time-out, a pause before it tries again) takes its real time.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - here instances are made, to be passed in
+import threading
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Final, Self
+
+from postroom.client import database as asynchronous
+from postroom.client import sync as blocking
+from postroom.client.codec import Codec
+from postroom.kv.clock import SystemClock
+from postroom.server import embedded
+
+_SYSTEM: Final = SystemClock()
+BEGINNING: Final = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that goes like any other, and can be moved forward.
+
+    Args:
+        now: the aware time that it shows at first.
+    """
+
+    def __init__(self, now: datetime = BEGINNING) -> None:
+        if now.tzinfo is None:
+            raise TypeError("now is an aware datetime; this one has no time zone")
+        self._lock = threading.Lock()
+        self._epoch = now - timedelta(seconds=_SYSTEM.monotonic())
+        self._ahead = 0.0
+
+    @property
+    def now(self) -> datetime:
+        """What it shows."""
+        return self._epoch + timedelta(seconds=self.monotonic())
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Moves it forward."""
+        length = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+        if not length >= 0:
+            raise ValueError(f"a clock goes forward, not by {length} s")
+        with self._lock:
+            self._ahead += length
+
+    def wall_milliseconds(self) -> int:
+        """Milliseconds since 1970."""
+        return round(self.now.timestamp() * 1000)
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        return _SYSTEM.monotonic() + self._ahead
+
+
+def open(  # noqa: A001 - the name of what it stands for
+    *, clock: Clock | None = None, codec: str | Codec | None = None
+) -> blocking.Database:
+    """A store in memory whose time is ``clock``'s.
+
+    Args:
+        clock: ``None``: one of its own.
+        codec: as for ``postroom.open``.
+    """
+    return embedded.open_in_memory(clock or Clock(), _randomness(), codec)
+
+
+async def open_async(
+    *, clock: Clock | None = None, codec: str | Codec | None = None
+) -> asynchronous.Database:
+    """The asyncio form of :func:`open`."""
+    return embedded.open_in_memory_async(clock or Clock(), _randomness(), codec)
+
+
+class Store:
+    """A store in memory, and its clock: ``with postroom.testing.Store() as store``.
+
+    Args:
+        clock: ``None``: one of its own.
+        codec: as for ``postroom.open``.
+
+    Attributes:
+        db: the store.
+        clock: its time.
+    """
+
+    def __init__(self, clock: Clock | None = None, *, codec: str | Codec | None = None) -> None:
+        self.clock = clock or Clock()
+        self.db = open(clock=self.clock, codec=codec)
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Moves the clock forward; what is due then to inboxes is delivered when this returns."""
+        self.clock.advance(seconds)
+        self.db.drain()
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _randomness() -> random.Random:
+    return random.Random(random.SystemRandom().randbytes(32))
+
+
+__all__ = ["Clock", "Store", "open", "open_async"]

@@ -1,0 +1,213 @@
+"""The commands about queues, and the one that runs a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import postroom
+from postroom.cli.application import app
+
+COMMANDS = {
+    "list", "create", "update", "pause", "resume", "drop", "show", "tail", "enqueue", "cancel",
+    "retry",
+}  # fmt: skip
+
+
+class Shell:
+    """Runs ``postroom queue`` on one store, in this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._runner = CliRunner()
+
+    def __call__(self, command: str, *arguments: str, **options: Any) -> Result:
+        given = ["queue", command, "--path", str(self.path), *arguments]
+        return self._runner.invoke(app, given, **options)
+
+    def lines(self, command: str, *arguments: str) -> list[str]:
+        result = self(command, *arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    def records(self, command: str, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines(command, "--json", *arguments)]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    shell = Shell(tmp_path / "store")
+    shell.lines("create", "emails", "--max-attempts", "2", "--ack-wait", "60")
+    return shell
+
+
+def test_help_lists_the_commands() -> None:
+    shown = CliRunner().invoke(app, ["queue", "--help"])
+    assert shown.exit_code == 0
+    for command in COMMANDS:
+        assert command in shown.output
+        assert CliRunner().invoke(app, ["queue", command, "--help"]).exit_code == 0
+
+
+def test_queues(shell: Shell) -> None:
+    (made,) = shell.records("create", "jobs", "--order", "group", "--archive")
+    assert made["settings"]["order"] == "group"
+    assert made["settings"]["archive"] is True
+    assert shell.lines("list") == ["emails\t0\t0\t0\t0\t", "jobs\t0\t0\t0\t0\t"]
+    (changed,) = shell.records("update", "emails", "--max-attempts", "0", "--max-rate", "7")
+    assert changed["settings"]["max_attempts"] is None
+    assert changed["settings"]["max_rate"] == 7
+    assert changed["settings"]["ack_wait"] == 60
+    shell.lines("pause", "jobs")
+    assert [each["paused"] for each in shell.records("list")] == [False, True]
+    shell.lines("resume", "jobs")
+    assert shell("drop", "jobs", input="n\n").exit_code == 1
+    assert len(shell.lines("list")) == 2
+    shell.lines("drop", "jobs", "--yes")
+    assert len(shell.lines("list")) == 1
+
+
+def test_messages(shell: Shell) -> None:
+    (made,) = shell.lines("enqueue", "emails", "hello")
+    assert len(made) == 32
+    assert shell.lines("enqueue", "emails", "later", "--id", "i", "--after", "60") == ["i"]
+    assert shell("enqueue", "emails", "twice", "--id", "i").exit_code == 1
+    assert shell("enqueue", "emails", "x", "--priority", "500").exit_code == 2
+    by_state = {
+        each["id"]: each["state"] for each in shell.records("show", "emails", "--state", "live")
+    }
+    assert by_state == {made: "ready", "i": "scheduled"}
+    (shown,) = shell.records("show", "emails", "--id", "i")
+    assert shown["payload"] == "later"
+    assert shell.records("show", "emails")[0]["stats"]["scheduled"] == 1
+    assert any("ack_wait" in line for line in shell.lines("show", "emails"))
+    assert shell.records("cancel", "emails", "i") == [{"cancelled": 1, "gone": 0}]
+    gone = shell("cancel", "emails", "i")
+    assert gone.exit_code == 1
+    assert "0 cancelled" in gone.stderr
+
+
+def test_dead_letters_and_what_has_ended(shell: Shell) -> None:
+    for each in "abc":
+        shell.lines("enqueue", "emails", each, "--id", each, "--kind", "k")
+    with postroom.open(str(shell.path)) as db:
+        a, b, c = db.queue("emails").claim(3)
+        a.acknowledge()
+        b.reject(dead=True, reason="no\tuse")
+        c.reject(dead=True)
+    ended = shell.lines("tail", "emails", "--since", "600", "--max", "3")
+    assert [line.split("\t")[:3] for line in ended] == [
+        ["a", "k", "done"], ["b", "k", "dead"], ["c", "k", "dead"]
+    ]  # fmt: skip
+    assert ended[1].endswith("no\\tuse")
+    assert [each["id"] for each in shell.records("show", "emails", "--state", "dead")] == ["b", "c"]
+    assert shell.records("retry", "emails", "b") == [{"retried": 1, "gone": 0}]
+    assert shell.records("retry", "emails", "all") == [{"retried": 1, "gone": 0}]
+    assert shell("retry", "emails", "b").exit_code == 1
+    assert len(shell.lines("show", "emails", "--state", "ready")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("show", "nothing"), 1, "nothing"),
+        (("show", "emails", "--state", "fired"), 2, "fired"),
+        (("show", "emails", "--id", "z"), 1, "no message"),
+        (("create", "emails"), 1, "ack_wait"),
+        (("create", "bad", "--batch-size", "0"), 1, "batch_size"),
+        (("update", "emails", "--min-backoff", "5", "--max-backoff", "1"), 1, "max_backoff"),
+        (("pause", "nothing"), 1, "nothing"),
+        (("tail", "nothing"), 1, "nothing"),
+        (("enqueue", "nothing", "x"), 1, "nothing"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
+)
+def test_errors(shell: Shell, arguments: tuple[str, ...], code: int, says: str) -> None:
+    result = shell(*arguments)
+    assert result.exit_code == code, result.output
+    assert says in result.stderr
+
+
+# --- worker
+
+APPLICATION = """
+import postroom
+import postroom.aio
+
+worker = postroom.Worker()
+
+@worker.task("emails", "welcome")
+def welcome(message, tx):
+    tx.put(b"welcomed/" + message.payload, b"yes")
+    print("welcomed", flush=True)
+
+asynchronous = postroom.aio.Worker()
+
+@asynchronous.task("emails", "welcome")
+async def welcome_too(message, tx):
+    tx.put(b"welcomed/" + message.payload, b"yes")
+    print("welcomed", flush=True)
+
+empty = postroom.Worker()
+other = 1
+"""
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "postroom", "worker", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["worker", "asynchronous"])
+def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, name: str) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    shell.lines("enqueue", "emails", "alice", "--kind", "welcome")
+    with start(tmp_path, f"app:{name}", "--path", str(shell.path), "--concurrency", "2") as worker:
+        watchdog = threading.Timer(60, worker.kill)
+        watchdog.start()
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        assert worker.stderr.readline() == "ready\n"
+        assert worker.stdout.readline() == "welcomed\n"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        watchdog.cancel()
+        assert worker.stderr.read() == ""
+    with postroom.open(str(shell.path)) as db:
+        assert db.get(b"welcomed/alice") == b"yes"
+        assert db.queue("emails").stats().acknowledged == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("app",), 2, "MODULE:NAME"),
+        (("missing:worker",), 2, "no module"),
+        (("app:other",), 2, "no worker"),
+        (("app:worker",), 1, "no database"),
+        (("app:empty",), 1, "no tasks"),
+        (("app:worker", "--path", "nowhere", "--queues", "x"), 1, "'x'"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
+)
+def test_a_worker_that_cannot_be(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    with start(tmp_path, *arguments) as worker:
+        _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == code, errors
+    assert says in errors
+    assert "Traceback" not in errors

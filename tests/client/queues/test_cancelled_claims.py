@@ -1,0 +1,78 @@
+"""A claim that is cancelled just when it is answered: nobody loses the message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import postroom.aio
+from postroom.client.remote.calls import RemoteCall
+from postroom.messaging.queues.requests import ClaimQueue, Enqueue, Selection
+from postroom.ranges.calls import Call
+from postroom.ranges.requests import CommitTransaction
+from tests.client.stores import RemoteDriver, Store
+
+
+def test_by_its_task() -> None:
+    """Wherever in the turns of the loop it is cancelled."""
+
+    async def main() -> None:
+        async with await postroom.aio.open(":memory:") as db:
+            q = await db.create_queue("q", ack_wait=600)
+            cancelled = 0
+            for steps in range(40):
+                waiting = asyncio.ensure_future(q.claim(1, wait=60))
+                await asyncio.sleep(0.002)
+                tx = db.begin()
+                tx.enqueue("q", b"")
+                committing = asyncio.ensure_future(tx.commit())
+                for _ in range(steps % 10):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                await committing
+                found: Any = (await asyncio.gather(waiting, return_exceptions=True))[0]
+                if isinstance(found, asyncio.CancelledError):
+                    cancelled += 1
+                    found = await q.claim(1, wait=5)
+                (message,) = found
+                assert message.epoch == 0
+                await message.acknowledge()
+            assert cancelled
+
+    asyncio.run(main())
+
+
+class _Asked(RemoteCall):
+    """By a client that does not wait for the answer in the end."""
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        raise AssertionError("it was cancelled")
+
+
+class _Posted(Call):
+    """At the node itself."""
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        assert error is None
+
+
+def test_while_the_answer_is_on_its_way() -> None:
+    store = Store(remote=True)
+    driver = store.driver
+    assert isinstance(driver, RemoteDriver)
+    q = store.db.create_queue("q", ack_wait=600)
+    asked = _Asked(ClaimQueue("q", driver.next_id(), 1, Selection(), wait=True))
+    driver.router.submit(asked)
+    driver.settle()
+    driver.cut = True
+    write = Enqueue("q", b"k", "", b"i", b"")
+    store.node.submit(_Posted(
+        CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
+    ))  # fmt: skip
+    store.advance(0.01)
+    driver.router.cancel(asked)
+    driver.cut = False
+    driver.settle()
+    (message,) = q.claim(1, wait=1)
+    assert (message.id, message.epoch) == ("i", 0)
+    store.db.close()

@@ -1,0 +1,446 @@
+"""Workers: what becomes of messages whose functions return, raise, take long, or are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+import postroom.testing
+from tests.remote.servers import Server
+
+WAIT_SECONDS = 30.0
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    give_up = time.monotonic() + WAIT_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < give_up, "it did not happen"
+        pause(0.01)
+    return found
+
+
+@pytest.fixture
+def store() -> Iterator[postroom.testing.Store]:
+    with postroom.testing.Store() as store:
+        yield store
+
+
+def test_writes_messages_and_acknowledgement_commit_together(
+    store: postroom.testing.Store,
+) -> None:
+    db, q = store.db, store.db.create_queue("q")
+    worker = postroom.Worker(db)
+
+    @worker.task("q", "welcome")
+    def welcome(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        tx.put(b"welcomed/" + message.key, message.payload)
+        thank.enqueue(tx, b"thanks", key=message.key)
+        tx.enqueue_message(b"log", message.payload)
+
+    @worker.task("q", "thank")
+    async def thank(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> None:
+        await tx.increment(b"thanked/" + message.key)
+
+    with db.begin() as tx:
+        handle = welcome.enqueue(tx, b"hello", key=b"7")
+    assert handle.kind == "welcome"
+    assert worker.run_until_idle() == 2
+    assert db.get(b"welcomed/7") == b"hello"
+    assert postroom.integer(db.get(b"thanked/7")) == 1
+    assert [each.value for each in db.peek(b"log")] == [b"hello"]
+    assert q.stats().acknowledged == 2
+    assert worker.run_until_idle() == 0
+
+
+def test_the_asyncio_form_runs_both_kinds_of_functions() -> None:
+    async def main() -> None:
+        clock = postroom.testing.Clock()
+        async with await postroom.testing.open_async(clock=clock) as db:
+            await db.create_queue("q")
+            worker = postroom.aio.Worker(db)
+
+            @worker.task("q", "coroutine")
+            async def coroutine(message: Any, tx: postroom.aio.Transaction) -> None:
+                await tx.increment(b"coroutines")
+
+            @worker.task("q", "function")
+            def function(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+                assert threading.current_thread() is not threading.main_thread()
+                message.extend(30)
+                tx.increment(b"functions")
+
+            async with db.begin() as tx:
+                for _ in range(5):
+                    coroutine.enqueue(tx, b"")
+                    function.enqueue(tx, b"")
+            assert await worker.run_until_idle() == 10
+            assert await db.get(b"coroutines") == await db.get(b"functions") == bytes(7) + b"\x05"
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_is_moved_under_an_event_loop() -> None:
+    async def main() -> None:
+        clock = postroom.testing.Clock()
+        async with await postroom.testing.open_async(clock=clock) as db:
+            q = await db.create_queue("q")
+            for _ in range(2):
+                async with db.begin() as tx:
+                    tx.enqueue("q", b"", deliver_at=3600)
+                    tx.enqueue_message(b"inbox", b"", deliver_at=3600)
+                waiting = asyncio.ensure_future(q.claim(1, wait=WAIT_SECONDS))
+                await asyncio.sleep(0.01)
+                clock.advance(3600)
+                await db.drain()
+                assert len(await waiting) == 1
+            assert len(await db.peek(b"inbox")) == 2
+            async with db.begin() as tx:  # timers go by the clock that was moved
+                tx.enqueue("q", b"", deliver_at=0.05)
+            assert len(await q.claim(1, wait=WAIT_SECONDS / 3)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_clock_goes_forward_only() -> None:
+    clock = postroom.testing.Clock()
+    before = clock.now
+    clock.advance(datetime.timedelta(hours=1))
+    assert datetime.timedelta(hours=1) <= clock.now - before < datetime.timedelta(hours=2)
+    with pytest.raises(ValueError, match="forward"):
+        clock.advance(-1)
+    with pytest.raises(TypeError, match="aware"):
+        postroom.testing.Clock(datetime.datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_an_exception_rejects_with_the_back_off_and_is_told(store: postroom.testing.Store) -> None:
+    q = store.db.create_queue("q", min_backoff=10)
+    worker = postroom.Worker(store.db)
+    seen: list[int] = []
+
+    @worker.task("q", max_attempts=3)
+    def fails(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        seen.append(message.epoch)
+        tx.put(b"k", b"v")
+        raise ValueError("no such user")
+
+    with store.db.begin() as tx:
+        fails.enqueue(tx, b"", id="i")
+    for _ in range(5):
+        worker.run_until_idle()
+    assert seen == [0]
+    (message,) = q.messages()
+    assert message.last_error == "ValueError: no such user"
+    for _ in range(5):
+        store.advance(60)
+        worker.run_until_idle()
+    assert seen == [0, 1, 2]
+    assert [(each.id, each.last_error) for each in q.dead_letters()] == [
+        ("i", "ValueError: no such user")
+    ]
+    assert store.db.get(b"k") is None
+
+
+def test_reject_and_discard(store: postroom.testing.Store) -> None:
+    q = store.db.create_queue("q")
+    worker = postroom.Worker(store.db)
+
+    @worker.task("q", "later")
+    def later(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        tx.put(b"k", b"v")
+        if message.epoch == 0:
+            raise postroom.Reject("not now", delay=60)
+
+    @worker.task("q", "never")
+    async def never(message: Any, tx: Any) -> None:
+        raise postroom.Discard("not for us")
+
+    with store.db.begin() as tx:
+        later.enqueue(tx, b"")
+        never.enqueue(tx, b"", id="n")
+    worker.run_until_idle()
+    assert store.db.get(b"k") is None
+    assert [each.last_error for each in q.dead_letters()] == ["not for us"]
+    store.advance(59)
+    assert worker.run_until_idle() == 0
+    store.advance(1)
+    assert worker.run_until_idle() == 1
+    assert store.db.get(b"k") == b"v"
+
+
+def test_scheduled_work_and_a_clock_that_is_moved(store: postroom.testing.Store) -> None:
+    store.db.create_queue("q")
+    worker = postroom.Worker(store.db)
+    done = []
+
+    @worker.task("q")
+    def remind(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        done.append(message.payload)
+
+    with store.db.begin() as tx:
+        remind.enqueue(tx, b"call back", deliver_at=3600)
+    assert worker.run_until_idle() == 0
+    store.advance(3599)
+    assert worker.run_until_idle() == 0
+    store.advance(1)
+    assert worker.run_until_idle() == 1
+    assert done == [b"call back"]
+
+
+def test_a_lost_lease_changes_nothing(store: postroom.testing.Store) -> None:
+    q = store.db.create_queue("q", ack_wait=30)
+    worker = postroom.Worker(store.db)
+
+    @worker.task("q")
+    def slow(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        tx.increment(b"n")
+        if message.epoch == 0:
+            q.reject(message, 0)  # somebody else has it now
+
+    with store.db.begin() as tx:
+        slow.enqueue(tx, b"")
+    assert worker.run_until_idle() == 2
+    assert postroom.integer(store.db.get(b"n")) == 1
+
+
+def test_long_work_extends_its_lease(tmp_path: Any) -> None:
+    with postroom.open(":memory:") as db:
+        q = db.create_queue("q", ack_wait=0.4)
+        worker, seen = postroom.Worker(db), []
+
+        @worker.task("q")
+        def long(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+            seen.append(message.epoch)
+            pause(1.3)
+            tx.put(b"k", b"v")
+
+        with db.begin() as tx:
+            long.enqueue(tx, b"")
+        assert worker.run_until_idle() == 1
+        assert seen == [0]
+        assert db.get(b"k") == b"v"
+        assert q.stats().expired == 0
+
+
+def test_tasks_are_checked(store: postroom.testing.Store) -> None:
+    worker = postroom.Worker(store.db)
+
+    @worker.task("missing", "k")
+    def task(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+        """Never called."""
+
+    with pytest.raises(ValueError, match="already"):
+        worker.task("missing", "k")
+    with pytest.raises(ValueError, match="concurrency"):
+        worker.task("q", concurrency=0)
+    with pytest.raises(ValueError, match="max_attempts"):
+        worker.task("q", max_attempts=0)
+    with pytest.raises(postroom.Invalid, match="'missing'"):
+        worker.run_until_idle()
+    with pytest.raises(postroom.Invalid, match="'other'"):
+        worker.run(queues=["other"])
+    with pytest.raises(postroom.Invalid, match="has no database"):
+        postroom.Worker().run()
+    assert task.message(b"x", id="i") == postroom.Enqueue("missing", b"x", kind="k", id="i")
+
+
+# --- running for long
+
+
+class Running:
+    """A worker in a thread."""
+
+    def __init__(self, worker: postroom.Worker, **options: Any) -> None:
+        self._worker = worker
+        self._told = False
+        self._thread = threading.Thread(target=worker.run, kwargs=options)
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self._thread.is_alive() and not self._told:
+            self._told = True
+            self._worker.stop()
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+
+
+def test_stopping_finishes_what_runs_and_gives_back_the_rest() -> None:
+    with postroom.open(":memory:") as db:
+        q = db.create_queue("q", ack_wait=600)
+        worker, begun, may_end = postroom.Worker(db), threading.Event(), threading.Event()
+
+        @worker.task("q", concurrency=1)
+        def task(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+            begun.set()
+            assert may_end.wait(WAIT_SECONDS)
+            tx.increment(b"n")
+
+        with Running(worker) as running:
+            with db.begin() as tx:
+                for _ in range(10):
+                    task.enqueue(tx, b"")
+            assert begun.wait(WAIT_SECONDS)
+            threading.Timer(0.1, may_end.set).start()
+            running.stop()
+        assert postroom.integer(db.get(b"n")) == 1
+        left = q.claim(10)
+        assert len(left) == 9
+        assert {each.epoch for each in left} == {0}
+
+
+def test_concurrency_of_a_task_and_of_a_worker() -> None:
+    with postroom.open(":memory:") as db:
+        db.create_queue("q")
+        now = most = 0
+
+        async def busy(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.02)
+            now -= 1
+            tx.put(message.key, b"done")
+
+        for bound, expected in ((None, 8), (3, 3)):
+            worker, most = postroom.Worker(db), 0
+            tasks = [worker.task("q", kind, concurrency=4)(busy) for kind in "ab"]
+            before = db.queue("q").stats().acknowledged
+            with db.begin() as tx:
+                for _ in range(20):
+                    for task in tasks:
+                        task.enqueue(tx, b"")
+            with Running(worker, concurrency=bound):
+                eventually(lambda done=before + 40: db.queue("q").stats().acknowledged == done)
+            assert most == expected
+
+
+def test_a_worker_goes_on_when_the_store_comes_back() -> None:
+    with (
+        Server() as server,
+        postroom.connect(server.address, insecure=True, timeout=1.0) as db,
+    ):
+        db.create_queue("q")
+        worker = postroom.Worker(db)
+
+        @worker.task("q")
+        def task(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+            tx.put(message.payload, b"done")
+
+        def send(name: bytes) -> None:
+            with db.begin() as tx:
+                task.enqueue(tx, name)
+
+        with Running(worker):
+            send(b"first")
+            eventually(lambda: db.get(b"first"))
+            server.stop()
+            pause(1.5)  # longer than a claim waits, and than the client is patient
+            server.start()
+            send(b"second")
+            eventually(lambda: db.get(b"second"))
+
+
+# --- inboxes
+
+
+def test_mail_is_worked_off_in_order(store: postroom.testing.Store) -> None:
+    worker = postroom.Worker(store.db)
+    seen: list[Any] = []
+
+    @worker.inbox(b"airport/")
+    def one(message: postroom.Message, tx: postroom.Transaction) -> None:
+        seen.append((message.key, message.value))
+        tx.increment(b"one")
+
+    @worker.inbox(b"batch/", batch=3)
+    async def several(messages: list[postroom.Message], tx: postroom.aio.Transaction) -> None:
+        seen.append([each.value for each in messages])
+
+    with store.db.begin() as tx:
+        for number in range(4):
+            tx.enqueue_message(b"airport/JFK", b"%d" % number)
+            tx.enqueue_message(b"batch/x", b"%d" % number)
+        tx.enqueue_message(b"elsewhere", b"")
+    assert worker.run_until_idle() == 6
+    assert [each for each in seen if isinstance(each, tuple)] == [
+        (b"airport/JFK", b"%d" % number) for number in range(4)
+    ]
+    assert [each for each in seen if isinstance(each, list)] == [[b"0", b"1", b"2"], [b"3"]]
+    assert [info.key for info in store.db.inboxes()] == [b"elsewhere"]
+
+
+def test_a_failing_message_stays_and_does_not_spin(store: postroom.testing.Store) -> None:
+    worker, tried = postroom.Worker(store.db), []
+
+    @worker.inbox(b"a")
+    def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
+        tried.append(message.key)
+        tx.put(b"k", b"v")
+        if message.key == b"a/bad":
+            raise ValueError("no")
+
+    with store.db.begin() as tx:
+        for key in (b"a/bad", b"a/good", b"a/bad"):
+            tx.enqueue_message(key, b"")
+    worker.run_until_idle()
+    assert sorted(tried) == [b"a/bad", b"a/good"]
+    assert [(info.key, info.messages) for info in store.db.inboxes()] == [(b"a/bad", 2)]
+
+
+def test_back_offs_of_keys_grow_and_end() -> None:
+    from postroom.client.worker.inboxes import Backoffs  # noqa: PLC0415 - of this test alone
+
+    backoffs, now = Backoffs(), 0.0
+    pauses = []
+    for _ in range(11):
+        pauses.append(backoffs.failed(b"k", now))
+        assert backoffs.holds(b"k", now + pauses[-1] - 0.1)
+        assert not backoffs.holds(b"k", now + pauses[-1])
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    backoffs.succeeded(b"k")
+    assert backoffs.failed(b"k", now) == 1
+
+
+def test_one_worker_a_key_at_a_time() -> None:
+    with postroom.open(":memory:") as db:
+        lock, busy, seen, together = threading.Lock(), set(), [], []
+
+        def work(message: postroom.Message, tx: postroom.Transaction) -> None:
+            with lock:
+                if message.key in busy:
+                    together.append(message.key)
+                busy.add(message.key)
+            pause(0.005)
+            with lock:
+                busy.discard(message.key)
+                seen.append((message.key, int(message.value)))
+
+        workers = [postroom.Worker(db) for _ in range(3)]
+        for worker in workers:
+            worker.inbox(b"k", concurrency=4)(work)
+        with db.begin() as tx:
+            for number in range(15):
+                for key in (b"k1", b"k2", b"k3"):
+                    tx.enqueue_message(key, b"%d" % number)
+        with Running(workers[0]), Running(workers[1]), Running(workers[2]):
+            eventually(lambda: not db.inboxes())
+        assert together == []
+        for key in (b"k1", b"k2", b"k3"):
+            assert [number for of, number in seen if of == key] == list(range(15))
