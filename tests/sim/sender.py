@@ -135,7 +135,7 @@ class SimulatedSender:
     def give_up(self, answer: Answer) -> None:
         """Nobody waits for ``answer``, as the drivers do it."""
         if not self.world.withdraw(answer):
-            request = taken_back_by(answer.request, answer.result)
+            request = taken_back_by(self, answer.request, answer.result)
             if request is not None:
                 self.send(request)
 

@@ -145,7 +145,7 @@ class Process:
     def give_up(self, answer: Answer) -> None:
         """Nobody waits for ``answer``, as the asyncio form does it."""
         self.router.cancel(answer)
-        request = taken_back_by(answer.request, answer.result)
+        request = taken_back_by(self, answer.request, answer.result)
         if request is not None:
             self.send(request)
 

@@ -15,6 +15,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
+from tests.sim.disks import write_gathered
 
 BAD: bytes = keys.head_key(b"bad")
 
@@ -49,6 +50,7 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
 
     def damages(machine: Machine) -> None:
         assert machine.node is not None
+        write_gathered(machine.node)
         machine.node.replica._cache.clear()
         damaged.append(machine.disk)
 

@@ -18,6 +18,7 @@ from tests.sim.checkers import Broken
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.replica_rules import applied_index
+from tests.sim.disks import write_gathered
 
 
 @pytest.fixture
@@ -139,6 +140,9 @@ def test_leases_whose_timestamps_overlap(cluster: Cluster) -> None:
 
 def test_replicas_that_differ(cluster: Cluster) -> None:
     machines = cluster.machines
+    for machine in machines:
+        assert machine.node is not None
+        write_gathered(machine.node)
     assert len({applied_index(each.disk.content) for each in machines}) == 1
     machines[0].close()
     engine = MemoryEngine(machines[0].disk)
