@@ -50,6 +50,12 @@ class Firing:
         self._ctx = ctx
         self._now = manager.around.monotonic()
         self._served: dict[Waiter, None] = {}
+        settings = manager.definition.settings
+        self._has_group_limits = (
+            manager.ordered
+            or settings.group_max_concurrency is not None
+            or settings.group_max_rate is not None
+        )
 
     def fire(self) -> bool:
         """Leases messages to who waits; whether there may be more to do at once."""
@@ -156,7 +162,7 @@ class Firing:
 
     def _next_for(self, waiter: Waiter) -> Placed | None:
         ready = self._manager.ready
-        placed = ready.take(waiter.wish, self._may)
+        placed = ready.take(waiter.wish, self._may if self._has_group_limits else None)
         if placed is None and ready.is_complete:
             waiter.looked_at = ready.additions
         return placed

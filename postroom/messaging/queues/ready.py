@@ -243,12 +243,12 @@ class ReadyCache:
         if entry is not None:
             self._groups[entry.group].count -= 1
 
-    def take(self, wants: Wants | None, may: Callable[[str, Entry], bool]) -> Placed | None:
+    def take(self, wants: Wants | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
         """The entry whose turn it is.
 
         Args:
             wants: what the consumer takes; ``None``: any.
-            may: whether a group may fire; if not, it is held until it is freed.
+            may: whether a group may fire; if not, it is held until it is freed. ``None``: any may.
         """
         for _ in range(len(self._turns)):
             name = self._turns[0]
@@ -257,7 +257,7 @@ class ReadyCache:
             if first is None:
                 self._close(name, group)
                 continue
-            if not may(name, first[2]):
+            if may is not None and not may(name, first[2]):
                 self._turns.popleft()
                 self._held[name] = None
                 continue
@@ -272,6 +272,8 @@ class ReadyCache:
     def _first(self, group: _Group) -> _Queued | None:
         """The first entry of a group, of whatever kind."""
         first: _Queued | None = None
+        if len(group.lanes) == 1:
+            return self._head(group, next(iter(group.lanes)))
         for kind in list(group.lanes):
             head = self._head(group, kind)
             if head is not None and (first is None or head[0] < first[0]):

@@ -177,7 +177,9 @@ class Jobs:
         return ""
 
     async def _try_to_settle(self, client: Client, queue: str, message: QueueMessage) -> None:
-        what = client.random.choice(["done"] * 6 + ["reject", "back", "late", "forget", "longer"])
+        what = client.random.choice(
+            ["done"] * 6 + ["reject", "back", "late", "late", "late", "forget", "longer"]
+        )
         named = [Attempt(message.key, message.kind, message.id, message.epoch)]
         done = (
             Put(b"job done/%s/%s" % (message.id, client.token()), b""),

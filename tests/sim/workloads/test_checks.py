@@ -23,6 +23,7 @@ from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import POISONED, Counters
+from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -41,6 +42,7 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "archives": lambda _: Archives(),
     "bank": lambda _: Bank(),
     "counters": lambda _: Counters(),
+    "jobs": lambda _: Jobs(),
     "large": lambda _: Large(),
     "ledger": lambda _: Ledger(),
     "lists": lambda _: Lists(),
@@ -277,6 +279,30 @@ async def half_of_a_transaction_of_unknown_outcome_is_there(db: Database, worklo
                 await db.put(key, b" ".join(elements))
             return
     raise AssertionError("no transaction has appended to two lists")
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+
+@tampering("jobs")
+async def a_job_is_done_twice(db: Database, _: Jobs) -> None:
+    done = await pairs(db, b"job done/")
+    await db.put(done[0][0] + b" again", b"")
+
+
+@tampering("jobs")
+async def a_job_is_lost(db: Database, _: Jobs) -> None:
+    await db.put(b"job sent/lost", b"")
+
+
+@tampering("jobs")
+async def nobody_has_sent_a_job(db: Database, _: Jobs) -> None:
+    await db.put(b"job done/made up/1-1-1", b"")
+
+
+@tampering("jobs")
+async def what_was_acknowledged_is_not_done(db: Database, workload: Jobs) -> None:
+    workload._ended.add(b"never")
 
 
 # --- large --------------------------------------------------------------------------------------
