@@ -70,16 +70,21 @@ class Cache:
         if len(writes) > len(young) + len(old):
             known = [*(writes.keys() & young.keys()), *(writes.keys() & old.keys() - young.keys())]
         for key in known:
-            value = writes[key]
-            if value is not None and len(value) > ENTRY_BYTES_MAX:
-                # The old one first: who reads beside us must never find that behind the young one.
-                old.pop(key, None)
-                young.pop(key, None)
-            elif key in young:
-                young[key] = value
-                self._bytes += len(value or b"")
+            if key in young:
+                value = writes[key]
+                if value is not None and len(value) > ENTRY_BYTES_MAX:
+                    # The old one first: who reads beside us must never find that behind this one.
+                    old.pop(key, None)
+                    del young[key]
+                else:
+                    young[key] = value
+                    self._bytes += len(value or b"")
             elif key in old:
-                old[key] = value
+                value = writes[key]
+                if value is not None and len(value) > ENTRY_BYTES_MAX:
+                    del old[key]
+                else:
+                    old[key] = value
         if self._bytes > CACHE_BYTES_MAX:
             self._begin_generation()
 

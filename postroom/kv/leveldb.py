@@ -152,8 +152,8 @@ class _LevelDBReader:
             return iter(())
         # Here rather than in the generator: what it sees is fixed when the iterator is made.
         source = self._source.raw_iterator(verify_checksums=True)
-        pairs = _backward(source, lower, upper) if reverse else _forward(source, lower, upper)
-        return _checked(source, pairs, self._folder)
+        pairs = _backward if reverse else _forward
+        return pairs(source, lower, upper, self._folder)
 
 
 class LevelDBSnapshot(_LevelDBReader):
@@ -357,38 +357,44 @@ def _try_to_open(folder: Path, **options: int) -> Any:
     )
 
 
-def _forward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-    item, advance, valid = source.item, source.next, source.valid
-    source.seek(lower)
-    while valid():
-        pair = item()
-        if pair[0] >= upper:
-            return
-        yield pair
-        advance()
+# One generator each, not one around the other: what takes a hundred messages takes them from here.
+# LevelDB's errors become ours, and the iterator is closed with the generator.
 
 
-def _backward(source: Any, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-    item, back, valid = source.item, source.prev, source.valid
-    source.seek(upper)
-    if valid():
-        back()
-    else:
-        source.seek_to_last()
-    while valid():
-        pair = item()
-        if pair[0] < lower:
-            return
-        yield pair
-        back()
-
-
-def _checked(
-    source: Any, pairs: Iterator[tuple[bytes, bytes]], folder: Path
+def _forward(
+    source: Any, lower: bytes, upper: bytes, folder: Path
 ) -> Iterator[tuple[bytes, bytes]]:
-    """``pairs``; LevelDB's errors become ours, and the iterator is closed with the generator."""
+    item, advance, valid = source.item, source.next, source.valid
     try:
-        yield from pairs
+        source.seek(lower)
+        while valid():
+            pair = item()
+            if pair[0] >= upper:
+                return
+            yield pair
+            advance()
+    except plyvel.Error as error:
+        raise damaged(folder, reason(error)) from error
+    finally:
+        source.close()
+
+
+def _backward(
+    source: Any, lower: bytes, upper: bytes, folder: Path
+) -> Iterator[tuple[bytes, bytes]]:
+    item, back, valid = source.item, source.prev, source.valid
+    try:
+        source.seek(upper)
+        if valid():
+            back()
+        else:
+            source.seek_to_last()
+        while valid():
+            pair = item()
+            if pair[0] < lower:
+                return
+            yield pair
+            back()
     except plyvel.Error as error:
         raise damaged(folder, reason(error)) from error
     finally:

@@ -113,3 +113,19 @@ def is_spool_record(key: bytes) -> bool:
 def is_logged(key: bytes) -> bool:
     """Whether a key lies in the log."""
     return key < keys.RANGE and not is_of_state(key)
+
+
+def split(writes: WriteSet) -> tuple[WriteSet, bool]:
+    """Take out of ``writes`` what goes into the log; what is left goes into the state.
+
+    Returns:
+        That, and whether what is left tells of a snapshot that arrives.
+    """
+    logged: WriteSet = {}
+    tells_of_snapshot = False
+    for key in [key for key in writes if key < keys.RANGE]:
+        if not is_of_state(key):
+            logged[key] = writes.pop(key)
+        elif is_spool_record(key):
+            tells_of_snapshot = True
+    return logged, tells_of_snapshot

@@ -2,16 +2,18 @@
 
 ::
 
-    turn ─▶ one write set ─┬─ 01 store, 02 raft log ─▶ log     one record, synced     (kv/log)
-                           └─ the rest, and a marker ─▶ state   one batch, unsynced    (an engine)
+    turn ─▶ one write set ─┬─ 01 store, 02 raft log ─▶ log       one record, synced  (kv/log)
+                           └─ the rest ─▶ gathered in memory ─▶ state  one batch of several turns,
+                                                                unsynced, with a marker (an engine)
 
     opening:  state, as far as it is there  +  the entries of the log above it  =  all of it
 
-A turn is durable when its record is. The state may lose its newest batches with the power, and is
-brought up to date from the log, by consensus (:meth:`postroom.raft.consensus.Consensus.replay`).
-Both are written at the same time, so after a crash the state may also hold a turn that the log does
-not. That turn was acknowledged to nobody, and it is there as a whole, index and term of the last
-entry included, so the log simply goes on from there (:meth:`postroom.raft.journal.Journal.open`).
+A turn is durable when its record is. The state may lose its newest batches with the power, and with
+the process what waits for company (:mod:`.gathering`); it is brought up to date from the log, by
+consensus (:meth:`postroom.raft.consensus.Consensus.replay`). A batch is written beside a record, so
+after a crash the state may also hold a turn that the log does not. That turn was acknowledged to
+nobody, and it is there as a whole, index and term of the last entry included, so the log simply
+goes on from there (:meth:`postroom.raft.journal.Journal.open`).
 
 Each tells what the other one must hold at least, so neither can be cut, lost or exchanged without
 being noticed:
@@ -42,21 +44,21 @@ from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.beside import Beside, InOrder
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.kv.gathering import Gathering
 from postroom.kv.log.device import Device
 from postroom.kv.log.format import CLOSED
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, damaged, read_log
-from postroom.kv.log.writer import FIRST, FIRST_NEW, Log, is_entry
+from postroom.kv.log.writer import ENTRY_KEY_BYTES, FIRST, FIRST_NEW, Log, is_entry
 from postroom.kv.marker import (
     MARKER_KEY,
     create,
     decode_marker,
     encode_marker,
     is_logged,
-    is_of_state,
-    is_spool_record,
+    split,
     version_of,
 )
-from postroom.limits import LOG_SEGMENT_BYTES
+from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
 CARRIED_SHARE: Final = 8
@@ -95,18 +97,21 @@ class Storage:
     """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
 
     Attributes:
-        state: the engine beneath, for those who read nothing but the state of ranges.
+        state: the engine beneath.
+        applied: the same with what has yet to be written into it, for those who read nothing but
+            the state of ranges.
         replays: entries are written even if they are applied in the same turn.
     """
 
     replays = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - only open calls it
         self, state: Engine, log_id: bytes, found: Found, device: Device, *,
-        segment_bytes: int, beside: Beside,
+        segment_bytes: int, beside: Beside, gathered_keys_max: int,
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
+        self.applied = Gathering(state, gathered_keys_max, self._mark)
         self._log_id = log_id
         self._beside = beside
         self._notes: WriteSet = {}
@@ -134,6 +139,7 @@ class Storage:
         *,
         segment_bytes: int = LOG_SEGMENT_BYTES,
         beside: Beside | None = None,
+        gathered_keys_max: int = GATHERED_KEYS_MAX,
     ) -> Storage:
         """The storage on ``state`` and ``device``; a new one, or one of format 1, gets a log first.
 
@@ -143,6 +149,7 @@ class Storage:
             new_id: 16 random bytes, for a new log.
             segment_bytes: how long the segments are that are made from now on.
             beside: who carries out writes.
+            gathered_keys_max: how many keys of the state wait in memory for company.
 
         Raises:
             StoreCorrupted: something that was durable is missing, of the log or of the state.
@@ -164,6 +171,7 @@ class Storage:
         storage = cls(
             state, log_id, found, device,
             segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
+            gathered_keys_max=gathered_keys_max,
         )  # fmt: skip
         storage._last_marker = marker
         storage._check_state(marker)
@@ -194,7 +202,7 @@ class Storage:
     def get(self, key: bytes, /) -> bytes | None:
         """The value of ``key``, wherever it is."""
         if not is_logged(key):
-            return self.state.get(key)
+            return self.applied.get(key)
         value = self._notes.get(key)
         return self._recovered.get(key) if value is None else value
 
@@ -203,18 +211,18 @@ class Storage:
     ) -> Iterator[tuple[bytes, bytes]]:
         """The pairs in a span, of both."""
         if lower >= keys.RANGE:
-            return self.state.iterate(lower, upper, reverse=reverse)
+            return self.applied.iterate(lower, upper, reverse=reverse)
         logged = {**self._recovered, **self._notes}
-        of_state = dict(self.state.iterate(lower, min(upper, keys.RANGE)))
+        of_state = dict(self.applied.iterate(lower, min(upper, keys.RANGE)))
         of_state.pop(MARKER_KEY, None)
         here = ((key, value) for key, value in logged.items() if lower <= key < upper and value)
         pairs = iter(sorted([*here, *of_state.items()], reverse=reverse))
-        rest = self.state.iterate(keys.RANGE, upper, reverse=reverse)
+        rest = self.applied.iterate(keys.RANGE, upper, reverse=reverse)
         return _chain(rest, pairs) if reverse else _chain(pairs, rest)
 
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now."""
-        return self.state.snapshot()
+        return self.applied.snapshot()
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
         """As the engine says."""
@@ -222,11 +230,11 @@ class Storage:
 
     def disk_bytes(self) -> int:
         """As the engine says; the segments of the log, which are used again, do not count."""
-        return self.state.disk_bytes()
+        return self.applied.disk_bytes()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the engine does."""
-        self.state.compact(lower, upper)
+        self.applied.compact(lower, upper)
 
     def free_bytes(self) -> int:
         """As the engine says."""
@@ -243,48 +251,52 @@ class Storage:
         Raises:
             EngineFailed: the device refused; nothing more is written.
         """
-        (logged, has_arrived), state = _split(writes), writes
-        with self._failing():
-            oldest = self._say_what_may_go(logged)
-            self._write_turn(logged, state, has_arrived, sync=sync or oldest > 0)
+        logged, tells_of_snapshot = split(writes)
+        if self._failure:
+            raise EngineFailed(self._failure)
+        try:
+            oldest = self._say_what_may_go(logged) if self._reclaiming is not None else 0
+            self._write_turn(logged, writes, tells_of_snapshot, sync=sync or oldest > 0)
             self._merge_notes(logged)
             if oldest:
                 self._log.release(oldest)
                 self._log.trim()
-            if self._held is not None:
+            if self._held is not None and self._log.is_half_full:
                 self._look_ahead(self._held)
+        except (EngineFailed, OSError) as error:
+            raise self._failed(error) from error
 
     def _write_turn(
-        self, logged: WriteSet, state: WriteSet, has_arrived: bool, *, sync: bool
+        self, logged: WriteSet, state: WriteSet, tells_of_snapshot: bool, *, sync: bool
     ) -> None:
-        if not state:
-            if logged:
-                self._log.append(logged, sync=sync)
-            elif sync:
-                self._log.sync()
-            return
-        state[MARKER_KEY] = self._marker()
-        if not logged:
-            self.state.write(state, sync=False)
-            if sync:
-                self._log.sync()
-        elif has_arrived:
-            self.state.write(state, sync=True)
-            self._log.append(logged, sync=sync)
-        else:
+        applied = self.applied
+        if tells_of_snapshot:
+            applied.write(state, sync=True)
+        elif state:
+            applied.add(state)
+        if not applied.is_full:
+            self._write_log(logged, sync=sync)
+        elif logged:
             self._beside.both(
-                lambda: self._log.append(logged, sync=sync),
-                lambda: self.state.write(state, sync=False),
-                len(state),
+                lambda: self._log.append(logged, sync=sync), applied.flush, len(applied)
             )
+        else:
+            applied.flush()
+            self._write_log(logged, sync=sync)
+
+    def _write_log(self, logged: WriteSet, *, sync: bool) -> None:
+        if logged:
+            self._log.append(logged, sync=sync)
+        elif sync:
+            self._log.sync()
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""
         state = dict(writes)
-        logged, _ = _split(state)
+        logged, _ = split(state)
         with self._failing():
             if state:
-                self.state.write({**state, MARKER_KEY: self._marker()}, sync=sync)
+                self.applied.write(state, sync=sync)
             if logged:
                 self._log.append(logged, sync=sync)
             elif sync:
@@ -294,7 +306,7 @@ class Storage:
     def sync(self) -> None:
         """As the port says."""
         with self._failing():
-            self.state.sync()
+            self.applied.sync()
             self._log.sync()
 
     def close(self) -> None:
@@ -314,7 +326,7 @@ class Storage:
         if self._was_closed and self._log.is_new:
             return
         self._log.sync()
-        self.state.write({MARKER_KEY: self._marker()}, sync=True)
+        self.applied.write({}, sync=True)
         groups = list(held())
         kept: WriteSet = {}
         room = self._log.segment_bytes // CLOSED_SHARE
@@ -338,6 +350,7 @@ class Storage:
             return
         self._reclaimed_in = log.current
         if log.older:
+            self.applied.flush()
             bases = {each.entries: (each.base, each.base_term) for each in held()}
             self._reclaiming = reclaiming = _Reclaiming(bases, self._last_marker)
             self._beside.later(lambda: self._sync_state(reclaiming))
@@ -421,12 +434,17 @@ class Storage:
 
     def _merge_notes(self, logged: WriteSet) -> None:
         for key, value in logged.items():
-            if is_entry(key) or key in (STATE_NOTE, OLDEST_NOTE):
+            if len(key) == ENTRY_KEY_BYTES and is_entry(key):
+                continue
+            if key in (STATE_NOTE, OLDEST_NOTE):
                 continue
             if value is None:
                 self._notes.pop(key, None)
             else:
                 self._notes[key] = value
+
+    def _mark(self, writes: WriteSet) -> None:
+        writes[MARKER_KEY] = self._marker()
 
     def _marker(self) -> bytes:
         self._last_marker = self._log.durable
@@ -439,29 +457,22 @@ class Storage:
             raise EngineFailed(self._failure)
         try:
             yield
-        except EngineFailed as failure:
-            self._failure = str(failure)
-            raise
-        except OSError as error:
+        except (EngineFailed, OSError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: EngineFailed | OSError) -> EngineFailed:
+        """What is raised for ``error``, now and from now on."""
+        if isinstance(error, EngineFailed):
+            self._failure = str(error)
+        else:
             self._failure = (
                 f"The log cannot be written any more: {error.strerror or error}. Whether the last "
                 "write took place is unknown until the store is closed and opened again."
             )
-            raise EngineFailed(self._failure) from error
+        return EngineFailed(self._failure)
 
 
 # --- writes ---------------------------------------------------------------------------------------
-
-
-def _split(writes: WriteSet) -> tuple[WriteSet, bool]:
-    """Take out of ``writes`` what goes into the log; what is left goes into the state.
-
-    Returns:
-        That, and whether what is left tells of a snapshot that arrives.
-    """
-    early = [key for key in writes if key < keys.RANGE]
-    logged = {key: writes.pop(key) for key in early if not is_of_state(key)}
-    return logged, any(map(is_spool_record, early))
 
 
 def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:

@@ -6,13 +6,27 @@ its claims is the affair of :mod:`postroom.ranges.holders`.
 
 For each inbox a *free mark* remembers that everything below it is claimed or gone, so that the
 hundredth reaper need not step over what the other ninety-nine hold.
+
+A claim also keeps what was *found*: the messages themselves, as the reap has read them. While it is
+kept, it proves that they are still there: nobody else is given them, so the commit need not read
+them again. It is dropped
+
+* when any transaction reaps one of them without having it (its own claim may have been released
+  before it commits): at once, for those that are evaluated after it, and once more when that is
+  applied, for those who have claimed them in between;
+* when its transaction reaps more of the inbox, or commits: it is good for one commit;
+* with the claim, and with the lease.
+
+Messages may arrive among those that were found; then they do not follow each other any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from postroom.limits import CLAIMED_BYTES_MAX
 from postroom.messaging.tokens import Arrival
 
 
@@ -24,11 +38,33 @@ class Free(NamedTuple):
 
 
 @dataclass(slots=True)
+class Found:
+    """What one reap has found, in order.
+
+    Attributes:
+        messages: (id, stored).
+        size_bytes: of the messages.
+        is_gapless: whether no other message lies between the first and the last.
+    """
+
+    messages: list[tuple[bytes, bytes]]
+    size_bytes: int
+    is_gapless: bool
+
+
+@dataclass(slots=True)
 class _Claimed:
-    """The claims in one inbox: message id to transaction id."""
+    """The claims in one inbox: message id to transaction id.
+
+    Attributes:
+        last: no message after that is claimed.
+        found: by transaction.
+    """
 
     messages: dict[bytes, bytes] = field(default_factory=dict)
     free_mark: bytes = b""
+    last: bytes = b""
+    found: dict[bytes, Found] = field(default_factory=dict)
 
 
 class Claims:
@@ -37,6 +73,7 @@ class Claims:
     def __init__(self) -> None:
         self._inboxes: dict[bytes, _Claimed] = {}
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
+        self._found_bytes = 0
 
     def __len__(self) -> int:
         return sum(len(inbox.messages) for inbox in self._inboxes.values())
@@ -48,31 +85,77 @@ class Claims:
         inbox = self._inboxes.get(key)
         if inbox is None:
             return Free(oldest, {})
-        return Free(max(oldest, inbox.free_mark), inbox.messages)
+        start = max(oldest, inbox.free_mark)
+        return Free(start, {} if start > inbox.last else inbox.messages)
 
     def held_by(self, transaction_id: bytes, key: bytes) -> int:
         """How many messages of ``key`` the transaction holds."""
         return len(self._holders.get(transaction_id, {}).get(key, ()))
 
-    def claim(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
-        """The transaction takes the messages ``ids``, in their order."""
+    def claim(self, key: bytes, transaction_id: bytes, messages: list[tuple[bytes, bytes]]) -> None:
+        """The transaction takes ``messages`` (id, stored), in their order: the first free ones."""
+        ids = [id_ for id_, _ in messages]
         inbox = self._inboxes.setdefault(key, _Claimed())
         inbox.messages.update(dict.fromkeys(ids, transaction_id))
         inbox.free_mark = max(inbox.free_mark, ids[-1] + b"\x00")
+        is_gapless = ids[0] > inbox.last  # nothing that is claimed was passed over
+        inbox.last = max(inbox.last, ids[-1])
         held = self._holders.setdefault(transaction_id, {})
-        held.setdefault(key, []).extend(ids)
+        if key in held:
+            held[key] += ids
+            self._drop(inbox, transaction_id)
+            return
+        held[key] = ids
+        size_bytes = sum([len(stored) for _, stored in messages])
+        if self._found_bytes + size_bytes <= CLAIMED_BYTES_MAX:
+            self._found_bytes += size_bytes
+            inbox.found[transaction_id] = Found(messages, size_bytes, is_gapless)
+
+    def take_found(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> Found | None:
+        """What the transaction has found in the inbox, if that is ``ids``, and all still there."""
+        held = self._holders.get(transaction_id)
+        if held is None or held.get(key) != ids:
+            return None
+        return self._drop(self._inboxes[key], transaction_id)
+
+    def gone(self, key: bytes, ids: Iterable[bytes]) -> None:
+        """Messages are reaped: whoever else has found one of them has to look again."""
+        inbox = self._inboxes.get(key)
+        if inbox is not None and inbox.found:
+            holders = inbox.messages
+            for transaction_id in {holders[id_] for id_ in ids if id_ in holders}:
+                self._drop(inbox, transaction_id)
+
+    def _drop(self, inbox: _Claimed, transaction_id: bytes) -> Found | None:
+        found = inbox.found.pop(transaction_id, None)
+        if found is not None:
+            self._found_bytes -= found.size_bytes
+        return found
 
     def arrived(self, key: bytes, first: bytes) -> None:
         """A message with an old id may have come in below the free mark."""
         inbox = self._inboxes.get(key)
         if inbox is not None:
             inbox.free_mark = min(inbox.free_mark, first)
+            self._arrives(inbox, first)
+
+    def arriving(self, key: bytes, first: bytes) -> None:
+        """The same, of a message that arrives with the proposal under evaluation."""
+        inbox = self._inboxes.get(key)
+        if inbox is not None:
+            self._arrives(inbox, first)
+
+    def _arrives(self, inbox: _Claimed, first: bytes) -> None:
+        if first <= inbox.last:
+            for found in inbox.found.values():
+                found.is_gapless = False
 
     def release(self, transaction_id: bytes) -> list[object]:
         """The transaction has ended; answers whom to wake: its inboxes may have free messages."""
         held = self._holders.pop(transaction_id, {})
         for key, ids in held.items():
             inbox = self._inboxes[key]
+            self._drop(inbox, transaction_id)
             for id_ in ids:
                 del inbox.messages[id_]
             inbox.free_mark = min(inbox.free_mark, *ids)
@@ -84,3 +167,4 @@ class Claims:
         """Forget all claims."""
         self._inboxes.clear()
         self._holders.clear()
+        self._found_bytes = 0

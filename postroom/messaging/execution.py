@@ -78,6 +78,9 @@ class AddingUp:
 
     Args:
         stored_bytes: how much the sums of a prefix take now.
+
+    Attributes:
+        is_full: the sums are so large that no more should be added.
     """
 
     def __init__(self, stored_bytes: Callable[[bytes], int]) -> None:
@@ -87,13 +90,7 @@ class AddingUp:
         self._sums: dict[bytes, int] = {}
         self._parts: dict[bytes, list[Part]] = {}
         self._bytes = self._metrics = 0
-
-    def is_full(self) -> bool:
-        """Whether the sums are so large that no more should be added."""
-        return (
-            self._bytes >= limits.EXPANSION_BYTES_MAX
-            or self._metrics >= limits.EXPANSION_METRICS_MAX
-        )
+        self.is_full = False
 
     def add(self, part: Part) -> None:
         """One more update."""
@@ -129,6 +126,10 @@ class AddingUp:
             self._metrics += len(request.deltas)
             for metric, delta in request.deltas.items():
                 sums[metric] = sums.get(metric, 0) + delta
+        self.is_full = (
+            self._bytes >= limits.EXPANSION_BYTES_MAX
+            or self._metrics >= limits.EXPANSION_METRICS_MAX
+        )
 
     def _other(self, request: Any, part: Part) -> None:
         """Does not commute with the increments of the key that it touches: they come first."""
@@ -198,7 +199,7 @@ class Execution:
         """As many as a pass has room for; answers those that are left, in order."""
         adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
         for number, part in enumerate(parts):
-            if number and (adding.is_full() or ctx.is_used_up()):
+            if number and (adding.is_full or ctx.steps >= limits.TURN_STEPS_MAX):
                 return [*self._finish(ctx, adding, full_at), *parts[number:]]
             ctx.steps += 1
             if type(part.request) is not DeleteRange:

@@ -22,7 +22,7 @@ import msgspec
 from postroom.errors import Invalid, TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import INBOXES_LISTED_MAX, READ_BYTES_MAX
-from postroom.messaging.claims import Claims
+from postroom.messaging.claims import Claims, Found
 from postroom.messaging.pages import LIST_MAX, fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
@@ -97,7 +97,9 @@ class Inboxes:
             for id_, stored in messages:
                 writes[prefix + id_] = stored
             delivered += len(messages)
-            self._announce(ctx, key, len(messages), min(messages)[0])
+            oldest = min(messages)[0]
+            self._claims.arriving(key, oldest)
+            self._announce(ctx, key, len(messages), oldest)
         ctx.after.append(lambda: self._arrived(arrivals))
         return delivered
 
@@ -126,33 +128,77 @@ class Inboxes:
             free = self._claims.free(request.key, mail.oldest)
             prefix = keys.inbox_prefix(request.key)
             entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
-            unclaimed = ((raw[-20:], v) for raw, v in entries if raw[-20:] not in free.claimed)
-            messages_max = min(request.messages_max, LIST_MAX)
-            taken, more = fill(unclaimed, messages_max, request.bytes_max)
+            if free.claimed:
+                entries = (each for each in entries if each[0][-20:] not in free.claimed)
+            found, more = fill(entries, min(request.messages_max, LIST_MAX), request.bytes_max)
+            taken = [(raw[-20:], stored) for raw, stored in found]
             view.steps += len(taken)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
-            ids = [id_ for id_, _ in taken]
-            self._claims.claim(request.key, request.transaction_id, ids)
+            self._claims.claim(request.key, request.transaction_id, taken)
             self._holders.hold(request.transaction_id, request.seconds_max)
             return Reaped(taken, more)
         there = 0 if mail is None else mail.messages
         held = self._claims.held_by(request.transaction_id, request.key) if there else 0
         return Reaped([], more, held if held == there else None)
 
-    def reap_messages(self, ctx: Evaluation, request: ReapMessages) -> Generator[None, None, None]:
+    def reap_messages(
+        self, ctx: Evaluation, request: ReapMessages
+    ) -> Generator[None, None, None] | None:
         """``ReapMessages``: deletes exactly these, if all of them are still there.
 
         Raises:
             TransactionConflict: another transaction has reaped one of them.
             TransactionTooLarge: together they are more than a transaction may reap.
         """
-        key, stamp = request.key, ctx.stamp
+        key = request.key
         mail = read_mail(ctx, key)
         if mail is None:
             raise _reaped_by_another(key)
-        prefix = keys.inbox_prefix(key)
+        found = self._claims.take_found(key, ctx.transaction_id, request.ids)
+        if found is None:
+            return self._read_and_reap(ctx, request, mail)
+        self._reap_found(ctx, key, mail, found)
+        return None
+
+    def _reap_found(self, ctx: Evaluation, key: bytes, mail: Mail, found: Found) -> None:
+        """What this leaseholder has given to the transaction is still there: nothing is read but
+        which message is the first that will be left.
+        """
+        prefix, messages = keys.inbox_prefix(key), found.messages
+        size = found.size_bytes + len(messages) * (len(prefix) + 2 * MESSAGE_ID_BYTES)
+        ctx.grow(size)
+        check_size(size, "reap fewer messages in a transaction")
+        ctx.steps += len(messages)
+        ctx.writes.update(dict.fromkeys([prefix + id_ for id_, _ in messages]))
+        oldest, left = mail.oldest, mail.messages - len(messages)
+        if left and oldest == messages[0][0]:
+            start = messages[-1][0] + b"\x00" if found.is_gapless else oldest
+            following = ctx.iterate(prefix + start, prefix + b"\xff" * MESSAGE_ID_BYTES)
+            for raw, _ in following:
+                oldest = raw[-MESSAGE_ID_BYTES:]
+                break
+        self._reaped(ctx, key, messages, Mail(left, oldest))
+
+    def _reaped(
+        self, ctx: Evaluation, key: bytes, found: list[tuple[bytes, bytes]], left: Mail
+    ) -> None:
+        """The records that tell of it; who else has found these has to look again."""
+        ctx.writes[keys.mail_key(key)] = _encode(left) if left.messages else None
+        history = keys.reaped_key(key, ctx.stamp)
+        ctx.writes[history] = _encode(found)
+        ctx.garbage.append(history)
+        ctx.count("reaped", len(found))
+        ids = [id_ for id_, _ in found]
+        self._claims.gone(key, ids)
+        ctx.after.append(lambda: self._claims.gone(key, ids))
+
+    def _read_and_reap(
+        self, ctx: Evaluation, request: ReapMessages, mail: Mail
+    ) -> Generator[None, None, None]:
+        """Over as many turns as it takes."""
+        key, prefix = request.key, keys.inbox_prefix(request.key)
         oldest, found, size_before = mail.oldest, [], ctx.bytes
         for id_, message, is_found in self._find(ctx, request, mail):
             if is_found:
@@ -165,12 +211,7 @@ class Inboxes:
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
-        left = mail.messages - len(found)
-        ctx.writes[keys.mail_key(key)] = _encode(Mail(left, oldest)) if left else None
-        history = keys.reaped_key(key, stamp)
-        ctx.writes[history] = _encode(found)
-        ctx.garbage.append(history)
-        ctx.count("reaped", len(found))
+        self._reaped(ctx, key, found, Mail(mail.messages - len(found), oldest))
 
     def _find(
         self, ctx: Evaluation, request: ReapMessages, mail: Mail

@@ -51,7 +51,9 @@ class Deadlines(Generic[Name]):
 
     def take_due(self, now: float) -> list[Name]:
         """The names whose moments have come, in order; they have no deadline any more."""
-        due = []
+        due: list[Name] = []
+        if not self._heap or self._heap[0][0] > now:
+            return due
         while (moment := self.first()) is not None and moment <= now:
             name = heapq.heappop(self._heap)[2]
             del self._moments[name]

@@ -20,30 +20,35 @@ from postroom.ranges.calls import Call
 
 
 class FairQueue:
-    """See the module. What it has of ``deque`` does the same."""
+    """See the module. What it has of ``deque`` does the same.
+
+    Attributes:
+        arrived, by_owner: what it holds; both are empty if it is, which is quicker to see than by
+            its length. Only to look at.
+    """
 
     def __init__(self) -> None:
-        self._arrived: deque[Call] = deque()
-        self._by_owner: dict[object, deque[Call]] = {}
+        self.arrived: deque[Call] = deque()
+        self.by_owner: dict[object, deque[Call]] = {}
         self._sorted = 0
 
     def __len__(self) -> int:
-        return self._sorted + len(self._arrived)
+        return self._sorted + len(self.arrived)
 
     def __iter__(self) -> Iterator[Call]:
         self._sort()
-        for calls in self._by_owner.values():
+        for calls in self.by_owner.values():
             yield from calls
 
     def append(self, call: Call) -> None:
         """The last one of its owner. May be called by any thread."""
-        self._arrived.append(call)
+        self.arrived.append(call)
 
     def appendleft(self, call: Call) -> None:
         """The first one of its owner, again."""
         self._sort()
         self._sorted += 1
-        self._by_owner.setdefault(call.owner, deque()).appendleft(call)
+        self.by_owner.setdefault(call.owner, deque()).appendleft(call)
 
     def popleft(self) -> Call:
         """The first one of whoever has waited longest for a turn.
@@ -51,24 +56,27 @@ class FairQueue:
         Raises:
             StopIteration: there is none.
         """
-        self._sort()
-        owner, calls = next(iter(self._by_owner.items()))
+        if self.arrived:
+            if not self.by_owner and len(self.arrived) == 1:
+                return self.arrived.popleft()
+            self._sort()
+        owner, calls = next(iter(self.by_owner.items()))
         call = calls.popleft()
         self._sorted -= 1
-        if len(self._by_owner) > 1 or not calls:
-            del self._by_owner[owner]
+        if len(self.by_owner) > 1 or not calls:
+            del self.by_owner[owner]
             if calls:
-                self._by_owner[owner] = calls
+                self.by_owner[owner] = calls
         return call
 
     def clear(self) -> None:
         """Forget all."""
-        self._arrived.clear()
-        self._by_owner.clear()
+        self.arrived.clear()
+        self.by_owner.clear()
         self._sorted = 0
 
     def _sort(self) -> None:
-        arrived, by_owner = self._arrived, self._by_owner
+        arrived, by_owner = self.arrived, self.by_owner
         while arrived:
             call = arrived.popleft()
             self._sorted += 1

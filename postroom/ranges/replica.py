@@ -221,9 +221,10 @@ class Replica:
         return self._has_work() and not self._acquisition.must_wait()
 
     def _has_work(self) -> bool:
+        queue = self._queue
         return bool(
-            self._queue or self._upkeep or self._reads.without_lease or self._acquisition.wanted
-            or self._reads.long or self._batcher.before
+            queue.arrived or queue.by_owner or self._upkeep or self._reads.without_lease
+            or self._acquisition.wanted or self._reads.long or self._batcher.before
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:

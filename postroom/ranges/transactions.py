@@ -106,32 +106,35 @@ class Committer:
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
         if self._is_long(request):
-            return self._evaluate_in_parts(ctx, request)
+            return self._evaluate_in_parts(ctx, request, record)
         _check_reads(ctx, request)
         size_before = ctx.bytes
         evaluators = self._writes
         answers = []
+        tells = False
         for write in request.writes:
             answer = evaluators[type(write)](ctx, write)
-            if type(answer) is GeneratorType:
-                answer = _to_the_end(answer)
+            if answer is not None:
+                if type(answer) is GeneratorType:
+                    answer = _to_the_end(answer)
+                tells = tells or answer is not None
             answers.append(answer)
             if ctx.bytes - size_before > TRANSACTION_BYTES_MAX:
                 check_size(ctx.bytes - size_before)
-        return self._committed(ctx, request, answers)
+        return self._committed(ctx, request, record, answers if tells else [])
 
     def _is_long(self, request: CommitTransaction[Any]) -> bool:
         if request.spans or len(request.reads) + len(request.writes) > _FEW:
             return True
         may_be_long = self._may_be_long
         for write in request.writes:
-            is_long = may_be_long.get(type(write))
-            if is_long is not None and is_long(write):
+            kind = type(write)
+            if kind in may_be_long and may_be_long[kind](write):
                 return True
         return False
 
     def _evaluate_in_parts(
-        self, ctx: Evaluation, request: CommitTransaction[Any]
+        self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes
     ) -> Generator[None, None, Committed]:
         """The same; yields whenever the turn is used up."""
         yield from _check_reads_in_parts(ctx, request)
@@ -146,19 +149,22 @@ class Committer:
             check_size(ctx.bytes - size_before)
             if ctx.is_used_up():
                 yield
-        return self._committed(ctx, request, answers)
+        tells = any(answer is not None for answer in answers)
+        return self._committed(ctx, request, record, answers if tells else [])
 
     def _committed(
-        self, ctx: Evaluation, request: CommitTransaction[Any], answers: list[Any]
+        self,
+        ctx: Evaluation,
+        request: CommitTransaction[Any],
+        record: bytes,
+        answers: list[Any],
     ) -> Committed:
         """Leaves the COMMIT record, if anything was written."""
         if self._only_checks(request.writes):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
-        record = keys.transaction_key(request.anchor, request.transaction_id)
-        told = any(answer is not None for answer in answers)
-        ctx.writes[record] = ctx.stamp + _encode(answers) if told else ctx.stamp
+        ctx.writes[record] = ctx.stamp + _encode(answers) if answers else ctx.stamp
         ctx.garbage.append(record)
-        return Committed(ctx.timestamp, answers if told else [])
+        return Committed(ctx.timestamp, answers)
 
     def _only_checks(self, writes: list[Any]) -> bool:
         checks = self._checks

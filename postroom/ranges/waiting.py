@@ -113,6 +113,8 @@ class Waiting:
 
     def wake(self, token: object) -> None:
         """What ``token`` stands for may be free: look at the first, and on until one must wait."""
+        if not self._lines:
+            return
         if token in self._waking:  # by the loop below, further up the stack: it looks once more
             self._waking[token] = True
             return
@@ -129,6 +131,8 @@ class Waiting:
 
     def wake_all(self, token: object) -> None:
         """What ``token`` stands for is the same for all: look at everybody in line."""
+        if not self._lines:
+            return
         self._waking[token] = False
         try:
             for call in list(self._lines.get(token, ())):

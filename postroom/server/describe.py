@@ -17,7 +17,7 @@ OUTSIDER: Final = "outsider"
 
 def describe(node: Node) -> NodeStatus:
     """How ``node`` is now."""
-    group, known = node.replica.group, node.nodes
+    group, known = node.group, node.nodes
     mine = None if known is None else known.by_id(node.node_id)
     return NodeStatus(
         node.node_id,
@@ -27,18 +27,18 @@ def describe(node: Node) -> NodeStatus:
         group.term,
         group.applied_index,
         group.last_index,
-        node.replica.serves,
+        node.serves,
         _peers(node) if group.is_leader else (),
         node.engine.disk_bytes(),
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
         node.damage.found,
-        node.services.status() if node.replica.serves else (),
+        node.services.status() if node.serves else (),
     )
 
 
 def _role(node: Node) -> str:
-    group = node.replica.group
+    group = node.group
     if group.is_leader:
         return LEADER
     if node.node_id in group.members:
@@ -49,5 +49,5 @@ def _role(node: Node) -> str:
 def _peers(node: Node) -> tuple[PeerStatus, ...]:
     return tuple(
         PeerStatus(int(peer), each.match_index, each.silent_seconds, each.snapshot_under_way)
-        for peer, each in sorted(node.replica.group.progress().items())
+        for peer, each in sorted(node.group.progress().items())
     )

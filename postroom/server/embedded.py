@@ -29,11 +29,12 @@ from postroom.limits import (
 )
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
-from postroom.server.drivers import AsyncioDriver, ThreadDriver
 from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
+from postroom.server.thread_driver import ThreadDriver
 
 MEMORY: Final = ":memory:"
 Durability = Literal["commit", "interval", "none"]
@@ -116,8 +117,8 @@ class _StatusReader:
         return Status(
             self._path,
             node.options.node_id,
-            node.replica.group.term,
-            node.replica.state.applied_index(),
+            node.group.term,
+            node.applied_index(),
             Timestamp(self._driver.now()),
             node.engine.disk_bytes(),
             counters,

@@ -130,9 +130,8 @@ class Tasks:
 
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
-        if len(self._timers):
-            for pending in self._timers.take_due(self.monotonic()):
-                pending.complete(None)
+        for pending in self._timers.take_due(self.monotonic()):
+            pending.complete(None)
         while self._ready and not self._stopped:
             self._step(self._ready.popleft())
 

@@ -18,7 +18,7 @@ from postroom.errors import Invalid, TransactionConflict, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
-from postroom.server.drivers import AsyncioDriver
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
 from tests.client.stores import WatchedEngine
 

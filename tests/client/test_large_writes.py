@@ -15,7 +15,7 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
-from postroom.server.drivers import (
+from postroom.server.asyncio_driver import (
     WRITTEN_AT_ONCE_BYTES_MAX,
     WRITTEN_AT_ONCE_KEYS_MAX,
     AsyncioDriver,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import postroom
+import postroom.aio
 from postroom.client import pages
 from postroom.errors import TransactionConflict
 from postroom.kv import keys
@@ -727,3 +728,84 @@ def test_competing_reapers_do_not_step_over_each_other(store: Store) -> None:
     for reaper in reapers:
         assert len(reaper.reap_queue(b"k", 10)) == 10
     assert store.engine.steps < 100 * 15
+
+
+# --- what a claim proves
+
+
+def test_the_commit_does_not_read_again_what_the_reap_has_found(store: Store) -> None:
+    send(store.db, b"k", *(b"%d" % number for number in range(60)))
+    with store.db.snapshot() as before:
+        tx = store.db.begin()
+        assert len(tx.reap_queue(b"k", 50)) == 50
+        steps = store.engine.steps
+        tx.put(b"state", b"1")
+        tx.commit()
+        assert store.engine.steps - steps < 10
+        assert waiting(store.db, b"k") == [b"%d" % number for number in range(50, 60)]
+        assert len(before.peek(b"k", 100)) == 60
+
+
+def test_what_lies_between_what_was_reaped_is_first_then(store: Store) -> None:
+    """One holds the middle; another one reaps around it; what was delayed arrives in between."""
+    send(store.db, b"k", b"1")
+    send(store.db, b"k", b"late", deliver_at=10)
+    send(store.db, b"k", b"2", b"3", b"4")
+    first, second = store.db.begin(), store.db.begin()
+    assert len(first.reap_queue(b"k", 1)) == 1
+    assert len(second.reap_queue(b"k", 2)) == 2
+    first.rollback()
+    third = store.db.begin()
+    assert [message.value for message in third.reap_queue(b"k", 2)] == [b"1", b"4"]
+    store.advance(10.1)
+    third.commit()
+    assert waiting(store.db, b"k") == [b"late", b"2", b"3"]
+    second.commit()
+    assert waiting(store.db, b"k") == reap(store.db, b"k") == [b"late"]
+
+
+def test_what_was_delayed_arrives_within_what_one_has_found(store: Store) -> None:
+    send(store.db, b"k", b"1")
+    send(store.db, b"k", b"late", deliver_at=10)
+    send(store.db, b"k", b"2")
+    tx = store.db.begin()
+    assert len(tx.reap_queue(b"k")) == 2
+    store.advance(10.1)
+    tx.commit()
+    assert waiting(store.db, b"k") == reap(store.db, b"k") == [b"late"]
+
+
+def test_who_reaps_without_a_claim_takes_it_from_who_has_one(store: Store) -> None:
+    """Its claim was given back before it commits, and another one has found the same since."""
+    send(store.db, b"k", b"1", b"2")
+    tx, other = store.db.begin(), store.db.begin()
+    assert len(tx.reap_queue(b"k")) == 2
+    store.node.replica.release_locks(tx.id)
+    assert len(other.reap_queue(b"k")) == 2
+    tx.commit()
+    with pytest.raises(TransactionConflict):
+        other.commit()
+    assert waiting(store.db, b"k") == []
+
+
+def test_the_same_in_one_proposal(store: Store) -> None:
+    send(store.db, b"k", b"1", b"2", b"3")
+    tx, other = store.core.begin(), store.core.begin()
+    assert len(store.driver.run(tx.reap_queue(b"k", 2))) == 2
+    store.node.replica.release_locks(tx.id)
+    assert len(store.driver.run(other.reap_queue(b"k", 2))) == 2
+    ended: list[str] = []
+
+    async def commit(transaction: postroom.aio.Transaction) -> None:
+        try:
+            await transaction.commit()
+        except TransactionConflict:
+            ended.append("conflict")
+        else:
+            ended.append("committed")
+
+    for each in (tx, other):
+        store.driver.later(commit(each))
+    store.driver.settle()
+    assert ended == ["committed", "conflict"]
+    assert waiting(store.db, b"k") == [b"3"]

@@ -20,8 +20,8 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
-from postroom.server.drivers import ThreadDriver
 from postroom.server.node import Node, NodeOptions
+from postroom.server.thread_driver import ThreadDriver
 from tests.client.stores import WatchedEngine
 
 THREADS = 16

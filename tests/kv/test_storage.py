@@ -58,10 +58,14 @@ class Book:
     """A storage, and what it must hold."""
 
     def __init__(
-        self, device: Callable[[MemoryDisk], Device] | None = None, segment: int = SEGMENT_BYTES
+        self,
+        device: Callable[[MemoryDisk], Device] | None = None,
+        segment: int = SEGMENT_BYTES,
+        gathered: int = 0,
     ) -> None:
         self.disk = MemoryDisk()
         self.segment = segment
+        self.gathered = gathered
         self.device = device or (lambda disk: disk.log)
         self.groups = Groups()
         self.open()
@@ -70,8 +74,9 @@ class Book:
         engine = MemoryEngine(self.disk)
         try:
             self.storage = Storage.open(
-                engine, self.device(self.disk), lambda: b"i" * 16, segment_bytes=self.segment
-            )
+                engine, self.device(self.disk), lambda: b"i" * 16, segment_bytes=self.segment,
+                gathered_keys_max=self.gathered,
+            )  # fmt: skip
         except BaseException:
             engine.close()
             raise
@@ -134,6 +139,39 @@ def test_what_is_cut_does_not_come_back() -> None:
     book.reopen(power=Random(1))
     book.check()
     assert max(book.found) == entry(1, 30)
+
+
+def test_what_waits_in_memory_is_in_the_log_and_in_the_state_when_it_is_closed() -> None:
+    book = Book(gathered=50)
+    for index in range(1, 10):
+        book.add(1, index)
+    assert book.disk.content.get(STATE) is None
+    assert book.storage.get(STATE) == keys.u64(9)
+    book.reopen()
+    book.check()
+    assert book.storage.get(STATE) is None, "consensus applies it again"
+    book.add(1, 10)
+    book.storage.close()
+    assert book.disk.content.get(STATE) == keys.u64(10)
+
+
+def test_what_is_synced_includes_what_waits_in_memory() -> None:
+    book = Book(gathered=50)
+    book.add(1, 1)
+    book.storage.sync()
+    book.disk.crash(Random(1))
+    assert book.disk.content.get(STATE) == keys.u64(1)
+
+
+def test_a_state_that_refuses_what_has_waited_ends_all_writing() -> None:
+    book = Book(gathered=3)
+    for index in range(1, 3):
+        book.storage.write_turn({entry(1, index): value(index), b"\x06%d" % index: b"1"}, sync=True)
+    book.disk.write_faults = {book.disk.writes + number: WriteFault.NOT_AT_ALL for number in (1, 2)}
+    with pytest.raises(EngineFailed):
+        book.storage.write_turn({b"\x06%d" % each: b"1" for each in range(9)}, sync=True)
+    with pytest.raises(EngineFailed):
+        book.add(1, 3)
 
 
 def test_a_closed_log_is_read_from_its_end() -> None:
@@ -209,10 +247,11 @@ def test_a_slow_follower_takes_more_segments_which_go_again() -> None:
     book.check()
 
 
-def test_nothing_goes_before_the_state_is_durable() -> None:
-    """Applied is not durable: what the power takes from the state is still in the log."""
+@pytest.mark.parametrize("gathered", [0, 3, 50])
+def test_nothing_goes_before_the_state_is_durable(gathered: int) -> None:
+    """Applied is not durable: what memory or power loses of the state is still in the log."""
     for seed in range(40):
-        book = Book()
+        book = Book(gathered=gathered)
         last = Random(seed).randint(1, 200)
         for index in range(1, last + 1):
             book.add(1, index)

@@ -18,6 +18,7 @@ import msgspec
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.setup import Messaging
 from postroom.raft.outcome import Outcome
 from postroom.ranges import evaluators
@@ -109,9 +110,14 @@ class OneRange:
         reads = Reads(LockTable(), protections, self.replica.holders)
         reads.register(registry)
         Committer(registry, clock.reading).register(registry)
-        Messaging(
-            RANGE_ID, reads.check_age, self.replica.wake, self.replica.holders, _Signal(), _Signal()
-        ).register(registry)
+        holders, wake = self.replica.holders, self.replica.wake
+        around = Surroundings(
+            monotonic=self.monotonic, reading=clock.reading, chance=lambda: 0.5,
+            check_age=reads.check_age, wake_tokens=wake, holders=holders, protections=protections,
+            kept=0, signal=_Signal(), forgets_strangers=False, rouse=lambda: None,
+        )  # fmt: skip
+        signals = _Signal(), _Signal()
+        Messaging(RANGE_ID, reads.check_age, wake, holders, *signals, around).register(registry)
         self.group = ScriptedGroup(self.replica, self.engine)
         self.replica.group = self.group  # type: ignore[assignment]
         self.lead()

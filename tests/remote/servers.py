@@ -21,6 +21,7 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import SelfDescription
@@ -29,7 +30,6 @@ from postroom.server.cluster.grpc_services import Doorkeeper, GrpcStore, server_
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.drivers import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
 
 T = TypeVar("T")

@@ -22,10 +22,15 @@ from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import SortedMap
 from postroom.kv.storage import Storage
+from postroom.server.node import Node
 from postroom.server.store import stopped_by
 
 SEGMENT_BYTES: Final = 64 * 1024
 """Room for a dozen turns, so that segments are left and used again all the time."""
+
+
+GATHERED_KEYS_MAX: Final = 24
+"""A few turns, so that a crash finds the state behind the log, or level with it."""
 
 
 class ChosenOrder:
@@ -69,6 +74,7 @@ def open_storage(
         return Storage.open(
             state, disk.log, lambda: randomness.randbytes(LOG_ID_BYTES),
             segment_bytes=segment_bytes, beside=ChosenOrder(randomness),
+            gathered_keys_max=GATHERED_KEYS_MAX,
         )  # fmt: skip
     except (OSError, EngineFailed) as error:
         state.close()
@@ -76,6 +82,12 @@ def open_storage(
     except Unavailable:
         state.close()
         raise
+
+
+def write_gathered(node: Node) -> None:
+    """What ``node`` has in memory and in its log is in its state, too."""
+    assert isinstance(node.engine, Storage)
+    node.engine.applied.flush()
 
 
 # --- from outside ---------------------------------------------------------------------------------

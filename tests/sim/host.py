@@ -13,23 +13,27 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random  # noqa: TID251 - passed in, as an instance
 
 from postroom.errors import CommitUnknown, Error, Unavailable
-from postroom.kv.engine import WriteSet
+from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryDisk
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
 from tests.sim.clock import VirtualClock
-from tests.sim.disks import SEGMENT_BYTES, open_storage
+from tests.sim.disks import SEGMENT_BYTES, open_storage, write_gathered
 from tests.sim.grants import Grants
 
 
 class PowerFailure(BaseException):
     """Raised where the power fails. Not an ``Exception``: nothing may catch it on its way."""
+
+
+class ProcessDied(PowerFailure):
+    """Raised where only the process ends; :meth:`Host.crash` was called before."""
 
 
 class Part(enum.Enum):
@@ -105,6 +109,15 @@ class Host:
             node.close()
         self._answer_outstanding()
 
+    def write_gathered(self) -> None:
+        """What the node has in memory and in its log is in its state, too."""
+        for _ in range(4):
+            with self._powered(), suppress(EngineFailed):
+                if self.node is not None:
+                    write_gathered(self.node)
+                    return
+            self.reopen()
+
     def reopen(self) -> bool:
         """Close the node if there still is one, then open what the disk holds."""
         if self.node is not None:
@@ -125,6 +138,8 @@ class Host:
     def _powered(self) -> Iterator[None]:
         try:
             yield
+        except ProcessDied:
+            pass
         except PowerFailure:
             self.crash(power=True)
 

@@ -119,6 +119,7 @@ class Scenario:
         db = world.database()
         world.run(carry_out(db))
         world.retry(lambda: check(db))
+        host.write_gathered()
         self.history.check(checkers.check(disks.content(host.disk)))
         return host.disk.writes
 

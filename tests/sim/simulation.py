@@ -343,6 +343,7 @@ class Simulation:
             world.run(workload.check(self._database))
         assert world.host.node is not None
         check_services(world.host.node.describe())
+        disks.write_gathered(world.host.node)
         content = checkers.check(disks.content(world.host.disk))
         self.history.check(content)
         self._check_status(world.run(_counters(self._database)), content)

@@ -14,7 +14,7 @@ from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, disks
-from tests.sim.host import PowerFailure
+from tests.sim.host import PowerFailure, ProcessDied
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write
 
 SYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0)
@@ -40,9 +40,10 @@ def crash_at(scenario: Scenario, numbers: list[int], *, power: bool) -> None:
     def fail(number: int) -> None:
         if number in numbers:
             numbers.remove(number)
-            if not power:
-                host.crash(power=False)
-            raise PowerFailure
+            if power:
+                raise PowerFailure
+            host.crash(power=False)
+            raise ProcessDied
 
     host.disk.at_write = fail
 

@@ -24,7 +24,7 @@ from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment,
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.history import History
-from tests.sim.host import PowerFailure
+from tests.sim.host import PowerFailure, ProcessDied
 from tests.sim.world import World
 
 LATER_SECONDS = 100_000.0
@@ -263,9 +263,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         def fail(write: int) -> None:
             if write >= fatal:
                 disk.at_write = None
-                if not power:
-                    self.world.host.crash(power=False)
-                raise PowerFailure
+                if power:
+                    raise PowerFailure
+                self.world.host.crash(power=False)
+                raise ProcessDied
 
         disk.at_write = fail
 
@@ -332,6 +333,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def store_and_model_agree(self) -> None:
         if self.world.host.opened:
             self.world.retry(self._compare)
+            self.world.host.write_gathered()
             self.history.check(checkers.check(disks.content(self.world.host.disk)))
 
     async def _compare(self) -> None:

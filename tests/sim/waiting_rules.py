@@ -15,6 +15,8 @@ from typing import Any, Final
 from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.kv.gathering import Gathering, Overlaid
 from postroom.messaging.claims import Claims
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import DeliverDue, ExecuteDue, ReapQueue
@@ -63,7 +65,7 @@ def check_outboxes(node: Node) -> None:
         return
     for request in (DeliverDue, ExecuteDue):
         outbox = _outbox(replica, request)
-        passed = next(iter(replica._stored.iterate(outbox.prefix, outbox._head)), None)
+        passed = next(iter(_seen(replica).iterate(outbox.prefix, outbox._head)), None)
         require(passed is None, f"the head of {outbox.pending} has passed over {passed}")
 
 
@@ -89,12 +91,20 @@ def check_rest(node: Node) -> None:
     require(not left, f"clients have gone, but there is still {left}")
 
 
+def _seen(replica: Replica) -> Reader:
+    """What the replica reads, without writing what waits in memory first."""
+    stored: Reader = replica._stored
+    if isinstance(stored, Gathering):
+        return Overlaid(stored._engine, dict(stored._gathered))
+    return stored
+
+
 def _has_free(replica: Replica, key: bytes) -> bool:
     """Whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
-    entries = replica._stored.iterate(prefix, prefix + b"\xff" * 20)
-    claimed = _claims(replica).free(key, b"").claimed
-    return any(raw[-20:] not in claimed for raw, _ in entries)
+    entries = _seen(replica).iterate(prefix, prefix + b"\xff" * 20)
+    inbox = _claims(replica)._inboxes.get(key)
+    return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 
 
 def _claims(replica: Replica) -> Claims:

@@ -40,6 +40,7 @@ from postroom.kv.log.format import (
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, Segment
 
 SPARES_MAX: Final = 1
+ENTRY_KEY_BYTES: Final = 18
 
 Places = dict[bytes, tuple[int, int]]
 """Of each group the lowest and the highest index that may lie somewhere."""
@@ -235,15 +236,15 @@ class Log:
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
         places = self._places.setdefault(number, {})
         for key in writes:
-            if is_entry(key):
+            if len(key) == ENTRY_KEY_BYTES and is_entry(key):
                 group, index = key[:-8], int.from_bytes(key[-8:], "big")
                 low, high = places.get(group, (index, index))
-                places[group] = min(low, index), max(high, index)
+                places[group] = low if low < index else index, high if high > index else index
 
 
 def is_entry(key: bytes) -> bool:
     """Whether a key of the log is that of an entry: ``02 range 'l' index``."""
-    return len(key) == 18 and key[0] == 2 and key[9] == 0x6C
+    return len(key) == ENTRY_KEY_BYTES and key[0] == 2 and key[9] == 0x6C
 
 
 def create_log(device: Device, log_id: bytes, size: int, notes: WriteSet) -> None:

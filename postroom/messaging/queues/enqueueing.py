@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.errors import ConditionFailed, shorten
+from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import counters, groups, records
 from postroom.messaging.queues.manager import Manager
@@ -48,9 +48,17 @@ def enqueue(
     Raises:
         ConditionFailed: there is such a message, and the queue takes that for an error.
         Invalid, ValueTooLarge: its headers are nested too deep, or too large.
+        Invalid: the id is said to be made up, and is not.
     """
     check_headers(request.headers, request.key)
-    if not request.is_unique:
+    if request.is_unique:
+        key, id_ = request.key, request.id
+        if ctx.get(manager.layout.body_key(key, request.kind, id_)) is not None:
+            raise Invalid(
+                f"the queue {manager.name!r} has a message {shorten(id_)}, which is no made-up id "
+                "then; nothing was changed: an id that may be there is not sent as unique"
+            )
+    else:
         known = _find_known(ctx, manager, settings, request)
         if known is not None:
             return _on_duplicate(ctx, manager, settings, request, known)

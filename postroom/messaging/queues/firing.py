@@ -23,7 +23,7 @@ from typing import Final
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
-from postroom.limits import READ_BYTES_MAX
+from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.consumers import Waiter, Wish
 from postroom.messaging.queues.leases import LEASED_MAX
@@ -40,7 +40,6 @@ FIRED_AT_ONCE_MAX: Final = 2000
 READ_AT_ONCE_MAX: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
 GROUP_BUCKETS_MAX: Final = 10_000
-_LEASE_BYTES: Final = 160
 
 
 class Firing:
@@ -64,7 +63,8 @@ class Firing:
             if allowed > 0:
                 read_all = self._read_on()
                 left = self._hand_out(allowed)
-                more = not read_all or (left and allowed == FIRED_AT_ONCE_MAX)
+                is_full = allowed == FIRED_AT_ONCE_MAX or self._ctx.bytes >= UPKEEP_BYTES
+                more = not read_all or (left and is_full)
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
         self._answer_later(more)
@@ -138,8 +138,8 @@ class Firing:
         manager = self._manager
         ready = manager.ready
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
-        looked_through = READ_AT_ONCE_MAX
-        while line and allowed:
+        looked_through, bytes_max = READ_AT_ONCE_MAX, self._ctx.bytes + UPKEEP_BYTES
+        while line and allowed and self._ctx.bytes < bytes_max:
             waiter = line[0]
             placed = self._next_for(waiter)
             if placed is None:
@@ -217,7 +217,7 @@ class Firing:
         else:
             ctx.writes[key] = None
         manager.taken.add(key)
-        ctx.writes[manager.layout.leased_key(lease)] = encode(lease)
+        ctx.writes[manager.layout.leased_key(lease)] = stored = encode(lease)
         waiter.messages.append(message)
         waiter.size += len(message.payload)
         self._served[waiter] = None
@@ -227,7 +227,7 @@ class Firing:
         self._pace(entry.group)
         manager.lateness.append(_seconds(now - entry.due))
         ctx.steps += 2
-        ctx.bytes += _LEASE_BYTES + 2 * len(key) + 3 * WRITE_BYTES
+        ctx.bytes += len(stored) + 2 * len(key) + 3 * WRITE_BYTES
         return True
 
     def _pace(self, group: str) -> None:

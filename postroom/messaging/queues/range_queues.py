@@ -307,22 +307,24 @@ class RangeQueues:
             if ctx.is_written(key) and key not in manager.taken:
                 manager.ready.offer(key, entry)
         now = self.monotonic()
-        for manager in to_look:
-            if manager.set_aside_until <= now:
-                self._fire_one(ctx, manager)
+        try:
+            for manager in to_look:
+                if manager.set_aside_until <= now:
+                    self._fire_one(ctx, manager)
+        except Exception:
+            # Nothing of it takes place; but for the queue that has failed, all are tried again.
+            for manager in to_look:
+                manager.roll_back()
+            self.failed()
+            raise
 
     def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
         self._to_look.pop(manager, None)
         if not len(manager.consumers):
             return
         self._advancing = manager
-        try:
-            is_behind = manager.ordered and self._catch_up(ctx, manager)
-            more = is_behind or Firing(manager, ctx).fire()
-        except Exception:
-            manager.roll_back()
-            self.failed()
-            raise
+        is_behind = manager.ordered and self._catch_up(ctx, manager)
+        more = is_behind or Firing(manager, ctx).fire()
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
 

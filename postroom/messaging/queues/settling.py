@@ -435,7 +435,7 @@ def _lost(ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | No
     elif state is not None and state.status != records.LIVE:
         why = "it was given up"
     else:
-        why = "its time was over"
+        why = (state.error if state is not None else "") or "it was given back"
     return LeaseLost(
         f"{what}{manager.name!r} does not hold it any more: {why}; nothing was changed: whoever "
         "holds a message does the work, so leave it at that"

@@ -24,10 +24,10 @@ from postroom.errors import Error
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import SECRET_BYTES, BindKey, Nodes, short
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
-from postroom.server.drivers import AsyncioDriver
 
 LOOK_SECONDS: Final = 0.5
 BIND_SECONDS: Final = 2.0

@@ -28,6 +28,7 @@ from postroom.limits import DISK_RESERVE_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
+from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
@@ -40,7 +41,6 @@ from postroom.server.cluster.nodes_service import Caller, JoinRequest, NodesServ
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.drivers import AsyncioDriver
 from postroom.server.membership import has_joined
 from postroom.server.node import RANGE_ID, Node, NodeOptions
 from postroom.server.opening import open_storage
@@ -304,7 +304,7 @@ class ServedNode:
     def _has_joined(self) -> bool:
         """Whether this node counts: whoever replaces one after the other waits for that."""
         node = self.node
-        return node.nodes is not None and has_joined(node.node_id, node.replica.group, node.nodes)
+        return node.nodes is not None and has_joined(node.node_id, node.group, node.nodes)
 
     async def _look_around(self) -> None:
         """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
@@ -330,7 +330,7 @@ class ServedNode:
 
     def _is_removed(self) -> bool:
         """Whether the cluster goes on without this node, for good."""
-        nodes, group = self.node.nodes, self.node.replica.group
+        nodes, group = self.node.nodes, self.node.group
         mine = None if nodes is None else nodes.by_id(self.node.node_id)
         if nodes is None or (mine is not None and not mine.retired):
             return False

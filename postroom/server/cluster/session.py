@@ -35,142 +35,53 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
-from postroom.kv.clock import LOGICAL_BITS, ClockOffset, HybridLogicalClock
-from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.errors import Error, Invalid, VersionMismatch
+from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import AwaitQuiet, ReapQueue
+from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
-from postroom.protocol.failures import (
-    CLOCK_AHEAD,
-    NOT_LEASEHOLDER,
-    WITHDRAWN,
-    Failure,
-    WireError,
-    failure_from,
-)
+from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.requests import DescribeNode
-from postroom.raft.state_machine import NodeId
-from postroom.ranges.calls import Call, NotLeaseholder
-from postroom.ranges.nodes import Nodes, NodeStatus
-from postroom.ranges.replica import Replica
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
     GetForUpdate,
     Protect,
     ReleaseLocks,
-    ScanChanges,
     Unprotect,
 )
 from postroom.server.cluster.access import ALLOWED, Role, denied
+from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
+from postroom.server.cluster.asked import Asked, Protecting, TakenBack
+from postroom.server.cluster.client_protections import ClientProtections
+from postroom.server.cluster.session_failures import (
+    CLOCK_IS_AHEAD,
+    IS_WITHDRAWN,
+    NOT_YOURS,
+    clock_refusal,
+    failure_of,
+    overload,
+    too_many_protections,
+)
+from postroom.server.cluster.session_node import welcome_of
 
 if TYPE_CHECKING:
     from postroom.server.cluster.sessions import Sessions
 
-ANSWERS_PER_FRAME_MAX: Final = 256
-ANSWERS_BYTES_PER_FRAME: Final = 1024 * 1024
-"""No more answers join a frame that has grown past this."""
 REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
 """A reaper that sets no limit gets so much at most at a time."""
 _log = logging.getLogger(__name__)
 
 
-class Node(Protocol):
-    """What sessions ask of their node."""
-
-    failed: Error | None
-    nodes: Nodes | None
-    clock: HybridLogicalClock
-    monotonic: Callable[[], float]
-    replica: Replica
-
-    @property
-    def node_id(self) -> int:
-        """Which node this is."""
-
-    def submit(self, call: Call) -> None:
-        """Take a request."""
-
-    def wake(self, *, urgent: bool) -> None:
-        """A turn is wanted."""
-
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits."""
-
-    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
-        """``act`` is called after a time."""
-
-    def leader(self) -> NodeId | None:
-        """Who leads, as far as this node knows."""
-
-    def describe(self) -> NodeStatus:
-        """What this node says of itself."""
-
-
-class _Asked(Call):
-    """A client's request at this node.
-
-    Attributes:
-        size: its share of its frame's bytes.
-        waits: for something to happen.
-        owner: the session.
-    """
-
-    __slots__ = ("number", "owner", "size", "waits")
-
-    def __init__(self, session: Session, number: int, request: Any, size: int) -> None:
-        self.request = request
-        self.urgent = True
-        self.token = None
-        self.cancelled = False
-        self.owner: Session = session
-        self.number = number
-        self.size = size
-        self.waits = type(request) in _MAY_WAIT and getattr(request, "wait", True)
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        self.owner.completed(self, result, error)
-
-
-class _Protecting(_Asked):
-    """``Protect`` or ``Unprotect``."""
-
-    __slots__ = ()
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        if error is None:
-            self.owner.protected(self.request, result)
-        self.owner.completed(self, result, error)
-
-
-class _TakenBack(Call):
-    """Takes back what a client had asked for that is gone."""
-
-    __slots__ = ()
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        """Nobody waits."""
-
-
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
-_WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
-_NOT_YOURS: Final = failure_from(Invalid(
-    "the id of the transaction does not begin with the client's; nothing was done: a client can "
-    "only lock, reap, commit and release for its own transactions"
-))  # fmt: skip
-_CLOCK_AHEAD: Final[Failure] = (
-    CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
-)  # fmt: skip
 
 
 class Session:
@@ -203,20 +114,15 @@ class Session:
         self._node = sessions.node
         self._submit = sessions.node.submit
         self._admission = sessions.admission
-        self._on_output = on_output
-        self._asked: dict[int, _Asked] = {}
-        self._batch: list[tuple[Any, ...]] = []
+        self._asked: dict[int, Asked] = {}
         self._backlog: deque[tuple[int, Any, int]] = deque()
-        self._batch_bytes = 0
-        self._frames: deque[bytes] = deque()
-        self._frames_bytes = 0
-        self._taken_at = self.heard_at
+        self._answers = AnswerQueue(
+            sessions.node, sessions.admission, on_output, lambda: sessions.check_unread(self)
+        )
+        self._say = self._answers.say
         self._own_bytes = 0
         self._waiting = 0
-        self._told = False
-        self._protected: Counter[int] = Counter()
-        self._protections = 0
-        self._protected_under = 0
+        self._protected = ClientProtections(sessions.node.replicas)
         self._names_its_own = False
 
     # --- what the shell calls
@@ -229,7 +135,7 @@ class Session:
     @property
     def unread_bytes(self) -> int:
         """About how much of answers the client has not taken."""
-        return self._frames_bytes + self._batch_bytes
+        return self._answers.unread_bytes
 
     def _takes_answers(self) -> bool:
         return self.unread_bytes < self._admission.limits.unread_bytes_max
@@ -242,7 +148,7 @@ class Session:
 
     def takes_nothing_since(self) -> float:
         """When it last took anything of what there is for it."""
-        return self._taken_at if self.unread_bytes else math.inf
+        return self._answers.taken_at if self.unread_bytes else math.inf
 
     def received(self, frame: bytes) -> None:
         """A frame has come in."""
@@ -261,27 +167,23 @@ class Session:
 
     def take(self) -> bytes | None:
         """The next frame to send; ``None``: nothing, until ``on_output`` is called."""
-        self._pack_batch()
-        if not self._frames and self._backlog:
+        answers = self._answers
+        answers.pack()
+        if not answers.has_frames and self._backlog:
             self._work_off()
-            self._pack_batch()
-        if not self._frames:
-            self._told = False
+            answers.pack()
+        if not answers.has_frames:
+            answers.emptied()
             return None
         if not self.reading:  # it cannot say anything, but takes what it is told
             self.heard_at = self._node.monotonic()
-        frame = self._frames.popleft()
-        self._frames_bytes -= len(frame)
-        if not self.ended:
-            self._admission.unread_bytes -= len(frame)
-        self._taken_at = self._node.monotonic()
-        return frame
+        return answers.pop()
 
     def end(self, reason: Error) -> None:
         """Say why, and close the stream after what is to be sent yet."""
         if not self.ended:
-            self._pack_batch()
-            self._put(frames.encode(frames.Goodbye(failure_from(reason))))
+            self._answers.pack()
+            self._answers.put(frames.encode(frames.Goodbye(failure_from(reason))))
             self.close()
 
     def cut(self, reason: Error) -> None:
@@ -291,7 +193,7 @@ class Session:
 
     def gone(self, reason: Error) -> None:
         """End a stream whose client may not be there any more: nothing is kept for it."""
-        self._forget_unread()
+        self._answers.forget()
         self.end(reason)
 
     def _log_closed(self, kind: str, reason: str) -> None:
@@ -301,20 +203,12 @@ class Session:
             "the stream of client %s is closed: %s", self._peer, reason,
         )  # fmt: skip
 
-    def _forget_unread(self) -> None:
-        self._admission.unread_bytes -= self.unread_bytes
-        self._batch.clear()
-        self._frames.clear()
-        self._batch_bytes = self._frames_bytes = 0
-
     def close(self) -> None:
         """The stream is over: forget what waits, and take back what was held for the client."""
         if self.ended:
             return
         self.ended = True
-        self._admission.unread_bytes -= self.unread_bytes
-        self._batch.clear()
-        self._batch_bytes = 0
+        self._answers.close()
         self._backlog.clear()
         self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
@@ -322,15 +216,13 @@ class Session:
             self._node.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # by now: one that was cancelled may have let the next one take
-        if self._node.replica.lease.sequence == self._protected_under:
-            for moment in self._protected.elements():
-                self._submit(_TakenBack(Unprotect(moment)))
+        for moment in self._protected.to_take_back():
+            self._submit(TakenBack(Unprotect(moment)))
 
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
-        if self._asked or self._backlog or self._protected:
-            return True
-        return self._node.replica.holds_for(self.client)
+        held = self._node.replicas.holds_for(self.client)
+        return bool(self._asked or self._backlog or self._protected or held)
 
     def _is_own(self, client: bytes) -> bool:
         """Whether a transaction whose id begins with ``client`` may be this session's.
@@ -359,18 +251,7 @@ class Session:
 
     def welcome(self) -> None:
         """Say who leads, and who the nodes are."""
-        node = self._node
-        nodes = () if node.nodes is None else node.nodes.nodes
-        addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
-        limits, leader = self._admission.limits, node.leader()
-        self._put(
-            frames.encode(
-                frames.Welcome(
-                    frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
-                    leader if isinstance(leader, int) else 0, addresses, limits.stream_requests_max,
-                )
-            )
-        )  # fmt: skip
+        self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
 
     def _on_ask(self, ask: frames.Ask, frame_bytes: int) -> None:
         if not self.stream:
@@ -383,7 +264,7 @@ class Session:
             self._on_withdrawn(number)
 
     def _on_requests(self, ask: frames.Ask, frame_bytes: int) -> None:
-        refusal = self._clock_refusal(ask.clock)
+        refusal = clock_refusal(self._node.clock, ask.clock)
         size = frame_bytes // len(ask.requests)
         backlog = self._backlog
         for number, request in ask.requests:
@@ -399,7 +280,7 @@ class Session:
             self._wait_for_room()
 
     def _may_submit(self) -> bool:
-        return self._takes_answers() and not self._node.replica.is_used_up
+        return self._takes_answers() and not self._node.replicas.is_used_up
 
     def _wait_for_room(self) -> None:
         """The backlog goes on when answers were taken, or with the next turn."""
@@ -422,6 +303,13 @@ class Session:
             self._take_on(*self._backlog.popleft())
         return bool(self._backlog) and not self.ended and self._takes_answers()
 
+    def _may_claim(self, request: ClaimQueue) -> bool:
+        """Whether consumer and transaction are this client's own."""
+        if not self._is_own(request.consumer[:CLIENT_ID_BYTES]):
+            return False
+        transaction_id = request.transaction_id
+        return transaction_id is None or self._is_own(transaction_id[:CLIENT_ID_BYTES])
+
     def _take_on(self, number: int, request: Any, size: int) -> None:
         if self.ended:
             return
@@ -432,22 +320,22 @@ class Session:
             self.end(Invalid(reason))
             return
         kind = type(request)
-        no = self._overload(size)
+        no = overload(admission, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = failure_from(denied(self._role, kind))
         if no is None and kind in _OF_TRANSACTIONS:
             if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
-                no = _NOT_YOURS
+                no = NOT_YOURS
             elif kind is CommitTransaction and request.began > self._node.clock.last():
-                no = _CLOCK_AHEAD
+                no = CLOCK_IS_AHEAD
         elif no is None and kind is ClaimQueue and not self._may_claim(request):
-            no = _NOT_YOURS
+            no = NOT_YOURS
         if no is not None:
             self._fail(number, no)
         elif kind in _UNLIKE_OTHERS:
             self._on_special(number, request, size)
         else:
-            call = _Asked(self, number, request, size)
+            call = Asked(self, number, request, size)
             asked[number] = call
             admission.requests += 1
             admission.bytes += size
@@ -455,48 +343,19 @@ class Session:
             self._waiting += call.waits
             self._submit(call)
 
-    def _may_claim(self, request: ClaimQueue) -> bool:
-        """Whether consumer and transaction are this client's own."""
-        if not self._is_own(request.consumer[:CLIENT_ID_BYTES]):
-            return False
-        transaction_id = request.transaction_id
-        return transaction_id is None or self._is_own(transaction_id[:CLIENT_ID_BYTES])
-
-    def _clock_refusal(self, clock: int) -> Failure | None:
-        """Commits will be above the client's clock; or why that cannot be."""
-        if clock > self._node.clock.last():
-            try:
-                self._node.clock.update(clock, CLOCK_OFFSET_SECONDS_MAX)
-            except ClockOffset:
-                return _CLOCK_AHEAD
-        return None
-
-    def _overload(self, size: int) -> Failure | None:
-        admission = self._admission
-        limits, own = admission.limits, len(self._asked)
-        if own < limits.stream_requests_max + limits.stream_waits_max:
-            if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
-                return None
-            if admission.admits(own, self._own_bytes, size):
-                return None
-        return failure_from(admission.refusal())
-
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
             self._say((number, self._node.describe()), 1024)
             return
-        if type(request) is Protect and self._protections >= (
+        if type(request) is Protect and self._protected.count >= (
             self._admission.limits.stream_protections_max
         ):
-            self._fail(number, failure_from(Unavailable(
-                f"this client has {self._protections} snapshots and scans open, and gets no more; "
-                "nothing was changed: end some of them",
-            )))  # fmt: skip
+            self._fail(number, too_many_protections(self._protected.count))
             return
         if type(request) is Unprotect and not self._may_have_protected(request.timestamp):
             self._say((number, None), answer_bytes(None))
             return
-        kind = _Protecting if type(request) in {Protect, Unprotect} else _Asked
+        kind = Protecting if type(request) in {Protect, Unprotect} else Asked
         if type(request) is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
             request = msgspec.structs.replace(request, bytes_max=REAPED_BYTES_MAX)
         self._asked[number] = call = kind(self, number, request, size)
@@ -507,32 +366,30 @@ class Session:
 
     def _may_have_protected(self, moment: int) -> bool:
         """Else the protection belongs to somebody else, or to nobody any more."""
-        if self._protected[moment]:
-            return self._node.replica.lease.sequence == self._protected_under
-        asked = (call.request for call in self._asked.values() if type(call) is _Protecting)
-        return any(type(each) is Protect and each.timestamp == moment for each in asked)
+        asked = (call.request for call in self._asked.values() if type(call) is Protecting)
+        return self._protected.may_hold(moment, asked)
 
     def _on_withdrawn(self, number: int) -> None:
         call = self._asked.pop(number, None)
         if call is not None:
             self._node.cancel(call)
             self._left(call)
-            self._fail(number, _WITHDRAWN)
+            self._fail(number, IS_WITHDRAWN)
             return
         for waiting in self._backlog:
             if waiting[0] == number:
                 self._backlog.remove(waiting)
-                self._fail(number, _WITHDRAWN)
+                self._fail(number, IS_WITHDRAWN)
                 return
 
-    def _left(self, call: _Asked) -> None:
+    def _left(self, call: Asked) -> None:
         self._admission.left(call.size)
         self._own_bytes -= call.size
         self._waiting -= call.waits
 
     # --- what goes out
 
-    def completed(self, call: _Asked, result: Any, error: BaseException | None) -> None:
+    def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
         """The node has answered."""
         number = call.number
         if self._asked.pop(number, None) is None:
@@ -541,94 +398,11 @@ class Session:
         if error is None:
             self._say((number, result), answer_bytes(result))
         else:
-            self._fail(number, self._failure(error))
+            self._fail(number, failure_of(self._node, error, self._peer))
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
         """The node has done that for this client: to be taken back when the stream ends."""
-        under = self._node.replica.lease.sequence
-        if under != self._protected_under:
-            self._protected.clear()
-            self._protections = 0
-            self._protected_under = under
-        if type(request) is Protect:
-            self._protected[moment] += 1
-            self._protections += 1
-        elif self._protected[request.timestamp] > 0:
-            self._protected[request.timestamp] -= 1
-            self._protections -= 1
-            if not self._protected[request.timestamp]:
-                del self._protected[request.timestamp]
-
-    def _failure(self, error: BaseException) -> Failure:
-        if isinstance(error, NotLeaseholder):
-            return NOT_LEASEHOLDER, str(error), self._whereabouts(error.leader)
-        if error is self._node.replica.failed:
-            return NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
-        if not isinstance(error, Error | ValueError | TypeError):
-            _log.error("a request of client %s failed", self._peer, exc_info=error)
-        return failure_from(error)
-
-    def _whereabouts(self, leader: NodeId | None) -> tuple[int, str] | None:
-        nodes = self._node.nodes
-        known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
-        return None if known is None else (known.node_id, known.address)
+        self._protected.note(request, moment)
 
     def _fail(self, number: int, failure: Failure) -> None:
         self._say((number, None, failure), failure_bytes(failure[2]))
-
-    def _say(self, answer: tuple[Any, ...], size: int) -> None:
-        batch = self._batch
-        if not (batch or self._frames):
-            self._taken_at = self._node.monotonic()
-        batch.append(answer)
-        self._batch_bytes += size
-        self._admission.unread_bytes += size
-        if len(batch) >= ANSWERS_PER_FRAME_MAX or self._batch_bytes >= ANSWERS_BYTES_PER_FRAME:
-            self._pack_batch()
-            self._check_unread()
-        if not self._told:
-            self._told = True
-            self._on_output()
-
-    def _check_unread(self) -> None:
-        limits = self._admission.limits
-        if self.unread_bytes > max(limits.unread_bytes_end, limits.unread_bytes_max):
-            self.cut(Unavailable(
-                f"{self.unread_bytes} bytes of answers were not read; what was not answered may or "
-                "may not have been done: read the answers, or ask for less at a time"
-            ))  # fmt: skip
-        elif self._admission.unread_bytes > limits.unread_bytes_all:
-            self._sessions.cut_the_worst()
-
-    def _pack_batch(self) -> None:
-        if self._batch:
-            batch, self._batch = self._batch, []
-            self._admission.unread_bytes -= self._batch_bytes
-            self._batch_bytes = 0
-            self._pack(batch)
-
-    def _pack(self, batch: list[tuple[Any, ...]]) -> None:
-        node = self._node
-        frame = frames.encode((1, node.clock.reading(), node.replica.lease.sequence, batch))
-        if len(frame) <= frames.FRAME_BYTES_MAX:
-            self._put(frame)
-        elif len(batch) > 1:
-            half = len(batch) // 2
-            self._pack(batch[:half])
-            self._pack(batch[half:])
-        else:
-            too_large = Invalid(
-                f"the answer takes {len(frame)} bytes, {frames.FRAME_BYTES_MAX} fit into a frame: "
-                "ask for less at a time"
-            )
-            self._pack([(batch[0][0], None, failure_from(too_large))])
-
-    def _put(self, frame: bytes) -> None:
-        if not self._frames:
-            self._taken_at = self._node.monotonic()
-        self._frames.append(frame)
-        self._frames_bytes += len(frame)
-        self._admission.unread_bytes += len(frame)
-        if not self._told:
-            self._told = True
-            self._on_output()

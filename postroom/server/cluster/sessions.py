@@ -14,7 +14,8 @@ from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.admission import Admission, Limits
-from postroom.server.cluster.session import Node, Session
+from postroom.server.cluster.session import Session
+from postroom.server.cluster.session_node import Node
 from postroom.server.cluster.silence import Silence
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Sessions:
         self._open: dict[bytes, Session] = {}
         self._silence = Silence(node, self._open.values)
         self._with_backlog: dict[Session, None] = {}
-        node.replica.on_room = self._work_off
+        node.replicas.on_room(self._work_off)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,14 +50,25 @@ class Sessions:
 
     def _work_off(self) -> None:
         """A turn has room for reads: one request of each client that has a backlog, in turns."""
-        waiting, replica = self._with_backlog, self.node.replica
-        while waiting and not replica.is_used_up:
+        waiting, replicas = self._with_backlog, self.node.replicas
+        while waiting and not replicas.is_used_up:
             session = next(iter(waiting))
             del waiting[session]
             if session.work_off_one():
                 waiting[session] = None
         if waiting:
             self.node.wake(urgent=True)
+
+    def check_unread(self, session: Session) -> None:
+        """A client, or all together, may have left too much unread."""
+        limits, unread = self.admission.limits, session.unread_bytes
+        if unread > max(limits.unread_bytes_end, limits.unread_bytes_max):
+            session.cut(Unavailable(
+                f"{unread} bytes of answers were not read; what was not answered may or may not "
+                "have been done: read the answers, or ask for less at a time"
+            ))  # fmt: skip
+        elif self.admission.unread_bytes > limits.unread_bytes_all:
+            self.cut_the_worst()
 
     def cut_the_worst(self) -> None:
         """All clients together have left too much unread: who has left most is cut off."""

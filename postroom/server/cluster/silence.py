@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from postroom.errors import Error, Unavailable
-from postroom.ranges.replica import Replica
+from postroom.server.replicas import Replicas
 
 SILENT_SECONDS: Final = 5.0
 """A client that holds something, or waits for something, and says nothing for so long, has gone."""
@@ -29,7 +29,7 @@ class Node(Protocol):
     """What this asks of the node."""
 
     monotonic: Callable[[], float]
-    replica: Replica
+    replicas: Replicas
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
         """``act`` is called after a time."""
@@ -69,7 +69,7 @@ class Silence:
 
     def closed(self, stream: Stream) -> None:
         """A stream has ended. Its client may come back, and finds what it held, if that is soon."""
-        if self._node.replica.holds_for(stream.client):
+        if self._node.replicas.holds_for(stream.client):
             self._heard_at[stream.client] = stream.heard_at
             self._look_soon()
 
@@ -90,7 +90,7 @@ class Silence:
         for client, heard_at in list(self._heard_at.items()):
             if heard_at + SILENT_SECONDS <= now:
                 del self._heard_at[client]
-                self._node.replica.release_client(client)
+                self._node.replicas.release_client(client)
         if self._heard_at or self._streams():
             self._look_soon()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.errors import ConditionFailed
+from postroom.errors import ConditionFailed, Invalid
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.records import AGEING_SECONDS
-from tests.messaging.queues.harness import Queues
+from postroom.messaging.queues.requests import Enqueue
+from tests.messaging.queues.harness import Q, Queues
 
 
 @pytest.fixture
@@ -135,6 +136,14 @@ def test_a_duplicate_is_ignored_whatever_its_key_and_kinds_are_apart(queues: Que
     assert queues.enqueue(b"8", id=b"x") == ["ignored"]
     queues.acknowledge_id(b"x")
     assert queues.enqueue(b"9", id=b"x") == ["ignored"]  # kept for a day
+
+
+def test_an_id_that_is_said_to_be_made_up_and_is_not_is_refused(queues: Queues) -> None:
+    queues.enqueue(b"1")
+    again = Enqueue(Q, b"made up 1", "", b"made up 1", b"2", is_unique=True)
+    with pytest.raises(Invalid, match="no made-up id"):
+        queues.commit(again)
+    assert queues.payloads() == [b"1"]
 
 
 def test_two_in_one_transaction_are_one(queues: Queues) -> None:

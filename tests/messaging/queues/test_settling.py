@@ -53,7 +53,7 @@ def test_a_lease_that_has_run_out_is_lost_though_nobody_else_has_the_message(
     queues.enqueue(b"1")
     (message,) = queues.claim()
     queues.pass_time(11)
-    with pytest.raises(LeaseLost, match="its time was over"):
+    with pytest.raises(LeaseLost, match="it was not acknowledged in time"):
         queues.acknowledge(message)
 
 

@@ -89,7 +89,6 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.concurrency_is_not_kept, 100, EMBEDDED),
     Mutation(queues.groups_are_not_ordered, 100, EMBEDDED),
     Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
-    Mutation(queues.rolls_nothing_back, 100, EMBEDDED),
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
 )
 

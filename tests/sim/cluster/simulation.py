@@ -25,6 +25,7 @@ from tests.sim import checkers, waiting_rules
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
+from tests.sim.disks import write_gathered
 from tests.sim.generators import closed_quietly
 from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
@@ -355,6 +356,9 @@ class ClusterSimulation:
         cluster.overseer.look()
 
     def _replicas_agree(self) -> bool:
+        for machine in self.cluster.machines:
+            if machine.node is not None:
+                write_gathered(machine.node)
         disks = [machine.disk.content for machine in self.cluster.machines]
         indexes = {replica_rules.applied_index(disk) for disk in disks}
         return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))

@@ -51,6 +51,8 @@ GROUPS: Final = 3
 PRODUCERS: Final = 2
 KINDS: Final = ("a", "b")
 TRIES: Final = 40
+LATE_SECONDS: Final = 5 * ACK_WAIT
+"""Who is late may be so late that another attempt is under way."""
 
 
 class Jobs:
@@ -133,7 +135,10 @@ class Jobs:
         for message in claimed.messages:
             if queue == LANES:
                 await self._check_order(client, message, known)
-            await self._settle(client, queue, message)
+            why = await self._settle(client, queue, message)
+            held = sender.monotonic() - asked_at
+            is_early = held < ACK_WAIT and isinstance(sender, SimulatedSender)
+            assert not (is_early and TIME_IS_OVER in why), f"after {held} s: {why}"
 
     def _check_claimed(
         self, client: Client, queue: str, message: QueueMessage, now: int, asked_at: float
@@ -163,30 +168,35 @@ class Jobs:
                 done = await pairs(client.db, b"job done/" + job + b"/")
                 assert done, f"{message.id!r} overtook {job!r} in the group {message.group}"
 
-    async def _settle(self, client: Client, queue: str, message: QueueMessage) -> None:
+    async def _settle(self, client: Client, queue: str, message: QueueMessage) -> str:
+        """Does the work, or fails at it; answers why the lease was lost, if it was."""
+        try:
+            await self._try_to_settle(client, queue, message)
+        except LeaseLost as error:
+            return str(error)
+        return ""
+
+    async def _try_to_settle(self, client: Client, queue: str, message: QueueMessage) -> None:
         what = client.random.choice(["done"] * 6 + ["reject", "back", "late", "forget", "longer"])
         named = [Attempt(message.key, message.kind, message.id, message.epoch)]
         done = (
             Put(b"job done/%s/%s" % (message.id, client.token()), b""),
             Acknowledge(queue, named),
         )
-        try:
-            if what == "reject":
-                delay = client.random.choice([None, 0.0, 0.1])
-                await _commit(client.db, Reject(queue, named, delay, reason="no"))
-            elif what == "back":
-                self._given_back.add((queue, message.id, message.epoch))
-                await _commit(client.db, Reject(queue, named, uncounted=True))
-            elif what != "forget":
-                if what == "longer":
-                    await _commit(client.db, Extend(queue, named, 1.0))
-                await client.pause(2 * ACK_WAIT if what in {"late", "longer"} else 0.01)
-                is_over = (queue, message.id, message.epoch + 1) in self._claimed
-                await _commit(client.db, *done)
-                assert not is_over, f"{message} was ended by an attempt that was over"
-                self._ended.add(message.id)
-        except LeaseLost:
-            return
+        if what == "reject":
+            delay = client.random.choice([None, 0.0, 0.1])
+            await _commit(client.db, Reject(queue, named, delay, reason="no"))
+        elif what == "back":
+            self._given_back.add((queue, message.id, message.epoch))
+            await _commit(client.db, Reject(queue, named, uncounted=True))
+        elif what != "forget":
+            if what == "longer":
+                await _commit(client.db, Extend(queue, named, 1.0))
+            await client.pause(LATE_SECONDS if what in {"late", "longer"} else 0.01)
+            is_over = (queue, message.id, message.epoch + 1) in self._claimed
+            await _commit(client.db, *done)
+            assert not is_over, f"{message} was ended by an attempt that was over"
+            self._ended.add(message.id)
 
     async def check(self, db: Database) -> None:
         """What was sent is done once, or is still there."""

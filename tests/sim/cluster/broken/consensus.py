@@ -18,7 +18,7 @@ from postroom.ranges.lease import Lease
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.state import RangeState, decode_command
 from postroom.ranges.transactions import Committer
-from postroom.server.node import Node
+from postroom.server.turn_writer import TurnWriter
 from tests.sim.cluster.broken import Patch
 
 
@@ -131,12 +131,12 @@ def commits_without_majority() -> Patch:
 def never_syncs() -> Patch:
     """Answers leave before what they speak of is durable."""
 
-    def write_turn(self: Node, writes: Any, *, sync: bool) -> None:
+    def write_turn(self: TurnWriter, writes: Any, *, sync: bool) -> None:
         del sync
-        with self._one_write_at_a_time:
-            self._storage.write_turn(writes, sync=False)
+        with self.one_write_at_a_time:
+            self.storage.write_turn(writes, sync=False)  # type: ignore[union-attr]
 
-    return Node, "_write_turn", write_turn
+    return TurnWriter, "_write_turn", write_turn
 
 
 def commits_twice() -> Patch:

@@ -80,16 +80,6 @@ def kinds_are_ignored() -> Patch:
     return Wish, "takes", takes
 
 
-def rolls_nothing_back() -> Patch:
-    """What a proposal had taken that came to nothing is forgotten."""
-
-    def roll_back(self: Manager) -> None:
-        self.taken.clear()
-        self._ctx = None
-
-    return Manager, "roll_back", roll_back
-
-
 def expiry_leaves_the_lease() -> Patch:
     """What ran out is fired again, and held by its former consumer too."""
 

@@ -1,14 +1,9 @@
-"""Drivers: who calls a node's turns, and how callers wait for answers.
+"""Drives a node for many threads, by *flat combining* (Hendler et al., SPAA 2010; LevelDB's writers
+do the same).
 
-``AsyncioDriver`` lives on the caller's event loop. A request wants a turn; the turn runs after
-everything that is ready on the loop, so all that was sent meanwhile shares one sync. A large write
-is made by a thread: until it is done the loop goes on, reads are served, and requests queue up.
-
-``ThreadDriver`` serves many threads by *flat combining* (Hendler et al., SPAA 2010; LevelDB's
-writers do the same): the thread that finds nobody driving drives, for itself and for all who have
-queued up; when its own answer is there it hands over to one of those who wait. So a single thread
-never waits for another one, and sixteen share syncs. One background thread drives only what nobody
-waits for.
+The thread that finds nobody driving drives, for itself and for all who have queued up; when its own
+answer is there it hands over to one of those who wait. So a single thread never waits for another
+one, and sixteen share syncs. One background thread drives only what nobody waits for.
 
 ::
 
@@ -18,7 +13,6 @@ waits for.
 
 from __future__ import annotations
 
-import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import threading
 from collections import deque
@@ -26,276 +20,43 @@ from collections.abc import Awaitable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from postroom.client.sender import TransactionIds, taken_back_by
+from postroom.client.sender import TransactionIds
 from postroom.errors import Error, Invalid
 from postroom.kv import forks
-from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
+from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
 
-_IDLE_SECONDS: Final = 3600.0
+IDLE_SECONDS: Final = 3600.0
 CHAINS: Final = 6
+"""How many of those that have their answers are woken at once; each wakes the next."""
 
 
-WRITTEN_AT_ONCE_KEYS_MAX: Final = 4096
-WRITTEN_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Larger turns are written by a thread. The hand-over takes a tenth of a millisecond."""
+class _ThreadAnswer(Answer):
+    """Waited for by one thread, which may have to drive meanwhile."""
 
-_CLOSED: Final = "the database was closed; nothing was changed: open it again"
-_FORKED: Final = forks.refusal("opened", "open one")
-
-
-class _AsyncioAnswer(Call):
-    """A request and its answer, awaited once on the event loop."""
-
-    __slots__ = ("_driver", "_error", "_future", "_result", "_timeout_seconds", "done")
-
-    def __init__(self, driver: AsyncioDriver, request: Any, timeout_seconds: float | None) -> None:
-        self.request = request
-        self.urgent = True
-        self.token = None
-        self.cancelled = False
-        self.done = False
-        self._driver = driver
-        self._timeout_seconds = timeout_seconds
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._future: asyncio.Future[None] | None = None
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        self.done = True
-        self._result = result
-        self._error = error
-        future = self._future
-        if future is not None and not future.done():
-            future.set_result(None)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done:
-            yield from self._wait()
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _wait(self) -> Generator[Any, None, None]:
-        loop = self._driver.loop
-        self._future = future = loop.create_future()
-        timer = None
-        if self._timeout_seconds is not None:
-            timer = loop.call_later(self._timeout_seconds, self._expire)
-        try:
-            yield from future
-        except BaseException:
-            if not self._withdraw():
-                self._take_back()
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _expire(self) -> None:
-        if not self.done and self._withdraw():
-            self.complete(None, DeadlineExceeded())
-
-    def _withdraw(self) -> bool:
-        return self._driver.node.replica.cancel(self)
-
-    def _take_back(self) -> None:
-        """The answer came, and nobody took it."""
-        request = taken_back_by(self._driver, self.request, self._result)
-        if request is not None:
-            with suppress(Invalid):  # the store is closed
-                self._driver.send(request)
-
-
-class _Writing(threading.Thread):
-    """The write of a large turn, beside the event loop.
-
-    Attributes:
-        error: what went wrong.
-        raised: what must not happen, and is raised where the turn ends.
-    """
-
-    def __init__(self, driver: AsyncioDriver, staged: WriteSet) -> None:
-        super().__init__(name="postroom turn", daemon=True)
-        self.error: Error | None = None
-        self.raised: BaseException | None = None
-        self._driver = driver
-        self._staged = staged
-
-    def run(self) -> None:
-        try:
-            self.error = self._driver.node.write(self._staged)
-        except BaseException as error:
-            self.raised = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for anything
-            self._driver.loop.call_soon_threadsafe(self._driver.written, self)
-
-
-def _is_large(staged: WriteSet) -> bool:
-    """Whether writing it takes so long that the loop must not wait."""
-    if len(staged) > WRITTEN_AT_ONCE_KEYS_MAX:
-        return True
-    return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES_MAX
-
-
-class AsyncioDriver:
-    """Drives a node on the running event loop; a ``Sender`` for the clients on it."""
-
-    def __init__(self, node: Node, randomness: random.Random) -> None:
-        self.node = node
-        self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
-        self.patience_seconds = REQUEST_SECONDS
-        self.loop = asyncio.get_running_loop()
-        self._turn_wanted = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed_for = 0.0
-        self._writing: _Writing | None = None
-        self._closed = False
-        self._refusal = _CLOSED
-        node.on_wake = self._on_wake
-        self._submit = node.replica.submit
-        self.monotonic = node.monotonic
-        forks.mind(self)
-
-    def start(self) -> None:
-        """Begin to serve."""
-        self.node.start()
-        self._turn()
-
-    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
-        if self._closed:
-            raise Invalid(self._refusal)
-        answer = _AsyncioAnswer(self, request, timeout_seconds)
-        self._submit(answer)
-        return answer
-
-    async def sleep(self, seconds: float) -> None:
-        """Let a time pass."""
-        await asyncio.sleep(seconds)
-
-    def now(self) -> int:
-        """A timestamp."""
-        if self._closed:
-            raise Invalid(self._refusal)
-        return self.node.clock.read()
-
-    def reading(self) -> int:
-        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
-        clock = self.node.clock
-        reading = clock.reading()
-        return reading if clock.rests or clock.outlives(reading) else self.now()
-
-    def forked(self) -> None:
-        """This is the child of a fork: node and folder are the parent's."""
-        self._closed, self._refusal = True, _FORKED
-        forks.keep_for_ever(self.node)
-
-    async def close(self) -> None:
-        """Finish what is under way; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._writing is not None:
-            self._writing.join()
-            self._finish(self._writing)
-        while self.node.wants_turn():
-            self.node.turn()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.node.close()
-
-    def _on_wake(self, urgent: bool) -> None:
-        if urgent or self.node.hurries():
-            if not self._turn_wanted:
-                self._turn_wanted = True
-                self.loop.call_soon(self._turn)
-        else:
-            self._arm(self.monotonic() + UPKEEP_SECONDS)
-
-    def _turn(self) -> None:
-        if self._writing is not None:
-            return  # the end of it takes a turn
-        self._turn_wanted = False
-        if self._closed:
-            return
-        staged = self.node.prepare()
-        if _is_large(staged):
-            self._turn_wanted = True
-            self._writing = _Writing(self, staged)
-            self._writing.start()
-            return
-        self.node.finish(self.node.write(staged))
-        self._arm_next()
-
-    def written(self, writing: _Writing) -> None:
-        """What ``writing`` had to write is written."""
-        if self._writing is writing:
-            self._finish(writing)
-            self._turn()
-
-    def _finish(self, writing: _Writing) -> None:
-        self._writing = None
-        if writing.raised is not None:
-            raise writing.raised
-        self.node.finish(writing.error)
-
-    def _arm_next(self) -> None:
-        deadline = self.node.next_deadline()
-        if deadline is not None:
-            self._arm(deadline)
-
-    def _arm(self, deadline: float) -> None:
-        """A turn at ``deadline``, by the node's clock, which need not be the loop's."""
-        now, timer = self.monotonic(), self._timer
-        if timer is not None and not timer.cancelled() and now < self._armed_for <= deadline:
-            return
-        if timer is not None:
-            timer.cancel()
-        self._armed_for = deadline
-        self._timer = self.loop.call_later(deadline - now, self._turn)
-
-
-class _ThreadAnswer(Call):
-    """A request and its answer, waited for by one thread."""
-
-    __slots__ = ("_driver", "_error", "_result", "done", "drive", "timeout_seconds", "woken")
+    __slots__ = ("_driver", "drive")
 
     def __init__(self, driver: ThreadDriver, request: Any, timeout_seconds: float | None) -> None:
-        super().__init__(request)
+        super().__init__(request, timeout_seconds)
         self._driver = driver
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self.timeout_seconds = timeout_seconds
-        self.done = False
         self.drive = False
-        self.woken: threading.Lock | None = None
 
-    def complete(self, result: Any, error: BaseException | None) -> None:
+    def wake(self) -> None:
         """Called under the driver's lock."""
-        self.done = True
-        self._result = result
-        self._error = error
-        if self.woken is not None:
-            self._driver.will_wake(self, self.woken)
+        self._driver.will_wake(self, self.woken)
 
     def wait(self) -> None:
         """Block until it is there."""
         self._driver.wait_for(self)
 
-    def __await__(self) -> Generator[_ThreadAnswer, None, Any]:
-        if not self.done:
-            yield self
-        if self._error is not None:
-            raise self._error
-        return self._result
+    def until_done(self) -> Generator[_ThreadAnswer, None, None]:
+        """Whoever runs the coroutine waits."""
+        yield self
 
 
 class _Sleep:
@@ -326,15 +87,15 @@ class ThreadDriver:
         self._to_wake: deque[threading.Lock] = deque()
         self._closed = False
         self._let_go = False
-        self._refusal = _CLOSED
+        self._refusal = CLOSED
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
         self._asleep_until = 0.0
         node.on_wake = self._on_wake
         self.monotonic = node.monotonic
-        self._submit = node.replica.submit
-        self._try_get = node.replica.try_get
+        self._submit = node.replicas.submit
+        self._try_get = node.replicas.try_get
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
         forks.mind(self)
 
@@ -401,7 +162,7 @@ class ThreadDriver:
         may have held the lock.
         """
         self._lock = threading.Lock()
-        self._closed, self._refusal = True, _FORKED
+        self._closed, self._refusal = True, FORKED
         forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
@@ -444,6 +205,8 @@ class ThreadDriver:
 
     def _wake_some(self) -> None:
         for _ in range(CHAINS):
+            if not self._to_wake:
+                return
             self.wake_next()
 
     def forget(self, answer: _ThreadAnswer) -> None:
@@ -501,7 +264,7 @@ class ThreadDriver:
             if answer.drive:
                 self._hand_over()
             answer.drive = False
-            if not answer.done and self.node.replica.cancel(answer):
+            if not answer.done and self.node.replicas.cancel(answer):
                 answer.complete(None, error)
 
     def _drive(self, answer: _ThreadAnswer) -> None:
@@ -582,7 +345,7 @@ class ThreadDriver:
         """Under the lock: wait until a turn is due that nobody drives; false when closed."""
         while not self._closed:
             due = self._next_due()
-            left = _IDLE_SECONDS if due is None else due - self.monotonic()
+            left = IDLE_SECONDS if due is None else due - self.monotonic()
             if left <= 0 and not self._driving:
                 return True
             pause = max(left, UPKEEP_SECONDS)

@@ -1,0 +1,216 @@
+"""The state with its newest writes in memory: several turns become one batch of the engine.
+
+::
+
+    turn ── add ─▶ gathered ── enough of them ─▶ under way ─▶ engine
+                      │                              │           │
+    get ──────────────┴── or ────────────────────────┴── or ─────┘
+
+What a turn writes into the state is in the log by then, so the state need not have it at once:
+after a crash it is had again from the log (:mod:`.storage`). A batch costs the engine about as much
+as ten keys do, whatever it holds; records that each turn writes anew (the applied index, counters,
+the index of a busy inbox) are written once a batch. So small turns gather, and large ones go to the
+engine as they come.
+
+Invariants:
+
+* Whoever reads finds what was added. A span that holds any of it is written before it is gone
+  through; only if the engine refuses that is it put together in memory.
+* The engine holds whole turns, in order: what is gathered is written as one batch.
+* Of a batch that failed nothing is forgotten; nothing more is written.
+
+Left out: a limit of time. What is gathered when nothing happens any more stays where it is, since
+the log has it; closing writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any, Final
+
+from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.limits import GATHERED_BYTES_MAX
+
+_UNKNOWN: Final[Any] = object()
+
+
+class Gathering:
+    """See the module. An :class:`postroom.kv.engine.Engine`; turns are added, not written.
+
+    Args:
+        engine: where it is written.
+        keys_max: with more keys than that, it is time to write; 0: always.
+        mark: told of each batch before it is written; puts into it what has to go along.
+    """
+
+    def __init__(self, engine: Engine, keys_max: int, mark: Callable[[WriteSet], None]) -> None:
+        self._engine = engine
+        self._keys_max = keys_max
+        self._mark = mark
+        self._writing = threading.Lock()
+        self._gathered: WriteSet = {}
+        self._under_way: WriteSet = {}
+        self._bytes = 0
+        self._sorted: list[bytes] | None = None
+        self._failure: EngineFailed | None = None
+
+    # --- writing
+
+    def __len__(self) -> int:
+        """How many keys are gathered."""
+        return len(self._gathered)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to write."""
+        return len(self._gathered) > self._keys_max or self._bytes > GATHERED_BYTES_MAX
+
+    def add(self, writes: WriteSet) -> None:
+        """What a turn writes; ``writes`` is used up. To be called by one thread at a time.
+
+        Raises:
+            EngineFailed: somebody who read has found that the engine takes nothing any more.
+        """
+        with self._writing:
+            if self._failure is not None:
+                raise self._failure
+            if len(writes) <= self._keys_max:  # else it is time to write anyway
+                self._bytes += sum(map(len, filter(None, writes.values())))
+            if self._gathered:
+                self._gathered.update(writes)
+            else:
+                self._gathered = writes
+            self._sorted = None
+
+    def flush(self) -> None:
+        """Write what is gathered. Any thread may call it.
+
+        Raises:
+            EngineFailed: the engine refused; nothing of it is forgotten.
+        """
+        with self._writing:
+            if self._gathered:
+                self._flush(sync=False)
+
+    def write(self, writes: WriteSet, *, sync: bool) -> None:
+        """Write what is gathered, and ``writes``, in one batch; with ``sync``, durably.
+
+        Raises:
+            EngineFailed: the engine refused.
+        """
+        with self._writing:
+            self._gathered = {**self._gathered, **writes}
+            self._flush(sync=sync)
+
+    def _flush(self, *, sync: bool) -> None:
+        # Who reads beside us looks at what is gathered first: it must find a key here or there.
+        self._mark(self._gathered)
+        self._under_way = writes = self._gathered
+        self._gathered, self._bytes, self._sorted = {}, 0, None
+        try:
+            self._engine.write(writes, sync=sync)
+        except BaseException as error:
+            self._gathered = writes
+            if isinstance(error, EngineFailed):
+                self._failure = error
+            raise
+        self._under_way = {}
+
+    # --- reading
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``."""
+        value = self._gathered.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._under_way.get(key, _UNKNOWN)
+        return self._engine.get(key) if value is _UNKNOWN else value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span."""
+        if self._holds_any(lower, upper):
+            try:
+                self.flush()
+            except EngineFailed:  # the next turn is told
+                return Overlaid(self._engine, dict(self._gathered)).iterate(
+                    lower, upper, reverse=reverse
+                )
+        return self._engine.iterate(lower, upper, reverse=reverse)
+
+    def _holds_any(self, lower: bytes, upper: bytes) -> bool:
+        if self._gathered or self._under_way:
+            with self._writing:  # what is under way is there then
+                if self._sorted is None:
+                    self._sorted = sorted(self._gathered)
+                first = bisect_left(self._sorted, lower)
+                return first < len(self._sorted) and self._sorted[first] < upper
+        return False
+
+    def snapshot(self) -> EngineSnapshot:
+        """The state as it is now."""
+        try:
+            self.flush()
+        except EngineFailed:  # the next turn is told
+            return Overlaid(self._engine.snapshot(), dict(self._gathered))
+        return self._engine.snapshot()
+
+    def sync(self) -> None:
+        """Make everything durable that was added before."""
+        self.flush()
+        self._engine.sync()
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """As the engine says."""
+        return self._engine.approximate_bytes(lower, upper)
+
+    def disk_bytes(self) -> int:
+        """As the engine says."""
+        with contextlib.suppress(EngineFailed):  # the next turn is told
+            self.flush()
+        return self._engine.disk_bytes()
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """As the engine does."""
+        self.flush()
+        self._engine.compact(lower, upper)
+
+    def free_bytes(self) -> int:
+        """As the engine says."""
+        return self._engine.free_bytes()
+
+    def close(self) -> None:
+        """Nothing: who opened the engine closes it."""
+
+
+class Overlaid:
+    """What an engine holds, or a snapshot of it, with what it could not take."""
+
+    def __init__(self, stored: Engine | EngineSnapshot, gathered: WriteSet) -> None:
+        self._stored = stored
+        self._gathered = gathered
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of ``key``."""
+        value = self._gathered.get(key, _UNKNOWN)
+        return self._stored.get(key) if value is _UNKNOWN else value
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs in a span."""
+        gathered = self._gathered
+        here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
+        here.sort(key=itemgetter(0), reverse=reverse)
+        stored = self._stored.iterate(lower, upper, reverse=reverse)
+        there = (pair for pair in stored if pair[0] not in gathered)
+        return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
+
+    def close(self) -> None:
+        """Let go of the snapshot."""
+        self._stored.close()

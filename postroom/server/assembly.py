@@ -1,0 +1,116 @@
+"""Puts the parts of a node together: what its range can do, and the services that run for it.
+
+The only place that knows all of them. The node itself (:mod:`.node`) drives what comes out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Engine
+from postroom.messaging.queues.service import Advancer
+from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.services import dispatcher, executor
+from postroom.messaging.setup import Messaging
+from postroom.ranges import evaluators
+from postroom.ranges.evaluators import Reads
+from postroom.ranges.feed import TOKEN, ChangeFeed
+from postroom.ranges.garbage import Collector, GarbageLists
+from postroom.ranges.locks import LockTable
+from postroom.ranges.node_records import NodeRecords
+from postroom.ranges.nodes import nodes_key
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.replica import Replica
+from postroom.ranges.transactions import Committer
+from postroom.server.membership import MembershipService
+from postroom.server.resting import Rest
+from postroom.server.services import Services
+from postroom.server.tasks import Signal
+
+if TYPE_CHECKING:
+    from postroom.server.node import Node
+
+RANGE_ID: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a node drives.
+
+    Attributes:
+        replica: of the range.
+        feed: what those who watch are told from.
+        rest: lets an embedded store write nothing while there is nothing to write.
+        services: of the range.
+        nodes_changed: set whenever the record of the nodes is another one.
+    """
+
+    replica: Replica
+    feed: ChangeFeed
+    rest: Rest
+    services: Services
+    nodes_changed: Signal
+
+
+def assemble(node: Node, stored: Engine) -> Parts:
+    """The parts of ``node``.
+
+    Args:
+        node: which has its engine, clock, tasks and consensus already.
+        stored: what a range reads: it is all in the state.
+    """
+    tasks, options = node.tasks, node.options
+    nodes_changed = Signal(tasks)
+    registry, locks, protections = Registry(), LockTable(), Protections()
+    replica = Replica(RANGE_ID, options.node_id, stored, node.clock, registry, node)
+    evaluators.register(registry)
+    reads = Reads(locks, protections, replica.holders)
+    reads.register(registry)
+    Committer(registry, node.clock.reading).register(registry)
+    NodeRecords(RANGE_ID).register(registry)
+    registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
+    feed = ChangeFeed(
+        lambda: replica.last_commit, protections,
+        lambda: bool(replica.waiting_for.get(TOKEN)), Signal(tasks),
+    )  # fmt: skip
+    feed.register(registry)
+    deliveries, executions = Signal(tasks), Signal(tasks)
+    advances = Signal(tasks)
+    around = Surroundings(
+        monotonic=node.monotonic, reading=node.clock.reading, chance=node.chance,
+        check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
+        protections=protections, kept=from_seconds(options.gc_ttl_seconds), signal=advances,
+        forgets_strangers=options.rests_alone,
+        rouse=lambda: replica.wake_up() if replica.rests else None,
+    )  # fmt: skip
+    messaging = Messaging(
+        RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions, around
+    )
+    messaging.register(registry)
+    rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
+    GarbageLists(RANGE_ID, protections).register(registry)
+    replica.group = node.consensus.create(RANGE_ID, options.members, replica.state)
+    replica.group.on_leadership = node.on_leadership
+    if node.damage.found:
+        replica.group.step_aside()
+
+    def last_commit() -> int:
+        return replica.last_commit
+
+    moving = (node.clock.now, last_commit, options.poll_seconds)
+    collector = Collector(
+        node.upkeep, tasks.sleep, node.clock.now, last_commit,
+        options.gc_ttl_seconds, options.gc_interval_seconds,
+    )  # fmt: skip
+    services = Services(tasks, {
+        "dispatcher": dispatcher(node.upkeep, deliveries, *moving).run,
+        "executor": executor(node.upkeep, executions, *moving).run,
+        "queues": Advancer(messaging.queues, node.upkeep, advances, options.poll_seconds).run,
+        "collector": collector.run,
+        "feed": lambda: feed.forget_when_idle(tasks.sleep),
+        "membership": MembershipService(node, replica.group, nodes_changed).run,
+    })  # fmt: skip
+    return Parts(replica, feed, rest, services, nodes_changed)

@@ -1,0 +1,225 @@
+"""Drives a node on the caller's event loop, and is the sender of the clients there.
+
+A request wants a turn; the turn runs after everything that is ready on the loop, so all that was
+sent meanwhile shares one sync. A large write is made by a thread: until it is done the loop goes
+on, reads are served, and requests queue up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - passed in, as an instance
+import threading
+from collections.abc import Awaitable, Generator
+from contextlib import suppress
+from typing import Any, Final
+
+from postroom.client.sender import TransactionIds, taken_back_by
+from postroom.errors import Error, Invalid
+from postroom.kv import forks
+from postroom.kv.engine import WriteSet
+from postroom.limits import REQUEST_SECONDS
+from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.requests import CLIENT_ID_BYTES
+from postroom.server.driver_answers import CLOSED, FORKED, Answer
+from postroom.server.node import UPKEEP_SECONDS, Node
+
+WRITTEN_AT_ONCE_KEYS_MAX: Final = 4096
+WRITTEN_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Larger turns are written by a thread. The hand-over takes a tenth of a millisecond."""
+
+
+class _AsyncioAnswer(Answer):
+    """Awaited on the event loop."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: AsyncioDriver, request: Any, timeout_seconds: float | None) -> None:
+        super().__init__(request, timeout_seconds)
+        self._driver = driver
+
+    def wake(self) -> None:
+        """Its task goes on."""
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+    def until_done(self) -> Generator[Any, None, None]:
+        """A future of the loop stands for it."""
+        loop = self._driver.loop
+        self.woken = future = loop.create_future()
+        timer = None
+        if self.timeout_seconds is not None:
+            timer = loop.call_later(self.timeout_seconds, self._expire)
+        try:
+            yield from future
+        except BaseException:
+            if not self._withdraw():
+                self._take_back()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _expire(self) -> None:
+        if not self.done and self._withdraw():
+            self.complete(None, DeadlineExceeded())
+
+    def _withdraw(self) -> bool:
+        return self._driver.node.replicas.cancel(self)
+
+    def _take_back(self) -> None:
+        """The answer came, and nobody took it."""
+        request = taken_back_by(self._driver, self.request, self._result)
+        if request is not None:
+            with suppress(Invalid):  # the store is closed
+                self._driver.send(request)
+
+
+class _Writing(threading.Thread):
+    """The write of a large turn, beside the event loop.
+
+    Attributes:
+        error: what went wrong.
+        raised: what must not happen, and is raised where the turn ends.
+    """
+
+    def __init__(self, driver: AsyncioDriver, staged: WriteSet) -> None:
+        super().__init__(name="postroom turn", daemon=True)
+        self.error: Error | None = None
+        self.raised: BaseException | None = None
+        self._driver = driver
+        self._staged = staged
+
+    def run(self) -> None:
+        try:
+            self.error = self._driver.node.write(self._staged)
+        except BaseException as error:
+            self.raised = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for anything
+            self._driver.loop.call_soon_threadsafe(self._driver.written, self)
+
+
+def _is_large(staged: WriteSet) -> bool:
+    """Whether writing it takes so long that the loop must not wait."""
+    if len(staged) > WRITTEN_AT_ONCE_KEYS_MAX:
+        return True
+    return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES_MAX
+
+
+class AsyncioDriver:
+    """Drives a node on the running event loop; a ``Sender`` for the clients on it."""
+
+    def __init__(self, node: Node, randomness: random.Random) -> None:
+        self.node = node
+        self.random = randomness
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.patience_seconds = REQUEST_SECONDS
+        self.loop = asyncio.get_running_loop()
+        self._turn_wanted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        self._writing: _Writing | None = None
+        self._closed = False
+        self._refusal = CLOSED
+        node.on_wake = self._on_wake
+        self._submit = node.replicas.submit
+        self.monotonic = node.monotonic
+        forks.mind(self)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.node.start()
+        self._turn()
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        """The answer to ``request``."""
+        if self._closed:
+            raise Invalid(self._refusal)
+        answer = _AsyncioAnswer(self, request, timeout_seconds)
+        self._submit(answer)
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        """Let a time pass."""
+        await asyncio.sleep(seconds)
+
+    def now(self) -> int:
+        """A timestamp."""
+        if self._closed:
+            raise Invalid(self._refusal)
+        return self.node.clock.read()
+
+    def reading(self) -> int:
+        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
+        clock = self.node.clock
+        reading = clock.reading()
+        return reading if clock.rests or clock.outlives(reading) else self.now()
+
+    def forked(self) -> None:
+        """This is the child of a fork: node and folder are the parent's."""
+        self._closed, self._refusal = True, FORKED
+        forks.keep_for_ever(self.node)
+
+    async def close(self) -> None:
+        """Finish what is under way; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writing is not None:
+            self._writing.join()
+            self._finish(self._writing)
+        while self.node.wants_turn():
+            self.node.turn()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.node.close()
+
+    def _on_wake(self, urgent: bool) -> None:
+        if urgent or self.node.hurries():
+            if not self._turn_wanted:
+                self._turn_wanted = True
+                self.loop.call_soon(self._turn)
+        else:
+            self._arm(self.monotonic() + UPKEEP_SECONDS)
+
+    def _turn(self) -> None:
+        if self._writing is not None:
+            return  # the end of it takes a turn
+        self._turn_wanted = False
+        if self._closed:
+            return
+        staged = self.node.prepare()
+        if _is_large(staged):
+            self._turn_wanted = True
+            self._writing = _Writing(self, staged)
+            self._writing.start()
+            return
+        self.node.finish(self.node.write(staged))
+        self._arm_next()
+
+    def written(self, writing: _Writing) -> None:
+        """What ``writing`` had to write is written."""
+        if self._writing is writing:
+            self._finish(writing)
+            self._turn()
+
+    def _finish(self, writing: _Writing) -> None:
+        self._writing = None
+        if writing.raised is not None:
+            raise writing.raised
+        self.node.finish(writing.error)
+
+    def _arm_next(self) -> None:
+        deadline = self.node.next_deadline()
+        if deadline is not None:
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        """A turn at ``deadline``, by the node's clock, which need not be the loop's."""
+        now, timer = self.monotonic(), self._timer
+        if timer is not None and not timer.cancelled() and now < self._armed_for <= deadline:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._armed_for = deadline
+        self._timer = self.loop.call_later(deadline - now, self._turn)

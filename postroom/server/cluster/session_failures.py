@@ -1,0 +1,84 @@
+"""What a client is told whose request was not done: why, and who may do it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from postroom.errors import Error, Invalid, Unavailable
+from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.protocol.failures import (
+    CLOCK_AHEAD,
+    NOT_LEASEHOLDER,
+    WITHDRAWN,
+    Failure,
+    failure_from,
+)
+from postroom.raft.state_machine import NodeId
+from postroom.ranges.calls import NotLeaseholder
+from postroom.server.cluster.admission import Admission
+from postroom.server.cluster.session_node import Node
+
+IS_WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
+NOT_YOURS: Final = failure_from(Invalid(
+    "the id of the transaction does not begin with the client's; nothing was done: a client can "
+    "only lock, reap, commit and release for its own transactions"
+))  # fmt: skip
+CLOCK_IS_AHEAD: Final[Failure] = (
+    CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
+)  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
+    """Commits will be above the client's clock; or why that cannot be."""
+    if clients > clock.last():
+        try:
+            clock.update(clients, CLOCK_OFFSET_SECONDS_MAX)
+        except ClockOffset:
+            return CLOCK_IS_AHEAD
+    return None
+
+
+def overload(admission: Admission, own_requests: int, own_bytes: int, size: int) -> Failure | None:
+    """Why a client with so much under way may not have one more, of ``size`` bytes."""
+    limits = admission.limits
+    if own_requests < limits.stream_requests_max + limits.stream_waits_max:
+        if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
+            return None
+        if admission.admits(own_requests, own_bytes, size):
+            return None
+    return failure_from(admission.refusal())
+
+
+def too_many_protections(count: int) -> Failure:
+    """It has so many, and gets no more."""
+    return failure_from(Unavailable(
+        f"this client has {count} snapshots and scans open, and gets no more; nothing was "
+        "changed: end some of them",
+    ))  # fmt: skip
+
+
+def failure_of(node: Node, error: BaseException, peer: str) -> Failure:
+    """What has become of a request that the node has answered with an error.
+
+    Args:
+        node: which has.
+        error: why.
+        peer: whose request it was, for the log.
+    """
+    if isinstance(error, NotLeaseholder):
+        return NOT_LEASEHOLDER, str(error), _whereabouts(node, error.leader)
+    if error is node.replicas.failed:
+        return NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
+    if not isinstance(error, Error | ValueError | TypeError):
+        _log.error("a request of client %s failed", peer, exc_info=error)
+    return failure_from(error)
+
+
+def _whereabouts(node: Node, leader: NodeId | None) -> tuple[int, str] | None:
+    nodes = node.nodes
+    known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
+    return None if known is None else (known.node_id, known.address)

@@ -1,0 +1,64 @@
+"""What the sessions of clients ask of their node, and what they say of it first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from postroom.errors import Error
+from postroom.kv.clock import HybridLogicalClock
+from postroom.protocol import frames
+from postroom.raft.state_machine import NodeId
+from postroom.ranges.calls import Call
+from postroom.ranges.nodes import Nodes, NodeStatus
+from postroom.server.replicas import Replicas
+
+
+class Node(Protocol):
+    """What sessions ask of their node."""
+
+    failed: Error | None
+    nodes: Nodes | None
+    clock: HybridLogicalClock
+    monotonic: Callable[[], float]
+    replicas: Replicas
+
+    @property
+    def node_id(self) -> int:
+        """Which node this is."""
+
+    def submit(self, call: Call) -> None:
+        """Take a request."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """A turn is wanted."""
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a request that still waits."""
+
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        """``act`` is called after a time."""
+
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows."""
+
+    def describe(self) -> NodeStatus:
+        """What this node says of itself."""
+
+
+def welcome_of(node: Node, requests_max: int) -> bytes:
+    """The frame that says who leads, and who the nodes are.
+
+    Args:
+        node: which says it.
+        requests_max: how many a client may have unanswered.
+    """
+    nodes = () if node.nodes is None else node.nodes.nodes
+    addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
+    leader = node.leader()
+    return frames.encode(
+        frames.Welcome(
+            frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
+            leader if isinstance(leader, int) else 0, addresses, requests_max,
+        )
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Writes what turns have staged, and keeps what the clock and the chosen durability need with it.
+
+* *The clock's ceiling*: a timestamp counts only below a stored one. It goes along with a turn, as a
+  rule, and by itself when somebody reads the clock above it.
+* *Syncs*: with each turn that needs one, or at intervals, as the node was started.
+
+A turn may write without the node's lock while another thread reads the clock: one write at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from postroom.errors import Error
+from postroom.kv import keys
+from postroom.kv.clock import HybridLogicalClock
+from postroom.kv.engine import Engine, EngineFailed, WriteSet
+from postroom.kv.storage import Storage
+from postroom.server.store import stopped_by
+
+_CEILING_KEY: Final = keys.store_key("clock ceiling")
+
+
+class TurnWriter:
+    """See the module.
+
+    Args:
+        engine: what is written to.
+        sync: whether writes are synced before they count.
+        sync_interval_seconds: else, after how long at the latest; ``None``: never.
+        monotonic: seconds that never go back.
+        on_failing: called when a write beside a turn has failed: the next turn is to tell.
+
+    Attributes:
+        failing: what the next turn is to tell; ``None``: nothing.
+        one_write_at_a_time: held by who writes beside a turn.
+        storage: the engine, if it has a log of its own; ``None``: it has none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        sync: bool,
+        sync_interval_seconds: float | None,
+        monotonic: Callable[[], float],
+        on_failing: Callable[[], None],
+    ) -> None:
+        self.failing: Error | None = None
+        self.storage = engine if isinstance(engine, Storage) else None
+        self._engine = engine
+        self._sync = sync
+        self._sync_interval_seconds = sync_interval_seconds
+        self._monotonic = monotonic
+        self._on_failing = on_failing
+        self.one_write_at_a_time = threading.Lock()
+        self._unsynced_since: float | None = None
+        self._storing_ceiling: int | None = None
+
+    # --- a turn
+
+    def write(self, staged: WriteSet, *, needs_sync: bool) -> Error | None:
+        """Make a turn durable; what went wrong. May run without the node's lock."""
+        if self.failing is not None:
+            return self.failing
+        # A ceiling counts only once it is durable: it takes a sync along, whatever the durability.
+        ceiling = self._storing_ceiling is not None
+        sync = (self._sync and needs_sync) or ceiling or self._sync_is_due()
+        if not staged and (not sync or self._unsynced_since is None):
+            return None
+        try:
+            self._write_turn(staged, sync=sync)
+        except EngineFailed as failure:
+            return stopped_by(failure)
+        if sync:
+            self._unsynced_since = None
+        elif self._unsynced_since is None:
+            self._unsynced_since = self._monotonic()
+        return None
+
+    def _write_turn(self, writes: WriteSet, *, sync: bool) -> None:
+        """A new ceiling may be written by another thread: after this."""
+        with self.one_write_at_a_time:
+            if self.storage is not None:
+                self.storage.write_turn(writes, sync=sync)
+            else:
+                self._engine.write(writes, sync=sync)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was written is durable."""
+        return self._unsynced_since is None
+
+    def sync_due(self) -> float | None:
+        """When what was written is to be synced, on the monotonic clock; ``None``: no more."""
+        if self._sync_interval_seconds is None or self._unsynced_since is None:
+            return None
+        return self._unsynced_since + self._sync_interval_seconds
+
+    def _sync_is_due(self) -> bool:
+        due = self.sync_due()
+        return due is not None and self._monotonic() >= due
+
+    # --- the clock's ceiling
+
+    def stored_ceiling(self) -> int:
+        """That of an earlier life; 0: there was none."""
+        return int.from_bytes(self._engine.get(_CEILING_KEY) or b"", "big")
+
+    def stage_ceiling(self, clock: HybridLogicalClock, staged: WriteSet) -> None:
+        """If the clock wants a higher one, it goes along with a turn."""
+        ceiling = clock.wanted_ceiling()
+        if ceiling is not None:
+            staged[_CEILING_KEY] = keys.u64(ceiling)
+            self._storing_ceiling = ceiling
+
+    def turn_is_durable(self, clock: HybridLogicalClock) -> None:
+        """The ceiling that went along counts."""
+        if self._storing_ceiling is not None:
+            clock.ceiling_stored(self._storing_ceiling)
+            self._storing_ceiling = None
+
+    def store_ceiling(self, ceiling: int) -> bool:
+        """Called by the clock, wherever somebody reads it: if it fails, the next turn tells."""
+        error = self.write_ceiling(ceiling)
+        if error is not None:
+            self.fails_with(error)
+        return error is None
+
+    def fails_with(self, error: Error) -> None:
+        """A write beside a turn has failed: the next turn tells."""
+        if self.failing is None:
+            self.failing = error
+            self._on_failing()
+
+    def write_ceiling(self, ceiling: int) -> Error | None:
+        """Durably; what went wrong."""
+        try:
+            with self.one_write_at_a_time:
+                self._engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+        except EngineFailed as failure:
+            return stopped_by(failure)
+        return None

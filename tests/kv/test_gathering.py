@@ -1,0 +1,152 @@
+"""Turns that wait in memory for company: whoever reads finds them, and nothing of them is lost."""
+
+from __future__ import annotations
+
+from random import Random  # noqa: TID251 - made from a seed
+
+import pytest
+
+from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.gathering import Gathering
+from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.limits import GATHERED_BYTES_MAX
+
+KEYS_MAX = 8
+
+
+class State:
+    """A state with something in it already."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.engine = MemoryEngine(self.disk)
+        self.engine.write({b"a": b"old", b"c": b"old", b"e": b"old"}, sync=True)
+        self.gathering = Gathering(self.engine, KEYS_MAX, self.mark)
+        self.marks = 0
+
+    def mark(self, writes: WriteSet) -> None:
+        self.marks += 1
+        writes[b"mark"] = b"%d" % self.marks
+
+    @property
+    def written(self) -> dict[bytes, bytes]:
+        return dict(self.disk.content.iterate(b"", b"\xff"))
+
+    def fail(self) -> None:
+        self.disk.write_faults = {self.disk.writes + 1: WriteFault.NOT_AT_ALL}
+
+
+def test_small_turns_become_one_batch() -> None:
+    state = State()
+    before = state.disk.writes
+    for number in range(KEYS_MAX):
+        state.gathering.add({b"k%d" % number: b"1", b"counter": b"%d" % number})
+        assert state.gathering.is_full == (number == KEYS_MAX - 1)
+    assert state.disk.writes == before
+    state.gathering.flush()
+    assert state.disk.writes == before + 1
+    assert state.written[b"counter"] == b"7"
+    assert state.written[b"mark"] == b"1"
+    assert not state.gathering.is_full
+    state.gathering.flush()
+    assert state.disk.writes == before + 1, "there was nothing to write"
+
+
+def test_large_values_do_not_wait() -> None:
+    state = State()
+    state.gathering.add({b"k": bytes(GATHERED_BYTES_MAX)})
+    assert not state.gathering.is_full
+    state.gathering.add({b"l": b"1"})
+    assert state.gathering.is_full
+    state.gathering.flush()
+    assert not state.gathering.is_full
+
+
+def test_whoever_reads_finds_what_was_added() -> None:
+    state = State()
+    state.gathering.add({b"b": b"new", b"c": None})
+    assert state.gathering.get(b"b") == b"new"
+    assert state.gathering.get(b"c") is None
+    assert state.gathering.get(b"a") == b"old"
+    assert b"b" not in state.written
+    assert list(state.gathering.iterate(b"a", b"f")) == [
+        (b"a", b"old"),
+        (b"b", b"new"),
+        (b"e", b"old"),
+    ]
+    assert state.written[b"b"] == b"new"
+    state.gathering.add({b"a": b"newer"})
+    with_snapshot = state.gathering.snapshot()
+    state.gathering.add({b"a": b"newest"})
+    assert with_snapshot.get(b"a") == b"newer"
+    with_snapshot.close()
+
+
+def test_who_reads_elsewhere_writes_nothing() -> None:
+    state = State()
+    before = state.disk.writes
+    state.gathering.add({b"b": b"new", b"d": b"new"})
+    assert list(state.gathering.iterate(b"c", b"d")) == [(b"c", b"old")]
+    assert list(state.gathering.iterate(b"e", b"f", reverse=True)) == [(b"e", b"old")]
+    assert state.disk.writes == before
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
+    """Whoever reads is not told; whoever writes next is."""
+    state = State()
+    state.gathering.add({b"b": b"new", b"c": None, b"z": b"new"})
+    state.fail()
+    expected = [(b"a", b"old"), (b"b", b"new"), (b"e", b"old")]
+    found = list(state.gathering.iterate(b"a", b"f", reverse=reverse))
+    assert found == (expected[::-1] if reverse else expected)
+    assert state.gathering.get(b"c") is None
+    assert state.gathering.get(b"z") == b"new"
+    snapshot = state.gathering.snapshot()
+    assert snapshot.get(b"z") == b"new"
+    assert snapshot.get(b"a") == b"old"
+    assert list(snapshot.iterate(b"a", b"f", reverse=reverse)) == found
+    snapshot.close()
+    with pytest.raises(EngineFailed):
+        state.gathering.add({b"y": b"newer"})
+    with pytest.raises(EngineFailed):
+        state.gathering.flush()
+    with pytest.raises(EngineFailed):
+        state.gathering.write({}, sync=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_reads_as_a_dictionary_does(seed: int) -> None:
+    """Random turns, reads and flushes, against what a dictionary holds."""
+    random, state = Random(seed), State()
+    model = state.written
+    names = [b"%02d" % number for number in range(30)]
+    for _ in range(200):
+        match random.choice(["add", "add", "add", "get", "iterate", "flush", "write"]):
+            case "get":
+                name = random.choice(names)
+                assert state.gathering.get(name) == model.get(name)
+            case "iterate":
+                lower, upper = sorted(random.sample(names, 2))
+                found = list(state.gathering.iterate(lower, upper, reverse=seed % 2 == 1))
+                span = sorted((k, v) for k, v in model.items() if lower <= k < upper)
+                assert found == (span[::-1] if seed % 2 else span)
+            case "flush":
+                state.gathering.flush()
+            case kind:
+                names_now = random.sample(names, random.randint(1, 4))
+                writes = {
+                    name: random.choice([None, b"%d" % random.getrandbits(20)])
+                    for name in names_now
+                }
+                for name, value in writes.items():
+                    if value is None:
+                        model.pop(name, None)
+                    else:
+                        model[name] = value
+                if kind == "write":
+                    state.gathering.write(writes, sync=True)
+                else:
+                    state.gathering.add(dict(writes))
+                    if state.gathering.is_full:
+                        state.gathering.flush()

@@ -1,0 +1,99 @@
+"""Evaluations that come to nothing, and queues that are damaged: nothing is lost, others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.messaging.queues import firing
+from postroom.ranges import batch
+from tests.messaging.queues.harness import Queues
+
+
+def test_what_was_taken_for_a_proposal_that_was_too_large_is_fired_by_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create(cache_size=50)
+    waiting = [
+        queues.start(queues.claim_request(3, wait=True, consumer=queues.consumer(number)))
+        for number in range(20)
+    ]
+    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 8000)
+    driver = queues.store.driver
+    sent = [
+        driver.send(queues.transaction(*[queues.message(bytes(500)) for _ in range(2)]))
+        for _ in range(30)
+    ]
+
+    async def all_sent() -> None:
+        for each in sent:
+            await each
+
+    driver.run(all_sent())
+    got = [message for each in waiting if each.done for message in each.result().messages]
+    while messages := queues.claim(9, wait=False):
+        got += messages
+    assert len(got) == len({message.id for message in got}) == queues.counts()["enqueued"]
+    monkeypatch.undo()
+    assert queues.acknowledge(*got) == len(got)
+    assert queues.counts()["fired"] == len(got)
+
+
+def test_what_fails_on_the_way_is_forgotten_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create()
+    waiting = queues.start(queues.claim_request(9, wait=True))
+    original, calls = firing.Firing._answer_later, []
+
+    def fail_once(self: firing.Firing, more: bool) -> None:
+        calls.append(more)
+        if len(calls) == 1:
+            raise RuntimeError("on purpose")
+        original(self, more)
+
+    monkeypatch.setattr(firing.Firing, "_answer_later", fail_once)
+    queues.enqueue(b"1", b"2", b"3")
+    assert not waiting.done
+    queues.pass_time(2)
+    assert [message.payload for message in waiting.result().messages] == [b"1", b"2", b"3"]
+    assert queues.counts() == {"enqueued": 3, "leased": 3, "fired": 3}
+
+
+def test_a_queue_that_is_damaged_is_set_aside_and_the_others_go_on() -> None:
+    queues = Queues()
+    queues.create()
+    queues.create("other")
+    queues.enqueue(b"1", id=b"broken")
+    key = queues.manager().layout.body_key(b"broken", "", b"broken")
+    body = queues.store.engine.get(key)
+    assert body is not None
+    queues.store.engine.inner.write({key: None}, sync=True)
+    queues.store.restart()
+    broken = queues.start(queues.claim_request(wait=True))
+    before = queues.store.engine.writes
+    queues.pass_time(20)
+    assert not broken.done
+    assert queues.store.engine.writes < before + 60
+    queues.enqueue(b"sound", name="other")
+    assert queues.payloads(name="other", wait=True) == [b"sound"]
+    queues.store.engine.inner.write({key: body}, sync=True)
+    queues.store.restart()
+    assert queues.payloads() == [b"1"]
+
+
+def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> None:
+    queues = Queues()
+    queues.create(ack_wait=5.0)
+    queues.enqueue(b"poison")
+    state = queues.store.node.replica.state
+    stored, entries = len(queues.stored()), []
+    for _ in range(12):
+        before, fired = state.applied_index(), queues.counts().get("fired", 0)
+        (message,) = queues.claim(wait=True)
+        queues.reject(message)
+        entries.append(state.applied_index() - before)
+        assert queues.counts()["fired"] == fired + 1
+        assert len(queues.stored()) <= stored + 1
+    assert max(entries) <= 6 + 2 * 3600 / 5  # a write for each attempt, due date and garbage list

@@ -1,0 +1,93 @@
+"""What the claim of a message proves, and when it does not any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.limits import CLAIMED_BYTES_MAX
+from postroom.messaging.claims import Claims
+
+KEY = b"inbox"
+ONE, OTHER = b"one", b"other"
+
+
+def messages(*numbers: int, size: int = 1) -> list[tuple[bytes, bytes]]:
+    return [(b"%020d" % number, bytes(size)) for number in numbers]
+
+
+def ids(*numbers: int) -> list[bytes]:
+    return [id_ for id_, _ in messages(*numbers)]
+
+
+def test_what_was_found_is_given_back_once() -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1, 2))
+    found = claims.take_found(KEY, ONE, ids(1, 2))
+    assert found is not None
+    assert found.messages == messages(1, 2)
+    assert found.is_gapless
+    assert claims.take_found(KEY, ONE, ids(1, 2)) is None
+    assert len(claims) == 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [ids(1), ids(1, 2, 3), ids(2, 1), ids(1, 1), []],
+    ids=["less", "more", "order", "twice", "none"],
+)
+def test_it_is_for_exactly_these(asked: list[bytes]) -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1, 2))
+    assert claims.take_found(KEY, ONE, asked) is None
+    assert claims.take_found(KEY, OTHER, ids(1, 2)) is None
+    assert claims.take_found(b"another inbox", ONE, ids(1, 2)) is None
+
+
+def test_who_reaps_again_has_to_read() -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1))
+    claims.claim(KEY, ONE, messages(2))
+    assert claims.take_found(KEY, ONE, ids(1, 2)) is None
+
+
+def test_what_another_one_has_reaped_is_not_found_any_more() -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1, 2))
+    claims.claim(KEY, OTHER, messages(3, 4))
+    claims.gone(KEY, ids(2, 9))
+    assert claims.take_found(KEY, ONE, ids(1, 2)) is None
+    assert claims.take_found(KEY, OTHER, ids(3, 4)) is not None
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_arrives_in_between_leaves_a_gap(applied: bool) -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1, 5))
+    (claims.arrived if applied else claims.arriving)(KEY, ids(7)[0])
+    (claims.arrived if applied else claims.arriving)(KEY, ids(3)[0])
+    found = claims.take_found(KEY, ONE, ids(1, 5))
+    assert found is not None
+    assert not found.is_gapless
+
+
+def test_what_others_hold_in_between_is_a_gap() -> None:
+    claims = Claims()
+    claims.claim(KEY, OTHER, messages(2, 3))
+    claims.claim(KEY, ONE, messages(1, 4))
+    found = claims.take_found(KEY, ONE, ids(1, 4))
+    assert found is not None
+    assert not found.is_gapless
+
+
+def test_memory_is_bounded_and_given_back() -> None:
+    claims = Claims()
+    half = CLAIMED_BYTES_MAX // 2
+    for number, who in enumerate((b"a", b"b", b"c")):
+        claims.claim(KEY, who, messages(number, size=half))
+    assert claims.take_found(KEY, b"c", ids(2)) is None, "there was no room left for it"
+    claims.release(b"a")
+    claims.claim(KEY, b"d", messages(9, size=half))
+    assert claims.take_found(KEY, b"d", ids(9)) is not None
+    claims.clear()
+    claims.claim(KEY, b"e", messages(1, size=2 * half))
+    assert claims.take_found(KEY, b"e", ids(1)) is not None
