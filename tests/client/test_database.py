@@ -355,8 +355,12 @@ def test_both_forms_offer_the_same() -> None:
         (postroom.Database, postroom.aio.Database),
         (postroom.Transaction, postroom.aio.Transaction),
         (postroom.Snapshot, postroom.aio.Snapshot),
+        (postroom.Queue, postroom.aio.Queue),
+        (postroom.QueueMessage, postroom.aio.QueueMessage),
+        (postroom.Worker, postroom.aio.Worker),
     ):
-        names = {name for name in vars(blocking) if not name.startswith("_")} - {"timestamp"}
+        names = {name for name in vars(blocking) if not name.startswith("_")}
+        names -= {"timestamp", "name", "on_loop"}
         assert names <= {name for name in dir(asynchronous) if not name.startswith("_")}
         for name in names:
             method = getattr(blocking, name)

@@ -462,13 +462,15 @@ def test_periodic(store: Store) -> None:
     q.schedule("hourly", cron="0 * * * *", payload=b"tick", kind="clock")
     (schedule,) = q.schedules()
     assert (schedule.name, schedule.cron, schedule.payload) == ("hourly", "0 * * * *", b"tick")
-    seen = [q.claim(1, wait=3601)[0] for _ in range(3)]
+    seen = []
+    for _ in range(3):
+        seen += q.claim(1, wait=3601)
+        q.acknowledge(seen[-1])
     moments = [each.scheduled.datetime for each in seen]
     assert {moment.minute for moment in moments} == {0}
     assert moments[1] - moments[0] == datetime.timedelta(hours=1)
     assert all(str(each.id).startswith("hourly@") for each in seen)
     assert len(set(ids(seen))) == 3
-    q.acknowledge(seen)
     q.unschedule("hourly")
     assert q.schedules() == []
     assert q.claim(1, wait=8000) == []
