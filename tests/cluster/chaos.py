@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from the seed
@@ -26,8 +26,13 @@ from postroom.client.database import Database
 from postroom.client.values import Status
 from postroom.errors import Error
 from postroom.kv import keys
-from postroom.kv.opening import open_engine
+from postroom.kv.clock import SystemClock
 from postroom.kv.sorted_map import SortedMap
+from postroom.kv.storage import Storage
+from postroom.raft.transport import NoPeers
+from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
+from postroom.server.store import read_store
 from tests.cluster.disks import small_disks_work
 from tests.cluster.fault_injector import FaultInjector
 from tests.cluster.harness import NodeProcess, cluster
@@ -291,7 +296,7 @@ class Chaos:
     def _compare_disks(self) -> None:
         for node in self._cluster.nodes:
             node.kill()
-        disks = {node.number: read_disk(node.disk.folder) for node in self._cluster.nodes}
+        disks = read_disks({node.number: node.disk.folder for node in self._cluster.nodes})
         indexes = {number: replica_rules.applied_index(disk) for number, disk in disks.items()}
         # Upkeep goes on until the nodes are killed: one of them may have applied an entry more.
         common = max(Counter(indexes.values()).items(), key=lambda each: (each[1], each[0]))[0]
@@ -319,13 +324,41 @@ async def _end(task: asyncio.Task[None], database: Database) -> None:
     await sender.abandon()
 
 
-def read_disk(folder: Path) -> SortedMap:
-    """All that a node that has ended has stored."""
-    engine = open_engine(folder)
+def read_disks(folders: dict[int, Path]) -> dict[int, SortedMap]:
+    """All that nodes that were killed have stored.
+
+    A state is some turns behind its log, and a log does not say what is committed: what a majority
+    of them has is. (It was calm when they were killed: no log has a tail that others contradict.)
+    """
+    with contextlib.ExitStack() as open_ones:
+        nodes = {
+            number: open_ones.enter_context(_opened(folder)) for number, folder in folders.items()
+        }
+        last = sorted(node.group.core.journal.last_index for node in nodes.values())
+        committed = last[(len(last) - 1) // 2]
+        return {number: _content(node, committed) for number, node in nodes.items()}
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[Node]:
+    storage = open_storage(folder, Random(0))
     try:
-        snapshot = engine.snapshot()
-        content = SortedMap().updated(dict(snapshot.iterate(b"", keys.DATA_END)))
-        snapshot.close()
-        return content
+        record = read_store(storage)
+        assert record is not None
+        options = NodeOptions(node_id=record.node_id, members=())
+        yield Node(storage, SystemClock(), Random(0), NoPeers(), options)
     finally:
-        engine.close()
+        storage.close()
+
+
+def _content(node: Node, committed: int) -> SortedMap:
+    core, storage = node.group.core, node.engine
+    assert isinstance(storage, Storage)
+    core.journal.committed_index = min(committed, core.journal.last_index)
+    for writes in node.consensus.replay():
+        storage.write_turn(writes, sync=False)
+    storage.applied.flush()
+    snapshot = storage.state.snapshot()
+    content = SortedMap().updated(dict(snapshot.iterate(b"", keys.DATA_END)))
+    snapshot.close()
+    return content
