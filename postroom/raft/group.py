@@ -336,7 +336,8 @@ class Group:
     def deadline(self) -> float | None:
         """When the next turn is due without new input; ``None`` for never."""
         if self.core.is_sole and self.core.role == LEADER:
-            return None
+            goes_on = self._application.goes_on and self.stopped is None
+            return self.core.now if goes_on else None
         if self.stopped is not None:
             leads = self.core.role == LEADER and not self._closed
             return self.core.now + self.core.options.election_seconds_max if leads else None

@@ -262,6 +262,31 @@ def test_a_removed_member_does_not_disturb() -> None:
     cluster.replicate(3)
 
 
+def test_who_is_left_alone_half_way_through_a_large_entry_applies_it() -> None:
+    cluster = Cluster(2)
+    leader = cluster.elect()
+    cluster.settle()
+    left = cluster.followers()[0]
+    turns = 3
+
+    def prepare(index: int, term: int, command: memoryview) -> bool:
+        nonlocal turns
+        if len(command) > 1000 and left.group.is_leader:
+            turns -= 1
+        return len(command) <= 1000 or turns < 0
+
+    left.machine.prepare = prepare  # type: ignore[method-assign]
+    large = cluster.propose(leader, bytes(2000))
+    cluster.run_until(lambda: large.outcome)
+    leader.group.change_members(Remove(leader.node), lambda outcome: None)
+    cluster.run_until(lambda: left.group.is_leader)
+    assert left.group.members == (left.node,)
+    assert left.group.applied_index < left.group.last_index
+    cluster.crash(leader.node)
+    cluster.run_until(lambda: left.group.applied_index == left.group.last_index)
+    assert bytes(2000) in left.machine.history().values()
+
+
 def test_a_leader_removes_itself_under_load() -> None:
     cluster = Cluster(3)
     leader = cluster.elect()
