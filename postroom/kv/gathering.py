@@ -53,10 +53,13 @@ class Gathering:
         self._keys_max = keys_max
         self._mark = mark
         self._writing = threading.Lock()
+        """Held while the engine writes: whoever only looks must not wait for that."""
+        self._changing = threading.Lock()
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}
         self._bytes = 0
         self._sorted: list[bytes] | None = None
+        self._sorted_under_way: list[bytes] | None = None
         self._failure: EngineFailed | None = None
 
     # --- writing
@@ -76,7 +79,7 @@ class Gathering:
         Raises:
             EngineFailed: somebody who read has found that the engine takes nothing any more.
         """
-        with self._writing:
+        with self._changing:
             if self._failure is not None:
                 raise self._failure
             if len(writes) <= self._keys_max:  # else it is time to write anyway
@@ -104,22 +107,28 @@ class Gathering:
             EngineFailed: the engine refused.
         """
         with self._writing:
-            self._gathered = {**self._gathered, **writes}
+            with self._changing:
+                self._gathered = {**self._gathered, **writes}
             self._flush(sync=sync)
 
     def _flush(self, *, sync: bool) -> None:
         # Who reads beside us looks at what is gathered first: it must find a key here or there.
-        self._mark(self._gathered)
-        self._under_way = writes = self._gathered
-        self._gathered, self._bytes, self._sorted = {}, 0, None
+        with self._changing:
+            self._mark(self._gathered)
+            self._under_way = writes = self._gathered
+            self._gathered, self._bytes = {}, 0
+            self._sorted, self._sorted_under_way = None, None
         try:
             self._engine.write(writes, sync=sync)
         except BaseException as error:
-            self._gathered = writes
-            if isinstance(error, EngineFailed):
-                self._failure = error
+            with self._changing:
+                self._gathered = {**writes, **self._gathered}
+                self._sorted = None
+                if isinstance(error, EngineFailed):
+                    self._failure = error
             raise
-        self._under_way = {}
+        with self._changing:
+            self._under_way, self._sorted_under_way = {}, None
 
     # --- reading
 
@@ -144,13 +153,16 @@ class Gathering:
         return self._engine.iterate(lower, upper, reverse=reverse)
 
     def _holds_any(self, lower: bytes, upper: bytes) -> bool:
-        if self._gathered or self._under_way:
-            with self._writing:  # what is under way is there then
-                if self._sorted is None:
-                    self._sorted = sorted(self._gathered)
-                first = bisect_left(self._sorted, lower)
-                return first < len(self._sorted) and self._sorted[first] < upper
-        return False
+        if not self._gathered and not self._under_way:
+            return False
+        with self._changing:
+            if self._sorted is None:
+                self._sorted = sorted(self._gathered)
+            if self._sorted_under_way is None:
+                self._sorted_under_way = sorted(self._under_way)
+            return _any_in(self._sorted, lower, upper) or _any_in(
+                self._sorted_under_way, lower, upper
+            )
 
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now."""
@@ -186,6 +198,11 @@ class Gathering:
 
     def close(self) -> None:
         """Nothing: who opened the engine closes it."""
+
+
+def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:
+    first = bisect_left(sorted_keys, lower)
+    return first < len(sorted_keys) and sorted_keys[first] < upper
 
 
 class Overlaid:

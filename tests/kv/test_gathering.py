@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from random import Random  # noqa: TID251 - made from a seed
 
 import pytest
@@ -89,6 +90,73 @@ def test_who_reads_elsewhere_writes_nothing() -> None:
     assert list(state.gathering.iterate(b"c", b"d")) == [(b"c", b"old")]
     assert list(state.gathering.iterate(b"e", b"f", reverse=True)) == [(b"e", b"old")]
     assert state.disk.writes == before
+
+
+class SlowState(State):
+    """Writing a batch into it takes until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.write = self.engine.write
+        self.engine.write = self.write_slowly  # type: ignore[method-assign]
+        self.thread = threading.Thread(target=self.flush, daemon=True)
+        self.refused = False
+
+    def write_slowly(self, writes: WriteSet, *, sync: bool) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        self.write(writes, sync=sync)
+
+    def flush(self) -> None:
+        try:
+            self.gathering.flush()
+        except EngineFailed:
+            self.refused = True
+
+    def __enter__(self) -> SlowState:
+        self.thread.start()
+        assert self.begun.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.goes_on.set()
+        self.thread.join()
+
+
+def read_beside(state: State, lower: bytes, upper: bytes) -> list[list[tuple[bytes, bytes]]]:
+    """What another thread reads, unless it has to wait."""
+    found: list[list[tuple[bytes, bytes]]] = []
+    reader = threading.Thread(
+        target=lambda: found.append(list(state.gathering.iterate(lower, upper))), daemon=True
+    )
+    reader.start()
+    reader.join(5)
+    return found
+
+
+def test_who_reads_elsewhere_does_not_wait_for_a_batch_under_way() -> None:
+    state = SlowState()
+    state.gathering.add({b"b": b"new"})
+    with state:
+        assert read_beside(state, b"c", b"d") == [[(b"c", b"old")]]
+        state.gathering.add({b"x": b"1"})
+        assert read_beside(state, b"c", b"d") == [[(b"c", b"old")]]
+        state.goes_on.set()
+        assert read_beside(state, b"a", b"c") == [[(b"a", b"old"), (b"b", b"new")]]
+        assert read_beside(state, b"x", b"y") == [[(b"x", b"1")]]
+
+
+def test_what_was_added_beside_a_batch_that_failed_is_not_forgotten() -> None:
+    state = SlowState()
+    state.gathering.add({b"b": b"1", b"c": b"1"})
+    with state:
+        state.gathering.add({b"c": b"2", b"d": b"2"})
+        state.fail()
+    assert state.refused
+    expected = [(b"a", b"old"), (b"b", b"1"), (b"c", b"2"), (b"d", b"2")]
+    assert list(state.gathering.iterate(b"a", b"e")) == expected
+    assert [state.gathering.get(key) for key in (b"b", b"c", b"d")] == [b"1", b"2", b"2"]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
