@@ -58,6 +58,7 @@ class TurnWriter:
         self.one_write_at_a_time = threading.Lock()
         self._unsynced_since: float | None = None
         self._storing_ceiling: int | None = None
+        self._ceiling_beside = 0
 
     # --- a turn
 
@@ -81,8 +82,10 @@ class TurnWriter:
         return None
 
     def _write_turn(self, writes: WriteSet, *, sync: bool) -> None:
-        """A new ceiling may be written by another thread: after this."""
+        """A new ceiling may be written by another thread: after this, or since it was prepared."""
         with self.one_write_at_a_time:
+            if self._storing_ceiling is not None and self._storing_ceiling < self._ceiling_beside:
+                writes[_CEILING_KEY] = keys.u64(self._ceiling_beside)
             if self.storage is not None:
                 self.storage.write_turn(writes, sync=sync)
             else:
@@ -140,6 +143,7 @@ class TurnWriter:
         try:
             with self.one_write_at_a_time:
                 self._engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)
+                self._ceiling_beside = ceiling
         except EngineFailed as failure:
             return stopped_by(failure)
         return None
