@@ -271,11 +271,25 @@ class Batcher:
                 yield from finishing
         if self._lease_holder.wants_extension(self._clock.last()):
             ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
-        if not _is_large(ctx):
-            return None
-        return (
-            yield from encode_in_parts(LeasedWrites(self._lease_holder.lease.sequence, ctx.staged))
-        )
+        return (yield from self._packed(ctx)) if _is_large(ctx) else None
+
+    def _packed(self, ctx: Evaluation) -> Generator[None, None, bytes]:
+        """The command of a large proposal, with an extension of the lease that is still one."""
+        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
+        packed = yield from encode_in_parts(command)
+        while self._shortens_lease(ctx):
+            del ctx.staged[self._lease_key]
+            packed = yield from encode_in_parts(command)
+        return packed
+
+    def _shortens_lease(self, ctx: Evaluation) -> bool:
+        """Whether the lease has lapsed meanwhile, and been asked for again: for longer than the
+        extension that goes along. A lease never becomes shorter.
+        """
+        staged = ctx.staged.get(self._lease_key)
+        if staged is None:
+            return False
+        return leases.decode(staged).expiration < self._lease_holder.lease.expiration
 
     def _take_riders(self, ctx: Evaluation) -> None:
         for wants, rider in self._registry.riders:
