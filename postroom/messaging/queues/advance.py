@@ -18,6 +18,7 @@ is more. A queue in which a step fails is set aside for a while, so that the oth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -57,7 +58,7 @@ class Advance:
         more |= self._expire(now, messages_max)
         more |= self.become_due(messages_max)
         if manager.next_tick and manager.next_tick <= self._ctx.timestamp:
-            periodic.tick(self._ctx, manager, self._queues)
+            more |= periodic.tick(self._ctx, manager, self._queues)
         if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
             more |= self._purge(messages_max)
         return more
@@ -170,8 +171,9 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
     layout = manager.layout
     end = keys.after_prefix(layout.whole)
     deleted = 0
-    for key, packed in ctx.iterate(layout.whole, end):
+    for key, packed in ctx.iterate(manager.empty_from, end):
         if deleted >= messages_max:
+            ctx.after.append(partial(_emptied, manager, key))
             return True
         for locator in _said_by(layout, key, packed):
             remove(ctx, manager, locator)
@@ -183,6 +185,10 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
         deleted += 1
     ctx.writes[layout.counters] = None
     return False
+
+
+def _emptied(manager: Manager, key: bytes) -> None:
+    manager.empty_from = key
 
 
 def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
