@@ -15,14 +15,14 @@ in memory, and who was given something is answered.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import TRANSACTION_SECONDS_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, groups, periodic, records
 from postroom.messaging.queues.advance import (
     CONSUMER_HAS_GONE,
@@ -376,11 +376,15 @@ class RangeQueues:
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
         now, more = self.monotonic(), False
-        notes_before = len(ctx.notes)
-        for manager in list(self._by_name.values()):
+        notes_before, bytes_max = len(ctx.notes), ctx.bytes + UPKEEP_BYTES
+        for name, manager in list(self._by_name.items()):
+            if ctx.bytes >= bytes_max:
+                more = True
+                break
             if manager.set_aside_until <= now and self._is_due(manager):
+                self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 self._advancing = manager
-                step = Advance(self, self._settling, manager, ctx)
+                step = Advance(self, self._settling, manager, ctx, bytes_max)
                 more |= step.step(request.messages_max)
         for number, manager in list(self._dropped.items()):
             if manager.set_aside_until <= now:
@@ -494,6 +498,3 @@ def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
         act(manager, one, other)
     for manager, after in counted:
         manager.applied(after)
-
-
-__all__: list[Any] = ["RangeQueues"]

@@ -212,3 +212,27 @@ def test_headers_are_read_once_for_consumers_that_take_none_of_them(queues: Queu
     queues.enqueue(b"this", headers={"a": 2})
     queues.pass_time(1)
     assert [m.payload for m in running.result().messages] == [b"this"]
+
+
+def test_many_large_messages_that_die_at_once_move_in_steps(queues: Queues) -> None:
+    queues.create("mortal", max_attempts=1, dead_letter_queue="next", ack_wait=5.0, batch_size=100)
+    for _ in range(40):
+        queues.enqueue(bytes(1 << 20), name="mortal")
+    for _ in range(10):
+        queues.claim(100, name="mortal", wait=False)
+    assert queues.counts("mortal")["leased"] == 40
+    queues.pass_time(20)
+    assert queues.counts("next") == {"ready": 40, "enqueued": 40}
+
+
+def test_a_client_that_goes_with_many_large_messages_does_not_stop_the_queue(
+    queues: Queues,
+) -> None:
+    queues.create("mortal", max_attempts=1, dead_letter_queue="next", batch_size=100)
+    for _ in range(40):
+        queues.enqueue(bytes(1 << 20), name="mortal")
+    for _ in range(10):
+        queues.claim(100, name="mortal", wait=False, consumer=queues.consumer(1, b"stranger"))
+    queues.range_queues._client_gone(b"stranger")
+    queues.pass_time(20)
+    assert queues.counts("next") == {"ready": 40, "enqueued": 40}
