@@ -20,7 +20,7 @@ end is a moment of the client's own monotonic clock, which nobody can set.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final
 
@@ -30,7 +30,7 @@ from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.transactions import expired
 
 
-class State(Enum):
+class State(IntEnum):
     """Where a transaction is between its beginning and its end."""
 
     OPEN = auto()
@@ -42,7 +42,7 @@ class State(Enum):
     ROLLED_BACK = auto()
 
 
-class Event(Enum):
+class Event(IntEnum):
     """What happens to it."""
 
     SEND = auto()
