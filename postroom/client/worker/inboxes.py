@@ -32,7 +32,7 @@ from postroom.client.worker.calling import Caller, Function, Running
 from postroom.client.worker.outcomes import Discard, Reject
 from postroom.client.worker.supervision import Supervisor, waited
 from postroom.kv.tuples import prefix as span_of
-from postroom.limits import KEY_BYTES_MAX
+from postroom.limits import INBOXES_LISTED_MAX, KEY_BYTES_MAX
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 BACKOFF_SECONDS_FIRST: Final = 1.0
@@ -44,6 +44,7 @@ forgotten.
 IDLE_SECONDS_FIRST: Final = 0.02
 IDLE_SECONDS_MAX: Final = 0.5
 LOOKED_AT_MAX: Final = 1000
+"""So many keys are looked at together, besides those that are left alone just now."""
 LOCK_PATIENCE_SECONDS: Final = 0.05
 """A lock that is not had in this time is another worker's."""
 ELSEWHERE_SECONDS: Final = 0.25
@@ -79,10 +80,14 @@ class InboxTask:
 
 
 class Backoffs:
-    """Keys that are left alone for a while, as their function has failed."""
+    """Keys that are left alone for a while, as their function has failed. ``len`` is how many."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many have failed, and not succeeded since."""
+        return len(self._until)
 
     def failed(self, key: bytes, now: float, delay: float | None = None) -> float:
         """The function has failed; returns for how many seconds the key is left alone."""
@@ -159,9 +164,11 @@ class InboxLoop:
         """Begins to work on the keys that have mail; those that it could begin with."""
         db = self._caller.db
         start, end = span_of(self.task.prefix)
-        found = await db.inboxes(start, end, limit=LOOKED_AT_MAX)
         now = db.sender.monotonic()
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
+        passed_by = len(self._backoffs) + len(self._elsewhere) + len(self._busy)
+        limit = min(LOOKED_AT_MAX + passed_by, INBOXES_LISTED_MAX)
+        found = await db.inboxes(start, end, limit=limit)
         started: list[asyncio.Task[bool]] = []
         for info in found:
             if self._stopping.is_set():

@@ -18,6 +18,7 @@ is more. A queue in which a step fails is set aside for a while, so that the oth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -29,6 +30,7 @@ from postroom.messaging.queues.places import lease_of, read_state
 from postroom.messaging.queues.records import Ended, Locator
 from postroom.messaging.queues.settling import Queues, Settling
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.requests import UNBOUNDED
 
 TIME_IS_OVER: Final = "it was not acknowledged in time"
 CONSUMER_HAS_GONE: Final = "the consumer has gone"
@@ -37,11 +39,21 @@ LISTS_PURGED_MAX: Final = 16
 
 
 class Advance:
-    """One step in one queue."""
+    """One step in one queue.
+
+    Args:
+        bytes_max: when the proposal has come to so much, the rest is for the next one.
+    """
 
     def __init__(
-        self, queues: Queues, settling: Settling, manager: Manager, ctx: Evaluation
+        self,
+        queues: Queues,
+        settling: Settling,
+        manager: Manager,
+        ctx: Evaluation,
+        bytes_max: int = UNBOUNDED,
     ) -> None:
+        self._bytes_max = bytes_max
         self._queues = queues
         self._settling = settling
         self._manager = manager
@@ -57,7 +69,7 @@ class Advance:
         more |= self._expire(now, messages_max)
         more |= self.become_due(messages_max)
         if manager.next_tick and manager.next_tick <= self._ctx.timestamp:
-            periodic.tick(self._ctx, manager, self._queues)
+            more |= periodic.tick(self._ctx, manager, self._queues)
         if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
             more |= self._purge(messages_max)
         return more
@@ -67,19 +79,33 @@ class Advance:
     def _expire(self, now: float, messages_max: int) -> bool:
         manager = self._manager
         expired = manager.leases.take_expired(now, messages_max)
+        more = len(expired) == messages_max
         for locator in expired:
+            if self._is_full:
+                manager.leases.watch_again(locator, now)
+                more = True
+                continue
             manager.leases.watch_again(locator, now + 1.0)  # if this comes to nothing
             lease = lease_of(self._ctx, manager, locator)
             if lease is not None:
                 settling, settings = self._settling, self._settings
                 settling.expire(self._ctx, manager, settings, lease, TIME_IS_OVER)
                 self._ctx.steps += 4
-        return len(expired) == messages_max
+        return more
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the proposal has no room for more: what dies may move with all that it says."""
+        return self._ctx.bytes >= self._bytes_max
 
     def _give_back(self, messages_max: int) -> bool:
         manager, ctx = self._manager, self._ctx
         due = list(islice(manager.to_give_back.items(), messages_max))
+        names = []
         for (locator, epoch), why in due:
+            if self._is_full:
+                break
+            names.append((locator, epoch))
             lease = lease_of(ctx, manager, locator)
             if lease is None or lease.entry.epoch != epoch:
                 continue
@@ -88,10 +114,9 @@ class Advance:
             else:
                 self._settling.expire(ctx, manager, self._settings, lease, why)
             ctx.steps += 4
-        if due:
-            names = [name for name, _ in due]
+        if names:
             ctx.after.append(lambda: _forget(manager, names))
-        return len(due) == messages_max
+        return len(due) == messages_max or len(names) < len(due)
 
     # --- scheduled
 
@@ -170,8 +195,9 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
     layout = manager.layout
     end = keys.after_prefix(layout.whole)
     deleted = 0
-    for key, packed in ctx.iterate(layout.whole, end):
+    for key, packed in ctx.iterate(manager.empty_from, end):
         if deleted >= messages_max:
+            ctx.after.append(partial(_emptied, manager, key))
             return True
         for locator in _said_by(layout, key, packed):
             remove(ctx, manager, locator)
@@ -183,6 +209,10 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
         deleted += 1
     ctx.writes[layout.counters] = None
     return False
+
+
+def _emptied(manager: Manager, key: bytes) -> None:
+    manager.empty_from = key
 
 
 def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:

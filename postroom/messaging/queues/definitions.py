@@ -257,6 +257,16 @@ class Definitions:
                 f"the queue {name!r} was not changed: its dead_letter_queue {other!r} is not "
                 "there: make that first"
             )
+        chain = [name]
+        while other is not None and other not in chain:
+            chain.append(other)
+            after = self.read(ctx, other)
+            other = None if after is None else after.settings.dead_letter_queue
+        if other is not None:
+            raise Invalid(
+                f"the queue {name!r} was not changed: its dead letters would go round in a circle "
+                f"({' to '.join(map(repr, [*chain, other]))}), tried again for ever"
+            )
 
 
 def _check_same(known: QueueDefinition, settings: QueueSettings) -> None:

@@ -45,6 +45,7 @@ class Directory:
         self.definitions = Definitions(range_id)
         self.by_name: dict[str, Manager] = {}
         self.dropped: dict[int, Manager] = {}
+        self._reordered: list[Manager] = []
 
     def register(self, registry: Registry) -> None:
         """Adds the writes that change definitions to ``registry``."""
@@ -80,6 +81,9 @@ class Directory:
         """The same; ``None``: there is none."""
         made = ctx.scratch.get(Changed)
         if made is None:
+            for reordered in self._reordered:  # by what never came about, or is applied now
+                reordered.order_by(reordered.definition.settings)
+            self._reordered.clear()
             manager = self.by_name.get(name)
             return None if manager is None else (manager, manager.definition.settings)
         definition = self.definitions.read(ctx, name)
@@ -88,6 +92,9 @@ class Directory:
         manager = self.by_name.get(name)
         if manager is None or manager.definition.number != definition.number:
             manager = made[definition.created_at]
+        if manager.ordered != (definition.settings.order == "group"):
+            manager.order_by(definition.settings)
+            self._reordered.append(manager)
         return manager, definition.settings
 
     def _changes(self, ctx: Evaluation) -> dict[int, Manager]:
@@ -107,7 +114,8 @@ class Directory:
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
         manager, before = self.find(ctx, request.name)
         definition = self.definitions.update(ctx, request)
-        if definition.settings.order != before.order and manager.counted.live:
+        is_empty = not (manager.counted.live or any(note[0] is manager for note in ctx.notes))
+        if definition.settings.order != before.order and not is_empty:
             raise Invalid(
                 f"the queue {request.name!r} was not changed: its order can change only while no "
                 "message is scheduled, ready or leased"

@@ -32,7 +32,7 @@ from postroom.messaging.queues.pacing import TokenBucket
 from postroom.messaging.queues.places import read_state
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Lease, encode
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import LEASE_SECONDS_MAX, QueueMessage
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE_MAX: Final = 2000
@@ -208,7 +208,8 @@ class Firing:
         """A message is fired; whether it was: it may be too large to join those that are."""
         manager, ctx = self._manager, self._ctx
         request = waiter.request
-        seconds = request.seconds or manager.definition.settings.ack_wait
+        wanted = request.seconds or manager.definition.settings.ack_wait
+        seconds = wanted if wanted < LEASE_SECONDS_MAX else LEASE_SECONDS_MAX
         now = ctx.timestamp
         lease = Lease(
             entry, request.consumer, now, now + from_seconds(seconds), request.transaction_id or b""

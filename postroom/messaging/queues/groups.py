@@ -19,13 +19,17 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import Invalid
+from postroom.errors import Invalid, ValueTooLarge
+from postroom.limits import VALUE_BYTES_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue
+from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
 FOLLOWERS_MAX: Final = 100
 """Of one group: they are kept in one record."""
+FOLLOWERS_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
+"""That record is written again whenever one of the group ends."""
 
 
 class Outstanding(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +57,10 @@ def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[En
     ctx.steps += 1
     ctx.grow(len(key) + 16)
     if left > 0:
-        ctx.writes[key] = _encode(Outstanding(left, known.followers))
+        is_again = ctx.is_written(key)
+        ctx.writes[key] = stored = _encode(Outstanding(left, known.followers))
+        if not is_again:
+            ctx.grow(len(stored))
         return []
     ctx.writes[key] = None
     return known.followers
@@ -69,10 +76,13 @@ def when_done(
     """``WhenDone``.
 
     Raises:
-        Invalid: the group has too many followers, or has no name.
+        Invalid: the group has too many followers, or has no name; or the follower could not be
+            enqueued.
+        ValueTooLarge: its followers take more than ``FOLLOWERS_BYTES_MAX`` bytes.
     """
     if not group:
         raise Invalid("when_done needs a group: messages without one are in none")
+    check_headers(follower.headers, follower.key)
     known = read(ctx, manager, group)
     if not known.messages:
         enqueue(ctx, follower)
@@ -82,7 +92,12 @@ def when_done(
             f"the group {group[:48]!r} of the queue {manager.name!r} has {FOLLOWERS_MAX} followers "
             "already; nothing was changed: let one of them do the work of several"
         )
-    ctx.writes[manager.layout.group_key(group)] = stored = _encode(
-        Outstanding(known.messages, [*known.followers, follower])
-    )
+    stored = _encode(Outstanding(known.messages, [*known.followers, follower]))
+    if len(stored) > FOLLOWERS_BYTES_MAX:
+        raise ValueTooLarge(
+            f"the followers of the group {group[:48]!r} of the queue {manager.name!r} would take "
+            f"{len(stored)} bytes, the limit is {FOLLOWERS_BYTES_MAX}; nothing was changed: let "
+            "them name what they need, under keys"
+        )
+    ctx.writes[manager.layout.group_key(group)] = stored
     ctx.grow(len(stored))

@@ -142,9 +142,9 @@ class LeaseTable:
         return list(self._of_transactions.get(transaction_id, ()))
 
     @property
-    def transactions(self) -> int:
-        """How many transactions have claimed something."""
-        return len(self._of_transactions)
+    def transactions(self) -> list[bytes]:
+        """The transactions that have claimed something."""
+        return list(self._of_transactions)
 
     @property
     def consumers(self) -> set[bytes]:

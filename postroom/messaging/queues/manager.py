@@ -34,7 +34,12 @@ from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_lef
 from postroom.messaging.queues.pacing import TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
-from postroom.messaging.queues.requests import ClaimQueue, QueueDefinition, Selection
+from postroom.messaging.queues.requests import (
+    ClaimQueue,
+    QueueDefinition,
+    QueueSettings,
+    Selection,
+)
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 
@@ -87,6 +92,8 @@ class Manager:
         lateness: of the last ones fired, in seconds.
         rode: whether the proposal in the making has fired all that it could.
         try_again_at: when the limits of the queue allow more.
+        poll_at: when what is stored is looked at though no timer rang.
+        empty_from: of a dropped queue, nothing is left below this key.
         set_aside_until: it has failed, and is left alone until then.
     """
 
@@ -113,6 +120,8 @@ class Manager:
         self.rode = False
         self.try_again_at: float | None = None
         self.set_aside_until = 0.0
+        self.poll_at = around.monotonic() + settings.poller_interval
+        self.empty_from = self.layout.whole
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets: dict[str, TokenBucket] = {}
         self._bucket: TokenBucket | None = None
@@ -166,10 +175,19 @@ class Manager:
         """It has other settings."""
         self.definition = definition
         self.ready.size = definition.settings.cache_size
+        self.order_by(definition.settings)
+        if self.ready.ordered != self.ordered:
+            self.ready.ordered = self.ordered
+            self.ready.forget()
+        self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
         self.group_buckets.clear()
         self.ready.free_all()
         self.around.look_at(self)
+
+    def order_by(self, settings: QueueSettings) -> None:
+        """What is enqueued is placed as these settings say."""
+        self.ordered = settings.order == "group"
 
     def _change_bucket(self) -> None:
         rate, now = self.definition.settings.max_rate, self.around.monotonic()
@@ -196,6 +214,7 @@ class Manager:
         if self._ctx is not None:
             self.roll_back()
         self._ctx = ctx
+        self.order_by(self.definition.settings)
         self.rode = False
 
     def roll_back(self) -> None:
@@ -396,6 +415,29 @@ class Manager:
             self.around.look_at(self)
 
     # --- time
+
+    def poll(self, stored: Reader) -> None:
+        """What is stored is looked at now and then, whatever memory says: should it ever be wrong,
+        it is not for longer than ``poller_interval``. Nothing is written.
+        """
+        now = self.around.monotonic()
+        if not self._is_polled or self.poll_at > now or self._ctx is not None:
+            return
+        self.poll_at = now + self.definition.settings.poller_interval
+        if self.counted.scheduled:
+            self.find_first_due(stored)
+        if self.counted.ready and len(self.consumers):
+            self.ready.forget()
+            self.around.look_at(self)
+
+    @property
+    def _is_polled(self) -> bool:
+        """Whether there is anything that memory could be wrong about."""
+        return bool(self.counted.scheduled or (self.counted.ready and len(self.consumers)))
+
+    def next_poll(self) -> float | None:
+        """When that is to be looked at."""
+        return self.poll_at if self._is_polled else None
 
     def next_moment(self, now: int) -> float | None:
         """When there is something to do at the latest, on the monotonic clock."""

@@ -13,6 +13,7 @@ meantime. The time zone decides what becomes of hours that come twice a year, or
 from __future__ import annotations
 
 import datetime
+import logging
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,14 +21,19 @@ import msgspec
 
 from postroom.errors import Invalid, how_to_install
 from postroom.kv import keys
-from postroom.kv.clock import Timestamp, from_datetime
+from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
+from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import Enqueue, SetSchedule
+from postroom.messaging.queues.requests import QUEUE_NAME_BYTES_MAX, Enqueue, SetSchedule
+from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
 SCHEDULES_MAX: Final = 1000
 """Of one queue."""
+TRY_AGAIN_SECONDS: Final = 60.0
+
+_log = logging.getLogger("postroom.queues")
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True):
@@ -91,8 +97,15 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
     """``SetSchedule``.
 
     Raises:
-        Invalid: no cron expression, no time zone; or the queue has too many schedules.
+        Invalid: no cron expression, no time zone; its name is too long, or its headers are nested
+            too deep; or the queue has too many schedules.
+        ValueTooLarge: its headers are.
     """
+    check_headers(request.headers, manager.name.encode())
+    if len(request.name.encode()) > QUEUE_NAME_BYTES_MAX:
+        raise Invalid(
+            f"the name of a schedule has up to {QUEUE_NAME_BYTES_MAX} bytes; nothing was changed"
+        )
     key = manager.layout.tick_key(request.name)
     known = ctx.get(key)
     if request.cron is None:
@@ -122,24 +135,44 @@ def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
     return min((each.next for each in read_all(reader, manager) if each.next), default=0)
 
 
-def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> None:
-    """Enqueues for the ticks that are due, and finds the next ones."""
-    now = ctx.timestamp
+def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> bool:
+    """Enqueues for the ticks that are due, and finds the next ones; whether more are due.
+
+    A schedule whose ticks cannot be found (this node has no such time zone, or no cron library)
+    waits, and nothing else does: it is tried again after ``TRY_AGAIN_SECONDS``.
+    """
+    now, bytes_max, first = ctx.timestamp, ctx.bytes + UPKEEP_BYTES, 0
     for schedule in read_all(ctx, manager):
         ctx.steps += 8
-        request = schedule.request
-        if not schedule.next or schedule.next > now:
-            continue
-        latest = max(_latest_tick(request, now), schedule.next)
-        name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
-        queues.enqueue_once(
-            ctx,
-            Enqueue(
-                manager.name, name, request.kind, name, request.payload, request.headers,
-                request.priority, latest, request.group,
-            ),
-        )  # fmt: skip
-        after = Schedule(request, _next_tick(request, now))
-        ctx.writes[manager.layout.tick_key(request.name)] = stored = _encode(after)
-        ctx.grow(len(stored))
-    ctx.notes.append((manager, (), Manager.ticked, first_tick(ctx, manager), None))
+        due = schedule.next
+        if due and due <= now and ctx.bytes < bytes_max:
+            try:
+                due = _tick(ctx, manager, queues, schedule)
+            except Invalid as error:
+                _log.warning(
+                    "the schedule %s of queue %s waits: %s",
+                    schedule.request.name, manager.name, error,
+                )  # fmt: skip
+                due = now + from_seconds(TRY_AGAIN_SECONDS)
+        if due:
+            first = min(first or due, due)
+    ctx.notes.append((manager, (), Manager.ticked, first, None))
+    return 0 < first <= now
+
+
+def _tick(ctx: Evaluation, manager: Manager, queues: Queues, schedule: Schedule) -> int:
+    """Enqueues for a schedule that is due; answers its next tick."""
+    now, request = ctx.timestamp, schedule.request
+    latest = max(_latest_tick(request, now), schedule.next)
+    after = Schedule(request, _next_tick(request, now))
+    name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
+    queues.enqueue_once(
+        ctx,
+        Enqueue(
+            manager.name, name, request.kind, name, request.payload, request.headers,
+            request.priority, latest, request.group,
+        ),
+    )  # fmt: skip
+    ctx.writes[manager.layout.tick_key(request.name)] = stored = _encode(after)
+    ctx.grow(len(stored))
+    return after.next

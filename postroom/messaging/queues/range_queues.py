@@ -15,12 +15,14 @@ in memory, and who was given something is answered.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import TRANSACTION_SECONDS_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, groups, periodic, records
 from postroom.messaging.queues.advance import (
     CONSUMER_HAS_GONE,
@@ -32,7 +34,7 @@ from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.counters import Change, Counted
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.enqueueing import enqueue
+from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.reading import Reading
@@ -54,13 +56,14 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
 from postroom.messaging.queues.settling import Settling
-from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.surroundings import Nobody, Surroundings
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 SET_ASIDE_SECONDS: Final = 1.0
+POLL_SECONDS_MIN: Final = 0.05
 ENDED_LIST_MAX: Final = 1000
 """Of what a proposal has ended, so many in one list: a list is purged as a whole."""
 _FEW: Final = 256
@@ -79,6 +82,7 @@ class RangeQueues:
         self._around = around
         self._to_look: dict[Manager, None] = {}
         self._advancing: Manager | None = None
+        self._stored: Reader | None = None
         self._claiming: dict[bytes, set[Manager]] = {}
         self.kept = around.kept
         self.monotonic, self.reading = around.monotonic, around.reading
@@ -130,6 +134,7 @@ class RangeQueues:
     def restart(self, stored: Reader) -> None:
         """With a new lease of the range: everything from what is stored."""
         self._end()
+        self._stored = stored
         for definition in self._directory.definitions.read_all(stored):
             manager = Manager(self._range_id, definition, self)
             if definition.dropped:
@@ -138,7 +143,14 @@ class RangeQueues:
             manager.restart(stored, self.reading())
             manager.next_tick = periodic.first_tick(stored, manager)
             self._by_name[definition.name] = manager
+            self._remember_transactions(manager)
             self._forget_strangers(manager)
+
+    def _remember_transactions(self, manager: Manager) -> None:
+        """What was claimed in transactions under another leader ends with them all the same."""
+        for transaction_id in manager.leases.transactions:
+            self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
+            self._claiming.setdefault(transaction_id, set()).add(manager)
 
     def _forget_strangers(self, manager: Manager) -> None:
         """What was held by who cannot be there any more goes back."""
@@ -166,7 +178,7 @@ class RangeQueues:
         """
         first = 0
         for definition in self._directory.definitions.read_all(stored):
-            manager = Manager(self._range_id, definition, _Nobody(self._around))
+            manager = Manager(self._range_id, definition, Nobody(self._around))
             manager.restart(stored, self.reading())
             manager.next_tick = periodic.first_tick(stored, manager)
             moments = [manager.first_due, manager.next_tick, manager.purge_at]
@@ -192,6 +204,18 @@ class RangeQueues:
         """The same, but a duplicate is ignored whatever the queue makes of duplicates."""
         manager, _ = self.find(ctx, request.queue)
         return enqueue(ctx, manager, QueueSettings(), request)
+
+    def follow(self, ctx: Evaluation, request: Enqueue) -> str | None:
+        """The same with what was asked for before: an end must not fail because of what follows."""
+        manager, settings = self.find(ctx, request.queue)
+        if settings.on_duplicate == "error":
+            settings = msgspec.structs.replace(settings, on_duplicate="ignore")
+        return enqueue(ctx, manager, settings, msgspec.structs.replace(request, is_unique=False))
+
+    def take_in(self, ctx: Evaluation, request: Enqueue) -> None:
+        """A message dies into this queue, with whatever headers: they say why it did, besides."""
+        manager, _ = self.find(ctx, request.queue)
+        put(ctx, manager, request)
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
         manager, _ = self.find(ctx, request.queue)
@@ -352,11 +376,15 @@ class RangeQueues:
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
         now, more = self.monotonic(), False
-        notes_before = len(ctx.notes)
-        for manager in list(self._by_name.values()):
+        notes_before, bytes_max = len(ctx.notes), ctx.bytes + UPKEEP_BYTES
+        for name, manager in list(self._by_name.items()):
+            if ctx.bytes >= bytes_max:
+                more = True
+                break
             if manager.set_aside_until <= now and self._is_due(manager):
+                self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 self._advancing = manager
-                step = Advance(self, self._settling, manager, ctx)
+                step = Advance(self, self._settling, manager, ctx, bytes_max)
                 more |= step.step(request.messages_max)
         for number, manager in list(self._dropped.items()):
             if manager.set_aside_until <= now:
@@ -383,6 +411,9 @@ class RangeQueues:
     def is_due(self) -> bool:
         """Whether the service has something to do now."""
         now = self.monotonic()
+        if self._stored is not None:
+            for manager in self._by_name.values():
+                manager.poll(self._stored)
         for manager in list(self._to_look):
             if not len(manager.consumers):
                 del self._to_look[manager]
@@ -403,6 +434,9 @@ class RangeQueues:
             moment = manager.next_moment(reading)
             if moment is not None:
                 moments.append(max(moment, manager.set_aside_until))
+            poll = manager.next_poll()
+            if poll is not None:
+                moments.append(max(poll, now + POLL_SECONDS_MIN))
         waiting = (*self._to_look, *self._dropped.values())
         moments += [manager.set_aside_until for manager in waiting]
         self._around.sleeps_until = until = max(min(moments), now)
@@ -464,23 +498,3 @@ def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
         act(manager, one, other)
     for manager, after in counted:
         manager.applied(after)
-
-
-class _Nobody:
-    """Around a manager that only looks at what is stored."""
-
-    def __init__(self, around: Surroundings) -> None:
-        self.kept = around.kept
-        self.monotonic, self.reading = around.monotonic, around.reading
-
-    def look_at(self, _: Manager) -> None:
-        """Nobody is woken."""
-
-    def wake_by(self, _: float) -> None:
-        """Nobody is woken."""
-
-    def answer(self, _: Waiter) -> None:
-        """Nobody waits."""
-
-
-__all__: list[Any] = ["RangeQueues"]

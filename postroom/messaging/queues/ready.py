@@ -41,10 +41,13 @@ class Wants(Protocol):
     Attributes:
         kinds: these, or any.
         looks_closer: whether it depends on more than the kind.
+        seen: it takes none of what had been added before this many ``additions``: that is not
+            looked at again, since it may mean to read each message.
     """
 
     kinds: frozenset[str] | None
     looks_closer: bool
+    seen: int
 
     def takes(self, entry: Entry) -> bool:
         """Whether it takes this one."""
@@ -267,6 +270,8 @@ class ReadyCache:
                 del self._alive[found[0]]
                 group.count -= 1
                 return found[0], found[2]
+        if wants is not None and not (self.ordered or self._held):
+            wants.seen = self.additions
         return None
 
     def _first(self, group: _Group) -> _Queued | None:
@@ -291,7 +296,7 @@ class ReadyCache:
 
     def _take_from(self, group: _Group, first: _Queued, wants: Wants | None) -> _Queued | None:
         lanes = group.lanes
-        if wants is None or wants.takes(first[2]):
+        if wants is None or (first[1] > wants.seen and wants.takes(first[2])):
             return heapq.heappop(lanes["" if self.ordered else first[2].kind])
         if self.ordered:
             return None
@@ -314,13 +319,13 @@ class ReadyCache:
     def _wanted(self, group: _Group, kind: str, wants: Wants) -> _Queued | None:
         """The first of a kind that a consumer takes."""
         head = self._head(group, kind)
-        if head is None or wants.takes(head[2]):
+        if head is None or (head[1] > wants.seen and wants.takes(head[2])):
             return head
         if not wants.looks_closer:
             return None
-        alive = self._alive
-        lane = group.lanes[kind]
-        living = (each for each in lane if alive.get(each[0]) is each[2])
+        alive, seen = self._alive, wants.seen
+        new = (each for each in group.lanes[kind] if each[1] > seen)
+        living = (each for each in new if alive.get(each[0]) is each[2])
         return min((each for each in living if wants.takes(each[2])), default=None)
 
     def _close(self, name: str, group: _Group) -> None:

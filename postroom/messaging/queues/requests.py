@@ -40,6 +40,8 @@ PRIORITY_MIN: Final = -128
 PRIORITY_MAX: Final = 127
 CONSUMER_ID_BYTES: Final = 16
 REASON_CHARACTERS_MAX: Final = 1000
+LEASE_SECONDS_MAX: Final = 366 * 86400.0
+"""A lease ends after so long at the latest, whatever was asked for."""
 
 QueueName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=QUEUE_NAME_BYTES_MAX)]
 Kind: TypeAlias = Annotated[str, msgspec.Meta(max_length=KIND_BYTES_MAX)]

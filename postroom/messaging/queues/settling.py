@@ -33,6 +33,7 @@ from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import Place, find, lease_of, named, read_body, read_state
 from postroom.messaging.queues.records import Ended, Entry, Lease, State, encode
 from postroom.messaging.queues.requests import (
+    LEASE_SECONDS_MAX,
     REASON_CHARACTERS_MAX,
     Acknowledge,
     Attempt,
@@ -48,6 +49,7 @@ BACKOFF_SECONDS: Final = 1.0
 """After a rejection, if the queue does not say."""
 BACKOFF_SECONDS_MAX: Final = 3600.0
 JITTER: Final = 0.1
+DELAY_SECONDS_MAX: Final = 1e10
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
@@ -74,11 +76,14 @@ class Queues(Protocol):
     def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
         """The same; ``None``: there is none."""
 
-    def enqueue(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """Enqueues a message."""
+    def follow(self, ctx: Evaluation, request: Enqueue) -> Any:
+        """Enqueues a message that was checked before; it never fails."""
 
     def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """The same, unless there is a message of its kind and id."""
+        """Enqueues a message, unless there is one of its kind and id."""
+
+    def take_in(self, ctx: Evaluation, request: Enqueue) -> Any:
+        """Enqueues a message of another queue, as it is."""
 
     def may_purge(self, threshold: int) -> int:
         """Up to where the past is read by nobody."""
@@ -157,7 +162,7 @@ class Settling:
             LeaseLost: an attempt does not hold its message any more.
         """
         manager, _ = self._queues.find(ctx, request.queue)
-        seconds = min(request.seconds, 86400.0)
+        seconds = min(request.seconds, LEASE_SECONDS_MAX)
         until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
         layout = manager.layout
         for attempt in request.attempts:
@@ -228,7 +233,7 @@ class Settling:
     def _group_ended(self, ctx: Evaluation, manager: Manager, group: str) -> None:
         for follower in groups.count(ctx, manager, group, -1):
             if self._queues.find_if_there(ctx, follower.queue) is not None:
-                self._queues.enqueue(ctx, follower)
+                self._queues.follow(ctx, follower)
 
     # --- failed
 
@@ -304,7 +309,7 @@ class Settling:
             self._bury(ctx, manager, settings, place, Death(why, epoch, how))
             return
         layout, now = manager.layout, ctx.timestamp
-        due = min(now + from_seconds(seconds), records.DUE_MAX) if seconds > 0 else now
+        due = min(now + from_seconds(min(seconds, DELAY_SECONDS_MAX)), records.DUE_MAX)
         entry = msgspec.structs.replace(
             lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
         )
@@ -391,7 +396,7 @@ class Settling:
         headers = {**(body.headers or {}), DEAD_HEADER: told}
         id_ = ctx.stamp + ctx.next_ordinal() + manager.layout.number
         key = entry.key[:KEY_BYTES_MAX]
-        self._queues.enqueue(
+        self._queues.take_in(
             ctx,
             Enqueue(
                 other, key, entry.kind, id_, body.payload, headers, entry.priority,

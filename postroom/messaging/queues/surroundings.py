@@ -93,3 +93,20 @@ class Surroundings:
     def may_be_there(self, client: bytes) -> bool:
         """Whether a client that holds something may be there yet."""
         return not self._forgets_strangers or client in self._seen
+
+
+class Nobody:
+    """Around a manager that only looks at what is stored."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.kept = around.kept
+        self.monotonic, self.reading = around.monotonic, around.reading
+
+    def look_at(self, _: object) -> None:
+        """Nobody is woken."""
+
+    def wake_by(self, _: float) -> None:
+        """Nobody is woken."""
+
+    def answer(self, _: Waiter) -> None:
+        """Nobody waits."""

@@ -404,6 +404,27 @@ def test_a_failing_message_stays_and_does_not_spin(store: postroom.testing.Store
     assert [(info.key, info.messages) for info in store.db.inboxes()] == [(b"a/bad", 2)]
 
 
+def test_keys_that_fail_are_not_in_the_way_of_those_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("postroom.client.worker.inboxes.LOOKED_AT_MAX", 3)
+    monkeypatch.setattr("postroom.client.worker.inboxes.BACKOFF_SECONDS_FIRST", 1000.0)
+    with postroom.open(":memory:") as db:
+        worker, seen = postroom.Worker(db), threading.Event()
+
+        @worker.inbox(b"k")
+        def work(message: postroom.Message, tx: postroom.Transaction) -> None:
+            if message.key != b"k/good":
+                raise ValueError("no")
+            seen.set()
+
+        for key in (b"k/1", b"k/2", b"k/3", b"k/4", b"k/good"):
+            with db.begin() as tx:
+                tx.enqueue_message(key, b"")
+        with Running(worker):
+            assert seen.wait(WAIT_SECONDS)
+
+
 def test_back_offs_of_keys_grow_and_end() -> None:
     from postroom.client.worker.inboxes import Backoffs  # noqa: PLC0415 - of this test alone
 
