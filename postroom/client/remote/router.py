@@ -176,8 +176,7 @@ class Router:
         known = self._links.get(link)
         if known is None:
             return
-        known.heard_at = self._monotonic()
-        known.asked_at = 0.0
+        known.heard(self._monotonic())
         try:
             message = frames.from_node(frame)
             if type(message) is frames.Answers:
