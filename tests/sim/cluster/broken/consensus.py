@@ -34,7 +34,7 @@ def lease_not_waited_for() -> Patch:
 
 def lease_never_ends() -> Patch:
     """A holder serves until it hears of another lease."""
-    return LeaseHolder, "serves", lambda self, now: self.serves_from != 0
+    return LeaseHolder, "serves", lambda self, now: self.has_lease
 
 
 def lease_starts_too_early() -> Patch:
