@@ -429,18 +429,20 @@ class QueuesOfDatabase:
 
 
 class QueueWrites(sending.QueueSends):
-    """What a transaction offers about queues."""
+    """What a transaction offers about queues.
 
-    __slots__ = ("_blocking", "_with_queues")
+    Attributes:
+        _blocking, _core: of the transaction.
+    """
 
-    def __init__(self, sender: BlockingSender, core: sending.QueueWrites) -> None:
-        self._blocking = sender
-        self._with_queues = core
+    __slots__ = ()
+    _blocking: BlockingSender
+    _core: sending.QueueWrites
 
     @property
     def queues(self) -> sending.Sends:
         """What was gathered: for what is built on top."""
-        return self._with_queues.queues
+        return self._core.queues
 
     def claim(  # noqa: PLR0913 - each argument is an option
         self,
@@ -468,7 +470,7 @@ class QueueWrites(sending.QueueSends):
             kinds: only of these; ``None``: of every kind.
             where: only with these headers.
         """
-        found = self._blocking.run(self._with_queues.claim(
+        found = self._blocking.run(self._core.claim(
             queue, max_results, wait=wait, start=start, end=end, kinds=kinds, where=where
         ))  # fmt: skip
         return [QueueMessage(self._blocking, each) for each in found]
