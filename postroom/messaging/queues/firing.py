@@ -28,7 +28,6 @@ from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.consumers import Waiter, Wish
 from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.pacing import TokenBucket
 from postroom.messaging.queues.places import read_state
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Lease, encode
@@ -39,7 +38,6 @@ FIRED_AT_ONCE_MAX: Final = 2000
 """So many messages are fired in one proposal."""
 READ_AT_ONCE_MAX: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
-GROUP_BUCKETS_MAX: Final = 10_000
 
 
 class Firing:
@@ -92,7 +90,7 @@ class Firing:
     def _read_known(self, budget: int) -> bool:
         """Of the groups that are known, what is behind what is here."""
         ready = self._manager.ready
-        for name in ready.groups_with_more():
+        for name in ready.groups_with_more(budget):
             if budget <= 0:
                 return False
             budget -= self._read_group(name, min(budget, ready.quantum))
@@ -182,7 +180,7 @@ class Firing:
         if most is not None and held >= most:
             return False
         if settings.group_max_rate is not None:
-            bucket = self._bucket(group, settings.group_max_rate)
+            bucket = manager.group_buckets.of(group, settings.group_max_rate, self._now)
             if not bucket.available(self._now):
                 self._free_later(group, bucket.next_at(self._now) - self._now)
                 return False
@@ -192,17 +190,6 @@ class Firing:
         moment = self._now + seconds
         self._manager.freed_at.set(group, moment)
         self._manager.around.wake_by(moment)
-
-    def _bucket(self, group: str, rate: float) -> TokenBucket:
-        buckets = self._manager.group_buckets
-        bucket = buckets.get(group)
-        if bucket is None:
-            if len(buckets) >= GROUP_BUCKETS_MAX:
-                full = [name for name, each in buckets.items() if each.is_full(self._now)]
-                for name in full:
-                    del buckets[name]
-            buckets[group] = bucket = TokenBucket(rate, self._now)
-        return bucket
 
     def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
         """A message is fired; whether it was: it may be too large to join those that are."""
@@ -241,9 +228,7 @@ class Firing:
         manager = self._manager
         if manager.bucket is not None:
             manager.bucket.take()
-        bucket = manager.group_buckets.get(group)
-        if bucket is not None:
-            bucket.take()
+        manager.group_buckets.take(group)
 
     def _message(self, lease: Lease) -> QueueMessage:
         manager, entry = self._manager, lease.entry

@@ -31,7 +31,7 @@ from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_left
-from postroom.messaging.queues.pacing import TokenBucket
+from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
 from postroom.messaging.queues.requests import (
@@ -123,7 +123,7 @@ class Manager:
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.freed_at: Deadlines[str] = Deadlines()
-        self.group_buckets: dict[str, TokenBucket] = {}
+        self.group_buckets = GroupBuckets(around.monotonic())
         self._bucket: TokenBucket | None = None
         self._wishes: dict[bytes, Wish] = {}
         self._reader: Reader | Evaluation | None = None
@@ -181,7 +181,7 @@ class Manager:
             self.ready.forget()
         self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
-        self.group_buckets.clear()
+        self.group_buckets.clear(self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
 
