@@ -34,6 +34,7 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from postroom.client.remote import lost_claims
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port, RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
@@ -251,6 +252,8 @@ class Router:
 
     def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
         link = self._search.target
+        if kind is ClaimQueue:
+            lost_claims.number(call)
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
             if link is None or link.waiting() < WAITS_MAX:
@@ -296,11 +299,15 @@ class Router:
         if call.was_sent and type(call.request) is ReapQueue:
             # What an answer that was lost took for the transaction, nobody could take now.
             is_news = link.place(self._upkeep(ReleaseLocks(call.request.transaction_id)))
+        elif call.was_sent and type(call.request) is ClaimQueue:
+            lost_claims.ask_again(call)
         if link.place(call) or is_news:
             self._port.output(link.number)
 
     def _upkeep(self, request: Any) -> UpkeepCall:
-        call = UpkeepCall(request)
+        return self._own(UpkeepCall(request))
+
+    def _own(self, call: UpkeepCall) -> UpkeepCall:
         self._number += 1
         call.number = self._number
         call.deadline = math.inf
@@ -309,7 +316,12 @@ class Router:
     def _again(self, call: RemoteCall) -> bool:
         """``call`` is to be sent again; false: it need not be."""
         call.link = None
-        if call.done or type(call) is UpkeepCall:
+        if type(call) is UpkeepCall:
+            return type(call.request) in lost_claims.LASTING
+        left = lost_claims.left_behind(call) if call.done or call.withdrawn else None
+        if left is not None:
+            self._pending.queue.append(self._own(left))
+        if call.done:
             return False
         if call.withdrawn:
             self._finish(call, DeadlineExceeded())
@@ -375,8 +387,8 @@ class Router:
         """Messages are this client's while the leaseholder hears of it; nobody's, if nobody waits
         for them any more.
         """
-        now = self._monotonic()
-        if not call.done or call.request.transaction_id is not None:
+        now, is_wanted = self._monotonic(), not call.done and type(call) is not UpkeepCall
+        if is_wanted or call.request.transaction_id is not None:
             self._holdings.claimed(answer, self.clock.reading(), now)
             self._mark_holding(link)
             return

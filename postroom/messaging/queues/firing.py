@@ -20,7 +20,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
@@ -28,10 +27,10 @@ from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.consumers import Waiter, Wish
 from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import read_state
+from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Lease, encode
-from postroom.messaging.queues.requests import LEASE_SECONDS_MAX, QueueMessage
+from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE_MAX: Final = 2000
@@ -198,10 +197,9 @@ class Firing:
         wanted = request.seconds or manager.definition.settings.ack_wait
         seconds = wanted if wanted < LEASE_SECONDS_MAX else LEASE_SECONDS_MAX
         now = ctx.timestamp
-        lease = Lease(
-            entry, request.consumer, now, now + from_seconds(seconds), request.transaction_id or b""
-        )
-        message = self._message(lease)
+        until, transaction = now + from_seconds(seconds), request.transaction_id or b""
+        lease = Lease(entry, request.consumer, now, until, transaction, request.number)
+        message = leased_message(ctx, manager, lease)
         size = waiter.size + len(message.payload)
         if waiter.messages and size > min(request.bytes_max, READ_BYTES_MAX):
             manager.ready.offer(key, entry)
@@ -229,24 +227,6 @@ class Firing:
         if manager.bucket is not None:
             manager.bucket.take()
         manager.group_buckets.take(group)
-
-    def _message(self, lease: Lease) -> QueueMessage:
-        manager, entry = self._manager, lease.entry
-        stored = self._ctx.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
-        if stored is None:
-            raise StoreCorrupted(
-                f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
-                "body is gone; nothing was changed: please report this"
-            )
-        body = records.bodies.decode(stored)
-        error = ""
-        if entry.has_failed:
-            state = read_state(self._ctx, manager, entry.locator)
-            error = "" if state is None else state.error
-        return QueueMessage(
-            entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
-            body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
-        )  # fmt: skip
 
     def _is_full(self, waiter: Waiter) -> bool:
         batch_size = self._manager.definition.settings.batch_size

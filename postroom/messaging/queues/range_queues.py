@@ -37,6 +37,7 @@ from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
 from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.records import Ended
 from postroom.messaging.queues.requests import (
@@ -47,6 +48,7 @@ from postroom.messaging.queues.requests import (
     ClaimQueue,
     Enqueue,
     Extend,
+    QueueMessage,
     QueueSettings,
     Reject,
     ReplayMessages,
@@ -228,7 +230,7 @@ class RangeQueues:
 
     # --- claims
 
-    def claim(self, _: View, request: ClaimQueue) -> Claimed:
+    def claim(self, view: View, request: ClaimQueue) -> Claimed:
         """``ClaimQueue``: waits until a proposal has leased something to it.
 
         Raises:
@@ -246,6 +248,10 @@ class RangeQueues:
         if refusal is not None:
             raise refusal
         manager = self._directory.known(request.queue)
+        if request.again:
+            held = self._held_by(view, manager, request)
+            if held or not request.messages_max:
+                return Claimed(held)
         self._around.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
             self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
@@ -254,6 +260,14 @@ class RangeQueues:
         if not request.wait or not manager.ready.is_complete or len(manager.ready):
             self.look_at(manager)
         raise MustWait(waiter)
+
+    def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
+        """What a claim has got already, if its answer was lost: but for what goes back just now."""
+        return [
+            leased_message(view, manager, lease)
+            for lease in manager.leases.of_claim(request.consumer, request.number)
+            if (lease.entry.locator, lease.entry.epoch) not in manager.to_give_back
+        ]
 
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""

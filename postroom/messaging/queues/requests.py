@@ -341,6 +341,9 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
         bytes_max: no more payload than that, but one message at least.
         seconds: of the lease; 0: the queue's ``ack_wait``.
         transaction_id: for ``tx.claim``: the leases end with the transaction; else ``None``.
+        number: of this claim among those of its consumer; 0: it is never sent again.
+        again: it may have been answered before. What it got then, and holds yet, it gets; with
+            ``messages_max=0`` nothing else.
     """
 
     queue: QueueName
@@ -351,6 +354,8 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
     bytes_max: Count = UNBOUNDED
     seconds: Seconds = 0.0
     transaction_id: TransactionId | None = None
+    number: Count = 0
+    again: bool = False
 
 
 class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
