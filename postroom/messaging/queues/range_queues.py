@@ -123,6 +123,7 @@ class RangeQueues:
         registry.on_given_up.append(self._given_up)
         registry.on_client_gone.append(self._client_gone)
         registry.holds.append(self._holds_for)
+        registry.holders.append(self._holders)
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),
@@ -308,6 +309,9 @@ class RangeQueues:
         if lease is not None:
             manager.to_give_back[locator, lease.entry.epoch] = why
             self._around.wake()
+
+    def _holders(self) -> set[bytes]:
+        return {client for each in self._by_name.values() for client in each.leases.clients()}
 
     def _holds_for(self, client: bytes) -> bool:
         return any(manager.leases.holds_for(client) for manager in self._by_name.values())
