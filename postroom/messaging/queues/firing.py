@@ -215,7 +215,8 @@ class Firing:
         self._served[waiter] = None
         manager.leases.promise(lease)
         manager.consumers.served(waiter)
-        ctx.notes.append((manager, counters.FIRED, Manager.lease_added, lease, self._now + seconds))
+        change = counters.FIRED_AGAIN if entry.epoch else counters.FIRED
+        ctx.notes.append((manager, change, Manager.lease_added, lease, self._now + seconds))
         self._pace(entry.group)
         manager.lateness.append(_seconds(now - entry.due))
         ctx.steps += 2

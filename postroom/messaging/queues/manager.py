@@ -40,6 +40,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     Selection,
 )
+from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 
@@ -94,7 +95,7 @@ class Manager:
         try_again_at: when the limits of the queue allow more.
         poll_at: when what is stored is looked at though no timer rang.
         empty_from: of a dropped queue, nothing is left below this key.
-        set_aside_until: it has failed, and is left alone until then.
+        trouble: it fails, and is left alone for a while.
     """
 
     def __init__(self, range_id: int, definition: QueueDefinition, around: Surroundings) -> None:
@@ -119,7 +120,7 @@ class Manager:
         self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
         self.rode = False
         self.try_again_at: float | None = None
-        self.set_aside_until = 0.0
+        self.trouble = Trouble()
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.freed_at: Deadlines[str] = Deadlines()

@@ -64,7 +64,6 @@ from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
-SET_ASIDE_SECONDS: Final = 1.0
 POLL_SECONDS_MIN: Final = 0.05
 ENDED_LIST_MAX: Final = 1000
 """Of what a proposal has ended, so many in one list: a list is purged as a whole."""
@@ -351,13 +350,13 @@ class RangeQueues:
         now = self.monotonic()
         try:
             for manager in to_look:
-                if manager.set_aside_until <= now:
+                if manager.trouble.until <= now:
                     self._fire_one(ctx, manager)
-        except Exception:
+        except Exception as error:
             # Nothing of it takes place; but for the queue that has failed, all are tried again.
             for manager in to_look:
                 manager.roll_back()
-            self.failed()
+            self.failed(error)
             raise
 
     def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
@@ -399,13 +398,13 @@ class RangeQueues:
             if ctx.bytes >= bytes_max:
                 more = True
                 break
-            if manager.set_aside_until <= now and self._is_due(manager):
+            if manager.trouble.until <= now and self._is_due(manager):
                 self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 self._advancing = manager
                 step = Advance(self, self._settling, manager, ctx, bytes_max)
                 more |= step.step(request.messages_max)
         for number, manager in list(self._dropped.items()):
-            if manager.set_aside_until <= now:
+            if manager.trouble.until <= now:
                 self._advancing = manager
                 more |= self._empty(ctx, number, manager, request.messages_max)
         self._advancing = None
@@ -435,12 +434,12 @@ class RangeQueues:
         for manager in list(self._to_look):
             if not len(manager.consumers):
                 del self._to_look[manager]
-            elif manager.set_aside_until <= now:
+            elif manager.trouble.until <= now:
                 return True
-        if any(manager.set_aside_until <= now for manager in self._dropped.values()):
+        if any(manager.trouble.until <= now for manager in self._dropped.values()):
             return True
         return any(
-            manager.set_aside_until <= now and self._is_due(manager)
+            manager.trouble.until <= now and self._is_due(manager)
             for manager in self._by_name.values()
         )
 
@@ -451,21 +450,39 @@ class RangeQueues:
         for manager in self._by_name.values():
             moment = manager.next_moment(reading)
             if moment is not None:
-                moments.append(max(moment, manager.set_aside_until))
+                moments.append(max(moment, manager.trouble.until))
             poll = manager.next_poll()
             if poll is not None:
                 moments.append(max(poll, now + POLL_SECONDS_MIN))
         waiting = (*self._to_look, *self._dropped.values())
-        moments += [manager.set_aside_until for manager in waiting]
+        moments += [manager.trouble.until for manager in waiting]
         self._around.sleeps_until = until = max(min(moments), now)
         return until - now
 
-    def failed(self) -> None:
-        """What was being advanced has failed: it is left alone for a while."""
+    def failed(self, error: Exception) -> tuple[str, bool] | None:
+        """What was being advanced has failed: it is left alone for a while.
+
+        Returns:
+            Which queue, and whether it was sound before; ``None``: no queue in particular.
+        """
         manager, self._advancing = self._advancing, None
-        if manager is not None:
-            manager.roll_back()
-            manager.set_aside_until = self.monotonic() + SET_ASIDE_SECONDS
+        if manager is None:
+            return None
+        manager.roll_back()
+        return manager.name, manager.trouble.failed(error, self.monotonic())
+
+    def trouble(self) -> tuple[int, str]:
+        """How often queues have failed that are not sound, and what the first of them suffers
+        from.
+        """
+        now = self.monotonic()
+        managers = (*self._by_name.values(), *self._dropped.values())
+        failing = [each for each in managers if each.trouble.failures(now)]
+        if not failing:
+            return 0, ""
+        more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
+        said = f"queue {failing[0].name!r}{more}: {failing[0].trouble.why(now)}"
+        return sum(each.trouble.failures(now) for each in failing), said
 
     # --- summing up
 

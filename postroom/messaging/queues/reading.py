@@ -15,6 +15,7 @@ import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
+from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import READ_BYTES_MAX
 from postroom.messaging.pages import LIST_MAX
 from postroom.messaging.queues import periodic, records
@@ -284,13 +285,17 @@ class Reading:
         counted = msgspec.structs.asdict(manager.counted)
         del counted["moved"]
         lateness = sorted(manager.lateness)
+        oldest, now = _oldest(view, manager), manager.around.monotonic()
         view.steps += len(manager.ready) // 16
         return QueueStats(
             **counted,
             consumers=len(manager.consumer_ids()),
-            oldest=_oldest(view, manager),
+            oldest=oldest,
             lateness_p50=_quantile(lateness, 0.5),
             lateness_p99=_quantile(lateness, 0.99),
+            oldest_age=max(view.now - oldest >> LOGICAL_BITS, 0) / 1000 if oldest else None,
+            failures=manager.trouble.failures(now),
+            trouble=manager.trouble.why(now),
         )
 
 

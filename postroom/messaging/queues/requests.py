@@ -455,7 +455,11 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         lateness_p50, lateness_p99: seconds from due to fired, of the last ones (``None``: none).
-        oldest: the timestamp at which the oldest ready message became due; 0: none is ready.
+        oldest: the timestamp at which the oldest ready message became due, of those in memory; 0:
+            none is ready. ``oldest_age``: how many seconds ago that was (``None``: none is).
+        retried: how many of those fired had been fired before, and failed.
+        failures: how often firing, or what else the store does by itself with this queue, has
+            failed since it was sound; ``trouble``: why it failed last.
     """
 
     ready: int = 0
@@ -477,6 +481,10 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     oldest: int = 0
     lateness_p50: float | None = None
     lateness_p99: float | None = None
+    oldest_age: float | None = None
+    retried: int = 0
+    failures: int = 0
+    trouble: str = ""
 
 
 # --- upkeep -----------------------------------------------------------------------------------

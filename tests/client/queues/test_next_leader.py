@@ -1,4 +1,4 @@
-"""Leases under the next leader: who is there keeps them, who is not is waited for as long as ever."""
+"""Leases under the next leader: who is there keeps them, others are waited for as long as ever."""
 
 from __future__ import annotations
 

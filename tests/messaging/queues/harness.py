@@ -42,6 +42,12 @@ ANY: Final = Selection()
 Q: Final = "emails"
 
 
+_UNSTABLE: Final = (
+    "lateness_p50", "lateness_p99", "oldest", "oldest_age", "consumers", "retried", "failures",
+    "trouble",
+)  # fmt: skip
+
+
 class Queues:
     """A store, and who asks it.
 
@@ -173,7 +179,7 @@ class Queues:
     def counts(self, name: str = Q) -> dict[str, int]:
         """What is not zero of the counters."""
         counted = msgspec.structs.asdict(self.stats(name))
-        for unstable in ("lateness_p50", "lateness_p99", "oldest", "consumers"):
+        for unstable in _UNSTABLE:
             del counted[unstable]
         return {counter: number for counter, number in counted.items() if number}
 
