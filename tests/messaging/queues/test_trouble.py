@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from postroom.errors import StoreCorrupted
+from postroom.kv.clock import from_seconds
+from postroom.messaging.queues import firing
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Lease
+from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.trouble import SOUND_SECONDS
 from tests.messaging.queues.harness import Queues
 
 
+class Broken(Queues):
+    """One queue has a message that cannot be read, and somebody waits for it."""
+
+    is_broken = True
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.create(ack_wait=1000.0)
+        self.create("other")
+        sound = firing.leased_message
+
+        def leased(ctx: Any, manager: Manager, lease: Lease) -> QueueMessage:
+            if self.is_broken and manager.name == "emails":
+                raise StoreCorrupted("its body is gone")
+            return sound(ctx, manager, lease)
+
+        patched.setattr(firing, "leased_message", leased)
+        self.enqueue(b"1", id=b"broken")
+        self.start(self.claim_request(wait=True))
+        self.pass_time(2)
+
+
 @pytest.fixture
-def queues() -> Queues:
-    """One queue has a message whose body is gone, and somebody waits for it."""
-    queues = Queues()
-    queues.create(ack_wait=1000.0)
-    queues.create("other")
-    queues.enqueue(b"1", id=b"broken")
-    key = queues.manager().layout.body_key(b"broken", "", b"broken")
-    queues.body = queues.store.engine.get(key)  # type: ignore[attr-defined]
-    queues.key = key  # type: ignore[attr-defined]
-    queues.store.engine.inner.write({key: None}, sync=True)
-    queues.store.restart()
-    queues.start(queues.claim_request(wait=True))
-    queues.pass_time(2)
-    return queues
+def queues(monkeypatch: pytest.MonkeyPatch) -> Broken:
+    return Broken(monkeypatch)
 
 
-def test_it_is_shown_by_the_queue_and_by_the_status(queues: Queues) -> None:
+def test_it_is_shown_by_the_queue_and_by_the_status(queues: Broken) -> None:
     stats = queues.stats()
     assert stats.failures > 0
     assert "its body is gone" in stats.trouble
@@ -36,22 +55,33 @@ def test_it_is_shown_by_the_queue_and_by_the_status(queues: Queues) -> None:
     assert service.trouble.startswith("queue 'emails': StoreCorrupted")
 
 
-def test_it_is_not_shown_any_more_when_it_is_sound(queues: Queues) -> None:
-    queues.store.engine.inner.write({queues.key: queues.body}, sync=True)  # type: ignore
+def test_it_is_not_shown_any_more_when_it_is_sound(queues: Broken) -> None:
+    queues.is_broken = False
     queues.pass_time(SOUND_SECONDS + 2)
     assert (queues.stats().leased, queues.stats().failures, queues.stats().trouble) == (1, 0, "")
     assert not any(each.failures for each in queues.store.node.services.status())
 
 
-def test_what_fails_for_a_minute_does_not_make_others_late(queues: Queues) -> None:
-    """Each failure would make the service pause for longer if it had to begin again."""
+def test_what_fails_for_a_minute_does_not_make_others_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease ends, and that fails. A service that began again would pause for longer each time."""
+    queues = Queues()
+    queues.create(ack_wait=1.0)
+    queues.create("other", ack_wait=1000.0)
+    queues.enqueue(b"1")
+    queues.claim()
+
+    def expire(*_: object) -> None:
+        raise StoreCorrupted("it does not end")
+
+    monkeypatch.setattr(Settling, "expire", expire)
     queues.pass_time(60)
+    assert queues.stats().failures > 30
     running = queues.start(queues.claim_request(name="other", wait=True))
     queues.enqueue(b"due", name="other", after=1.5)
-    due = queues.now() + (1500 << 16)
+    due = queues.now() + from_seconds(1.5)
     queues.pass_time(3)
     (message,) = running.result().messages
-    assert message.leased_until - due < (30_000 + 100) << 16
+    assert message.leased_until - due < from_seconds(1000.1)
 
 
 def test_what_was_fired_again_is_counted() -> None:
