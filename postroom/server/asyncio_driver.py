@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroom.client.sender import TransactionIds, taken_back_by
-from postroom.errors import Error, Invalid
+from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
@@ -134,7 +134,7 @@ class AsyncioDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         self._submit(answer)
         return answer
@@ -146,7 +146,7 @@ class AsyncioDriver:
     def now(self) -> int:
         """A timestamp."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
 
     def reading(self) -> int:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from postroom.client.sender import TransactionIds
-from postroom.errors import Error, Invalid
+from postroom.errors import DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
@@ -110,7 +110,7 @@ class ThreadDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``. Common requests do without the lock, which others may hold."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
         kind = type(request)
         if kind is Get and (value := self._try_get(request)) is not None:
@@ -133,7 +133,7 @@ class ThreadDriver:
         """A timestamp."""
         with self._lock:
             if self._closed:
-                raise Invalid(self._refusal)
+                raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
 
     def reading(self) -> int:
@@ -243,7 +243,7 @@ class ThreadDriver:
         """Nobody seemed to drive: whether this thread must."""
         with self._lock:
             if self._let_go and not answer.done:
-                answer.complete(None, Invalid(self._refusal))
+                answer.complete(None, DatabaseClosed(self._refusal))
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
             self.forget(answer)
