@@ -320,10 +320,7 @@ class Replica:
     # --- serving no longer
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Serve no longer, so that a successor can begin at once; ``done`` is called in any case.
-
-        From then on this replica asks for no lease until it is told to ``resume``, or leads anew.
-        """
+        """Serve no longer, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:

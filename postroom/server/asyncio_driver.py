@@ -18,9 +18,9 @@ from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
-from postroom.limits import REQUEST_SECONDS
+from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES
+from postroom.ranges.requests import CLIENT_ID_BYTES, Value
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -112,7 +112,7 @@ class AsyncioDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
         self._turn_wanted = False
@@ -123,6 +123,8 @@ class AsyncioDriver:
         self._refusal = CLOSED
         node.on_wake = self._on_wake
         self._submit = node.replicas.submit
+        self._try_get = node.replicas.try_get
+        self._reads_left = TURN_STEPS_MAX
         self.monotonic = node.monotonic
         forks.mind(self)
 
@@ -138,6 +140,17 @@ class AsyncioDriver:
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         self._submit(answer)
         return answer
+
+    def try_get(self, key: bytes) -> Value | None:
+        """The newest value of ``key``, if it is known.
+
+        So many times a turn: then it must be asked for, which waits for the next turn at last. So
+        a task that only reads does not keep the loop for itself.
+        """
+        self._reads_left -= 1
+        if self._closed or self._reads_left < 0:
+            return None
+        return self._try_get(key)
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
@@ -186,6 +199,7 @@ class AsyncioDriver:
         if self._writing is not None:
             return  # the end of it takes a turn
         self._turn_wanted = False
+        self._reads_left = TURN_STEPS_MAX
         if self._closed:
             return
         staged = self.node.prepare()

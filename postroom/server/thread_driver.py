@@ -25,7 +25,7 @@ from postroom.errors import DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
+from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -79,7 +79,7 @@ class ThreadDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self._lock = threading.Lock()
         self._driving = False
@@ -108,14 +108,11 @@ class ThreadDriver:
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``. Common requests do without the lock, which others may hold."""
+        """The answer to ``request``. Commits do without the lock, which others may hold."""
         if self._closed:
             raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
-        kind = type(request)
-        if kind is Get and (value := self._try_get(request)) is not None:
-            answer.complete(value, None)
-        elif kind is CommitTransaction:
+        if type(request) is CommitTransaction:
             self._submit(answer)
         else:
             with self._lock:
@@ -124,6 +121,10 @@ class ThreadDriver:
                 if answer.done and self.node.wants_turn():
                     self._call_background(0.0)
         return answer
+
+    def try_get(self, key: bytes) -> Value | None:
+        """The newest value of ``key``, if it is known without the lock."""
+        return None if self._closed else self._try_get(key)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Let a time pass."""

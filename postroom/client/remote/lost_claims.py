@@ -11,6 +11,8 @@ The number of a claim is stored with its leases, so this holds over a change of 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from postroom.client.remote.calls import RemoteCall, UpkeepCall
@@ -40,4 +42,6 @@ def left_behind(call: RemoteCall) -> UpkeepCall | None:
         return None
     if request.transaction_id is not None:
         return None  # what it holds goes with its transaction
-    return UpkeepCall(msgspec.structs.replace(request, messages_max=0, wait=False, again=True))
+    left = UpkeepCall(msgspec.structs.replace(request, messages_max=0, wait=False, again=True))
+    left.number, left.deadline, left.was_sent = call.number, math.inf, True
+    return left

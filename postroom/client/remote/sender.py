@@ -94,7 +94,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.next_id = TransactionIds(self.router.client)
+        self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._closed = False
         self.router.start()
@@ -106,6 +106,9 @@ class AsyncioSender:
         answer = _Awaited(self, request, timeout_seconds)
         self._submit(answer)
         return answer
+
+    def try_get(self, key: bytes) -> None:
+        """Nothing is known here."""
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
@@ -246,6 +249,9 @@ class ThreadSender:
     def cancel(self, answer: _Blocking) -> None:
         """Nobody waits for it any more."""
         self._loop.call_soon_threadsafe(self._sender.router.cancel, answer)
+
+    def try_get(self, key: bytes) -> None:
+        """Nothing is known here."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Let a time pass; closing the database ends it."""

@@ -8,9 +8,9 @@
 
 An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* goes along
 with every proposal for which there is something to fire: so a message that somebody waits for is
-fired in the very write that enqueues it. The *finisher* adds up the notes: one record of counters,
-and one list of what was ended, for each queue. When the proposal is applied, the notes take effect
-in memory, and who was given something is answered.
+fired in the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`).
+When the proposal is applied, the notes take effect in memory, and who was given something is
+answered (:mod:`.claiming`).
 """
 
 from __future__ import annotations
@@ -20,35 +20,26 @@ from typing import Final
 import msgspec
 
 from postroom.errors import Invalid
-from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX, UPKEEP_BYTES
-from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.limits import UPKEEP_BYTES
+from postroom.messaging.queues import groups, periodic
 from postroom.messaging.queues.advance import (
-    CONSUMER_HAS_GONE,
-    TRANSACTION_HAS_ENDED,
     Advance,
     empty,
 )
-from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
-from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.places import leased_message
+from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.records import Ended
 from postroom.messaging.queues.requests import (
     Acknowledge,
     AdvanceQueues,
     CancelMessages,
-    Claimed,
-    ClaimQueue,
     Enqueue,
     Extend,
-    QueueMessage,
     QueueSettings,
     Reject,
     ReplayMessages,
@@ -58,15 +49,13 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
 from postroom.messaging.queues.settling import Settling
+from postroom.messaging.queues.summing_up import apply_bare, sum_up
 from postroom.messaging.queues.surroundings import Nobody, Surroundings
 from postroom.messaging.requests import Moved
-from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import CLIENT_ID_BYTES
 
 POLL_SECONDS_MIN: Final = 0.05
-ENDED_LIST_MAX: Final = 1000
-"""Of what a proposal has ended, so many in one list: a list is purged as a whole."""
 _FEW: Final = 256
 
 
@@ -84,13 +73,14 @@ class RangeQueues:
         self._to_look: dict[Manager, None] = {}
         self._advancing: Manager | None = None
         self._stored: Reader | None = None
-        self._claiming: dict[bytes, set[Manager]] = {}
         self.kept = around.kept
         self.monotonic, self.reading = around.monotonic, around.reading
         self.chance, self.may_purge = around.chance, around.may_purge
         self._directory = Directory(range_id, self, self._has_dropped)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.find, self.find_if_there = self._directory.find, self._directory.find_if_there
+        self._claiming = Claiming(self._by_name, self._directory.known, around)
+        self.answer = self._claiming.answer
         self._settling = Settling(self)
         self._rescheduling = Rescheduling(self)
         around.agenda = self
@@ -112,21 +102,11 @@ class RangeQueues:
         for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
             registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
         registry.commands[AdvanceQueues] = self.advance
-        registry.reads[ClaimQueue] = self.claim
-        registry.locking.add(ClaimQueue)
+        self._claiming.register(registry)
         registry.riders.append((self._has_to_fire, self._fire))
-        registry.finishers.append(self._finish)
+        registry.finishers.append(sum_up)
         registry.on_lease.append(self.restart)
         registry.on_lease_end.append(self._end)
-        registry.on_release.append(self._release)
-        registry.on_given_up.append(self._given_up)
-        registry.on_client_gone.append(self._client_gone)
-        registry.holds.append(self._holds_for)
-        registry.holders.append(self._holders)
-        registry.sizes |= {
-            "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
-            "queue claims": lambda: len(self._claiming),
-        }
         Reading(
             self._directory.known, lambda: list(self._by_name.values()), self._around.check_age
         ).register(registry)
@@ -145,22 +125,8 @@ class RangeQueues:
             manager.restart(stored, self.reading())
             manager.next_tick = periodic.first_tick(stored, manager)
             self._by_name[definition.name] = manager
-            self._remember_transactions(manager)
-            self._forget_strangers(manager)
-
-    def _remember_transactions(self, manager: Manager) -> None:
-        """What was claimed in transactions under another leader ends with them all the same."""
-        for transaction_id in manager.leases.transactions:
-            self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(transaction_id, set()).add(manager)
-
-    def _forget_strangers(self, manager: Manager) -> None:
-        """What was held by who cannot be there any more goes back."""
-        for lease in manager.leases.all():
-            client = lease.consumer[:CLIENT_ID_BYTES]
-            if not self._around.may_be_there(client):
-                attempt = (lease.entry.locator, lease.entry.epoch)
-                manager.to_give_back[attempt] = CONSUMER_HAS_GONE
+            self._claiming.remember_transactions(manager)
+            self._claiming.forget_strangers(manager)
 
     def _end(self) -> None:
         for manager in self._by_name.values():
@@ -169,7 +135,6 @@ class RangeQueues:
         self._dropped.clear()
         self._to_look.clear()
         self._claiming.clear()
-        self._around.refusals.clear()
         self._advancing = None
 
     def first_due(self, stored: Reader) -> int:
@@ -227,93 +192,6 @@ class RangeQueues:
     def _set_schedule(self, ctx: Evaluation, request: SetSchedule) -> None:
         manager, _ = self.find(ctx, request.queue)
         periodic.set_schedule(ctx, manager, request)
-
-    # --- claims
-
-    def claim(self, view: View, request: ClaimQueue) -> Claimed:
-        """``ClaimQueue``: waits until a proposal has leased something to it.
-
-        Raises:
-            Invalid: there is no such queue, or it was dropped.
-        """
-        manager = self._by_name.get(request.queue)
-        waiter = None if manager is None else manager.consumers.of(request)
-        if waiter is not None:
-            if not waiter.granted:
-                raise MustWait(waiter)
-            assert manager is not None
-            manager.consumers.remove(waiter)
-            return Claimed(waiter.messages)
-        refusal = self._around.refusals.pop(id(request), None)
-        if refusal is not None:
-            raise refusal
-        manager = self._directory.known(request.queue)
-        if request.again:
-            held = self._held_by(view, manager, request)
-            if held or not request.messages_max:
-                return Claimed(held)
-        self._around.seen(request.consumer[:CLIENT_ID_BYTES])
-        if request.transaction_id is not None:
-            self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(request.transaction_id, set()).add(manager)
-        waiter = manager.wait(request)
-        if not request.wait or not manager.ready.is_complete or len(manager.ready):
-            self.look_at(manager)
-        raise MustWait(waiter)
-
-    def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
-        """What a claim has got already, if its answer was lost: but for what goes back just now."""
-        return [
-            leased_message(view, manager, lease)
-            for lease in manager.leases.of_claim(request.consumer, request.number)
-            if (lease.entry.locator, lease.entry.epoch) not in manager.to_give_back
-        ]
-
-    def answer(self, waiter: Waiter) -> None:
-        """A claim that waits can be answered."""
-        if waiter.refused is not None:
-            self._around.refusals[id(waiter.request)] = waiter.refused
-        self._around.answer(waiter)
-
-    def _given_up(self, request: object) -> None:
-        """Nobody waits for the answer of a claim any more."""
-        if type(request) is not ClaimQueue:
-            return
-        self._around.refusals.pop(id(request), None)
-        manager = self._by_name.get(request.queue)
-        waiter = None if manager is None else manager.consumers.of(request)
-        if manager is None or waiter is None:
-            return
-        manager.consumers.remove(waiter)
-        if waiter.granted:
-            for message in waiter.messages:
-                locator = (message.key, message.kind, message.id)
-                manager.to_give_back[locator, message.epoch] = None
-            self._around.wake()
-
-    def _release(self, transaction_id: bytes) -> list[object]:
-        """A transaction has ended: what it has claimed and not settled goes back."""
-        for manager in self._claiming.pop(transaction_id, ()):
-            for locator in manager.leases.of_transaction(transaction_id):
-                self._fail(manager, locator, TRANSACTION_HAS_ENDED)
-        return []
-
-    def _client_gone(self, client: bytes) -> None:
-        for manager in self._by_name.values():
-            for locator in manager.leases.of_client(client):
-                self._fail(manager, locator, CONSUMER_HAS_GONE)
-
-    def _fail(self, manager: Manager, locator: records.Locator, why: str) -> None:
-        lease = manager.leases.get(locator)
-        if lease is not None:
-            manager.to_give_back[locator, lease.entry.epoch] = why
-            self._around.wake()
-
-    def _holders(self) -> set[bytes]:
-        return {client for each in self._by_name.values() for client in each.leases.clients()}
-
-    def _holds_for(self, client: bytes) -> bool:
-        return any(manager.leases.holds_for(client) for manager in self._by_name.values())
 
     # --- firing
 
@@ -408,7 +286,7 @@ class RangeQueues:
                 self._advancing = manager
                 more |= self._empty(ctx, number, manager, request.messages_max)
         self._advancing = None
-        ctx.after.append(lambda: _apply_bare(ctx))
+        ctx.after.append(lambda: apply_bare(ctx))
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
 
     def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
@@ -483,53 +361,3 @@ class RangeQueues:
         more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
         said = f"queue {failing[0].name!r}{more}: {failing[0].trouble.why(now)}"
         return sum(each.trouble.failures(now) for each in failing), said
-
-    # --- summing up
-
-    def _finish(self, ctx: Evaluation) -> None:
-        """The counters and lists of what a proposal does."""
-        notes: list[Note] = ctx.notes
-        if not notes:
-            return
-        changes: dict[Manager, dict[Change, int]] = {}
-        ended: dict[tuple[Manager, bool], list[Ended]] = {}
-        for manager, change, act, _, thing in notes:
-            of_queue = changes.get(manager)
-            if of_queue is None:
-                changes[manager] = of_queue = {}
-                manager.begin(ctx)
-            of_queue[change] = of_queue.get(change, 0) + 1
-            if act is Manager.ended or act is Manager.archived:
-                ended.setdefault((manager, act is Manager.archived), []).append(thing)
-        counted = []
-        for manager, of_queue in changes.items():
-            after = counters.add(manager.name, manager.counted, of_queue)
-            ctx.staged[manager.layout.counters] = records.encode(after)
-            counted.append((manager, after))
-        for (manager, is_archived), listed in ended.items():
-            prefix = manager.layout.archived if is_archived else manager.layout.done
-            for number in range(0, len(listed), ENDED_LIST_MAX):
-                key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
-                ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
-        # Before what the rider has left behind: who is answered finds memory as it is stored.
-        ctx.after.insert(0, lambda: _apply(notes, counted))
-        ctx.scratch[_Finished] = True
-
-
-class _Finished:
-    """In an evaluation's scratch: its notes are taken care of."""
-
-
-def _apply_bare(ctx: Evaluation) -> None:
-    """The notes of a proposal that writes nothing: what was thought to be due is not."""
-    if _Finished not in ctx.scratch:
-        ctx.scratch[_Finished] = True
-        managers = dict.fromkeys(note[0] for note in ctx.notes)
-        _apply(ctx.notes, [(manager, manager.counted) for manager in managers])
-
-
-def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
-    for manager, _, act, one, other in notes:
-        act(manager, one, other)
-    for manager, after in counted:
-        manager.applied(after)

@@ -22,17 +22,19 @@ from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
-from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
-from postroom.messaging.queues.requests import (
+from postroom.messaging.queues.queries import (
     ListQueueMessages,
-    QueueDefinition,
-    QueueMessage,
     QueuePage,
     QueueStats,
     ReadQueueMessage,
     ReadQueues,
     ReadQueueStats,
     ReadSchedules,
+)
+from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
+from postroom.messaging.queues.requests import (
+    QueueDefinition,
+    QueueMessage,
     SetSchedule,
 )
 from postroom.ranges.evaluation import View

@@ -10,6 +10,13 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.queries import (
+    ListQueueMessages,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+)
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import (
     Acknowledge,
@@ -21,13 +28,8 @@ from postroom.messaging.queues.requests import (
     DropQueue,
     Enqueue,
     Extend,
-    ListQueueMessages,
     QueueMessage,
     QueueSettings,
-    QueueStats,
-    ReadQueueMessage,
-    ReadQueues,
-    ReadQueueStats,
     Reject,
     ReplayMessages,
     Reschedule,
