@@ -345,6 +345,11 @@ class Manager:
         self.leases.add(lease, deadline)
         self.around.wake_by(deadline)
 
+    def leases_added(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
+        """Messages were fired for one claim."""
+        self.leases.add_all(leased, deadline)
+        self.around.wake_by(deadline)
+
     def lease_removed(self, locator: Locator, _: object) -> None:
         """It is held no longer."""
         lease = self.leases.remove(locator)
@@ -371,17 +376,17 @@ class Manager:
         self.lease_removed(locator, None)
         self.scheduled_added(*dues)
 
-    def ended(self, locator: Locator | None, ended: Ended) -> None:
-        """It is done, or cancelled, and is to be purged."""
+    def ended(self, locators: list[Locator], ended: list[Ended]) -> None:
+        """They are done, or cancelled, and are to be purged; those of ``locators`` were held."""
         del ended
-        if locator is not None:
+        for locator in locators:
             self.lease_removed(locator, None)
         if not self.purge_at:
             self.purge_at = self.around.reading() + self.retention
 
-    def archived(self, locator: Locator | None, _: Ended) -> None:
-        """It is done, and kept."""
-        if locator is not None:
+    def archived(self, locators: list[Locator], _: list[Ended]) -> None:
+        """They are done, and kept."""
+        for locator in locators:
             self.lease_removed(locator, None)
 
     def tick_set(self, tick: int, _: object) -> None:

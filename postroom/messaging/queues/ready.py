@@ -272,6 +272,10 @@ class ReadyCache:
 
     # --- held groups
 
+    def hold(self, name: str) -> None:
+        """A group may not fire, as far as is known: ``additions`` rises when it is freed."""
+        self._held.setdefault(name, {})
+
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""
         waiting = self._held.pop(name, None)

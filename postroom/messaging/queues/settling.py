@@ -55,6 +55,8 @@ EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
 """Of a message that was moved to a dead letter queue: where it comes from, and why."""
 _DOUBLINGS_MAX: Final = 40
+TOGETHER_MAX: Final = 100
+"""So many acknowledgements of one request are evaluated as one."""
 
 
 class Death(NamedTuple):
@@ -124,17 +126,36 @@ class Settling:
         """
         manager, settings = self._queues.find(ctx, request.queue)
         ended, size_before = 0, ctx.bytes
-        for attempt in request.attempts:
-            if attempt.epoch >= 0 and not attempt.by_id:
-                self.finish_lease(ctx, manager, settings, _held(ctx, manager, attempt))
+        status = records.ARCHIVED if settings.archive else records.DONE
+        for first in range(0, len(request.attempts), TOGETHER_MAX):
+            attempts = request.attempts[first : first + TOGETHER_MAX]
+            held = {
+                (each.key, each.kind, each.id): _held(ctx, manager, each)
+                for each in attempts
+                if each.epoch >= 0 and not each.by_id
+            }
+            if len(held) == len(attempts):
+                self._end_leases(ctx, manager, list(held.values()), status)
+                ended += len(held)
+                yield from _next(ctx, size_before)
+                continue
+            for attempt in attempts:
+                ended += self._acknowledge_one(ctx, manager, settings, attempt)
+                yield from _next(ctx, size_before)
+        return ended
+
+    def _acknowledge_one(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, attempt: Attempt
+    ) -> int:
+        if attempt.epoch >= 0 and not attempt.by_id:
+            self.finish_lease(ctx, manager, settings, _held(ctx, manager, attempt))
+            return 1
+        ended = 0
+        for locator in named(ctx, manager, attempt):
+            place = find(ctx, manager, locator)
+            if place is not None and _is_attempt(attempt, place, manager):
+                self._finish(ctx, manager, settings, place)
                 ended += 1
-            else:
-                for locator in named(ctx, manager, attempt):
-                    place = find(ctx, manager, locator)
-                    if place is not None and _is_attempt(attempt, place, manager):
-                        self._finish(ctx, manager, settings, place)
-                        ended += 1
-            yield from _next(ctx, size_before)
         return ended
 
     def reject(self, ctx: Evaluation, request: Reject) -> Generator[None, None, int]:
@@ -200,6 +221,30 @@ class Settling:
         key = manager.layout.leased_key(lease)
         self._finish(ctx, manager, settings, Place(counters.LEASED, key, lease.entry, lease, None))
 
+    def _end_leases(
+        self, ctx: Evaluation, manager: Manager, leases: list[Lease], status: int
+    ) -> None:
+        """Messages are done, by the attempts that hold them: one note for all."""
+        layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
+        locators, ended, size = [], [], 0
+        for lease in leases:
+            entry = lease.entry
+            key, kind, id_ = locator = entry.locator
+            state_key = layout.state_key(key, kind, id_)
+            writes[layout.leased_key(lease)] = None
+            writes[state_key] = encode(State(entry.seq, status, entry.epoch, entry.due, now))
+            size += 2 * len(state_key) + 128
+            locators.append(locator)
+            ended.append(Ended(key, kind, id_, entry.seq, status))
+            if entry.group:
+                self._group_ended(ctx, manager, entry.group)
+        ctx.steps += len(leases)
+        ctx.bytes += size
+        changes = counters.ARCHIVED if status == records.ARCHIVED else counters.ACKNOWLEDGED
+        change = counters.times(changes[counters.LEASED], len(leases))
+        act = Manager.archived if status == records.ARCHIVED else Manager.ended
+        ctx.notes.append((manager, change, act, locators, ended))
+
     def _finish(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
     ) -> None:
@@ -224,9 +269,9 @@ class Settling:
         if place.where == counters.READY:
             ctx.notes.append((manager, (), Manager.ready_removed, place.key, None))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ended = Ended(entry.key, entry.kind, entry.id, entry.seq, status)
-        locator = None if place.lease is None else entry.locator
-        ctx.notes.append((manager, change, act, locator, ended))
+        ended = [Ended(entry.key, entry.kind, entry.id, entry.seq, status)]
+        held = [] if place.lease is None else [entry.locator]
+        ctx.notes.append((manager, change, act, held, ended))
         if entry.group:
             self._group_ended(ctx, manager, entry.group)
 
