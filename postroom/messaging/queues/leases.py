@@ -101,6 +101,11 @@ class LeaseTable:
         self._release_group(group)
         return lease
 
+    def remove_all(self, locators: list[Locator]) -> set[str]:
+        """They are over, and that is applied; answers of which groups they were."""
+        removed = map(self.remove, locators)
+        return {lease.entry.group for lease in removed if lease is not None}
+
     def clear(self) -> None:
         """Nothing is known any more."""
         self.__init__()  # type: ignore[misc]  # what a new one is
@@ -139,6 +144,8 @@ class LeaseTable:
         """Who will hold it, or for longer, if the proposal in the making is applied as it was when
         it was evaluated.
         """
+        if not (self._promised or self._extended):
+            return None
         return self._extended.get(locator) or self._promised.get(locator)
 
     def in_group(self, group: str) -> int:
