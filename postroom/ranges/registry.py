@@ -32,7 +32,7 @@ class Registry:
             up; and whether one may take that long. Reads and commands may always be.
         companions: evaluated after the requests of a proposal, each like one more request, when
             those have tallied anything: what can be done along with them (delivering what they
-            send).
+            send). Who has more to do than a turn has room for answers a generator that does it.
         riders: evaluated last, like companions, into any proposal that is made, when the first of
             the pair says that there is something to do. One that fails leaves no trace: the
             requests do not suffer.
@@ -58,7 +58,7 @@ class Registry:
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
     checks: set[type] = field(default_factory=set)
     may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
-    companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
+    companions: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
     riders: list[tuple[Callable[[Evaluation], bool], Callable[[Evaluation], Any]]] = field(
         default_factory=list
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from postroom.client.sender import TransactionIds, taken_back_by
@@ -32,33 +33,45 @@ WRITTEN_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
 class _AsyncioAnswer(Answer):
     """Awaited on the event loop."""
 
-    __slots__ = ("_driver",)
+    __slots__ = ()
 
     def __init__(self, driver: AsyncioDriver, request: Any, timeout_seconds: float | None) -> None:
-        super().__init__(request, timeout_seconds)
         self._driver = driver
+        self.request = request
+        self.timeout_seconds = timeout_seconds
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self.done = False
+        self.woken: asyncio.Future[None] | None = None
 
-    def wake(self) -> None:
-        """Its task goes on."""
-        if not self.woken.done():
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """It is here; its task goes on."""
+        self._result = result
+        self._error = error
+        self.done = True
+        if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
-    def until_done(self) -> Generator[Any, None, None]:
-        """A future of the loop stands for it."""
-        loop = self._driver.loop
-        self.woken = future = loop.create_future()
-        timer = None
-        if self.timeout_seconds is not None:
-            timer = loop.call_later(self.timeout_seconds, self._expire)
-        try:
-            yield from future
-        except BaseException:
-            if not self._withdraw():
-                self._take_back()
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            driver = self._driver
+            self.woken = future = driver.new_future()
+            timer = None
+            if self.timeout_seconds is not None:
+                timer = driver.loop.call_later(self.timeout_seconds, self._expire)
+            try:
+                yield from future
+            except BaseException:
+                if not self._withdraw():
+                    self._take_back()
+                raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def _expire(self) -> None:
         if not self.done and self._withdraw():
@@ -115,6 +128,9 @@ class AsyncioDriver:
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[None]] = partial(
+            asyncio.Future, loop=self.loop
+        )
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
@@ -164,9 +180,7 @@ class AsyncioDriver:
 
     def reading(self) -> int:
         """About now: cheap, and below what the clock answers after a restart, if it has begun."""
-        clock = self.node.clock
-        reading = clock.reading()
-        return reading if clock.rests or clock.outlives(reading) else self.now()
+        return self.node.clock.lasting() or self.now()
 
     def forked(self) -> None:
         """This is the child of a fork: node and folder are the parent's."""
