@@ -63,7 +63,7 @@ class _AsyncioAnswer(Answer):
             try:
                 yield from future
             except BaseException:
-                if not self._withdraw():
+                if not self._withdraw() and self.done:
                     self._take_back()
                 raise
             finally:
