@@ -1,4 +1,4 @@
-"""The clock: what follows a timestamp without asking the wall is above it, and below the ceiling."""
+"""The clock: what follows a timestamp without asking the wall is above it and below the ceiling."""
 
 from __future__ import annotations
 
