@@ -264,7 +264,9 @@ class Batcher:
                     yield
                 # As a rule a request has asked the wall clock in this very turn.
                 ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
-                companion(ctx)
+                going_along = companion(ctx)
+                if going_along is not None:
+                    yield from going_along
                 ctx.accept()
         self._take_riders(ctx)
         if not ctx.staged:
