@@ -51,8 +51,10 @@ def claims_nobody() -> Patch:
     """What one transaction has been handed, the next one is handed too."""
     claim = Claims.claim
 
-    def in_private(self: Claims, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
-        claim(self, key + transaction_id, transaction_id, ids)
+    def in_private(
+        self: Claims, key: bytes, transaction_id: bytes, messages: Any, following: bytes = b""
+    ) -> None:
+        claim(self, key + transaction_id, transaction_id, messages, following)
 
     return Claims, "claim", in_private
 
