@@ -102,7 +102,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(upkeep.locks_everybody, 100, EMBEDDED),
     Mutation(upkeep.wakes_nobody, 100),
     Mutation(upkeep.collector_ends, 100, EMBEDDED),
-    Mutation(queues.acknowledges_whoever_asks, 300, EMBEDDED),
+    Mutation(queues.acknowledges_whoever_asks, 1, SCHEDULE, schedules.attempt_that_was_overtaken),
     Mutation(queues.leases_run_out_early, 300, EMBEDDED),
     Mutation(queues.fires_before_its_time, 100, EMBEDDED),
     Mutation(queues.concurrency_is_not_kept, 100, EMBEDDED),

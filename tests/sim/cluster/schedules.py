@@ -9,9 +9,10 @@ The seed is that of delays, time-outs and what a loss of power leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from postroom.errors import LeaseLost
 from postroom.raft.options import RaftOptions
 from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import NodeOptions
@@ -143,6 +144,28 @@ def snapshot_that_outlasts_its_garbage(seed: int) -> None:
             found = cluster.run(snapshot.get(b"%d" % number), "it is read", _PATIENCE_SECONDS)
             require(found == b"old", f"the snapshot sees {found!r} at {number}")
         cluster.run(opened.__aexit__(None, None, None), "it is closed")
+
+
+def attempt_that_was_overtaken(seed: int) -> None:
+    """A consumer holds a message for longer than it may; another one holds it when the first one
+    acknowledges it.
+    """
+    with _cluster(seed) as cluster:
+        db, other = _client(cluster, "client"), _client(cluster, "other client")
+        made = db.create_queue("q", ack_wait=1.0, min_backoff=0, max_backoff=1)
+        cluster.run(made, "a queue is made")
+
+        async def enqueue(tx: Any) -> None:
+            tx.enqueue("q", b"payload")
+
+        cluster.run(db.run(enqueue), "a message is enqueued")
+        first = cluster.run(db.queue("q").claim(1, wait=5.0), "it is claimed")[0]
+        second = cluster.run(other.queue("q").claim(1, wait=9.0), "it is claimed again")[0]
+        with suppress(LeaseLost):
+            cluster.run(first.acknowledge(), "it is too late")
+            require(False, "who holds a message no more has acknowledged it")
+        cluster.run(second.acknowledge(), "it is done")
+        _come_to_rest(cluster)
 
 
 async def _count_up(tx: Any) -> None:

@@ -26,6 +26,7 @@ QUICK = (
     "vote_not_stored",
     "later_vote_not_stored",
     "commits_earlier_terms",
+    "acknowledges_whoever_asks",
     "sends_everything_early",
     "cuts_blindly",
     "commits_without_majority",

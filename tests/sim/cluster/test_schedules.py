@@ -11,6 +11,7 @@ FEW_SECONDS = (
     schedules.entry_of_an_earlier_term,
     schedules.vote_in_a_term_that_was_entered_before,
     schedules.proposal_of_a_former_lease,
+    schedules.attempt_that_was_overtaken,
 )
 SCHEDULES = [(each, seed) for each in FEW_SECONDS for seed in range(5)]
 SCHEDULES.append((schedules.snapshot_that_outlasts_its_garbage, 0))
