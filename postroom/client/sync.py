@@ -20,7 +20,7 @@ from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
 from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
-from postroom.client.queues.sync_queue import QueuesOfDatabase
+from postroom.client.queues.sync_sending import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_iteration import iterate

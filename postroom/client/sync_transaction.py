@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from postroom.client import transaction as asynchronous
-from postroom.client.queues.sync_queue import QueueWrites
+from postroom.client.queues.sync_sending import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.client.transaction import UNKNOWN

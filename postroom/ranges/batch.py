@@ -23,7 +23,6 @@ turns is the last one of its proposal: who had no share in that is the first one
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Generator
 from types import GeneratorType
 from typing import Any, Final
@@ -36,7 +35,7 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode_in_parts
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode, encode_in_parts
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
@@ -74,7 +73,7 @@ class Batcher:
         lease_holder: LeaseHolder,
     ) -> None:
         self.queue = FairQueue()
-        self.upkeep: deque[Call] = deque()
+        self.upkeep = FairQueue()
         self.refusal: Unavailable | None = None
         self._range_id = range_id
         self._registry = registry
@@ -122,9 +121,11 @@ class Batcher:
             return None
         self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
-        size = command.size_bytes() if packed is None else len(packed) + 1
-        if ctx.staged and size > COMMAND_BYTES_MAX:
-            return self._split(results, last_commit)
+        if ctx.staged:
+            # Here, once: how large it is must be known, and it is replicated as it is.
+            packed = packed or encode(command)
+            if len(packed) >= COMMAND_BYTES_MAX:
+                return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
         extends = self._lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
@@ -211,17 +212,20 @@ class Batcher:
     def _evaluate_calls(
         self,
         ctx: Evaluation,
-        queue: deque[Call] | FairQueue,
+        queue: FairQueue,
         results: list[Result],
         share_bytes: int,
         share_steps: int,
     ) -> None:
-        commands, now, room = self._registry.commands, self._clock.now, self._requests_max
+        commands, room = self._registry.commands, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
         steps_max, bytes_max = ctx.steps + share_steps, ctx.bytes + ctx.moved + share_bytes
-        while room and queue and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
-            call = queue.popleft()
+        calls, now = queue.taken(), self._clock.now
+        while room and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
+            call = next(calls, None)
+            if call is None:
+                return
             room -= 1
             if call.cancelled:
                 continue
@@ -229,6 +233,8 @@ class Batcher:
                 results.append((call, None, self.refusal))
                 continue
             ctx.begin(now())
+            # Those after the first one: the wall clock need not be asked anew.
+            now = self._clock.following
             ctx.steps += 1
             try:
                 answer = commands[type(call.request)](ctx, call.request)
@@ -256,8 +262,11 @@ class Batcher:
             for companion in self._registry.companions:
                 if _is_large(ctx):
                     yield
-                ctx.begin(self._clock.now())
-                companion(ctx)
+                # As a rule a request has asked the wall clock in this very turn.
+                ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
+                going_along = companion(ctx)
+                if going_along is not None:
+                    yield from going_along
                 ctx.accept()
         self._take_riders(ctx)
         if not ctx.staged:

@@ -32,7 +32,6 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -138,11 +137,13 @@ class Replica:
 
     def wake(self, tokens: list[object]) -> None:
         """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
-        for token in tokens:
+        for token in tokens if self._waiting.lines else ():
             self._waiting.wake(token)
 
     def release_locks(self, transaction_id: bytes) -> None:
         """A transaction has ended: whoever waits for what it locked may go on."""
+        if not (self._waiting.lines or self.holders.knows(transaction_id)):
+            return  # whatever is taken for a transaction, it is among the holders from then on
         self.holders.release(transaction_id)
         for release in self.registry.on_release:
             tokens = release(transaction_id)
@@ -159,6 +160,10 @@ class Replica:
     def holds_for(self, client: bytes) -> bool:
         """Whether anything is held for a client, or for its transactions."""
         return bool(self.holders.of(client)) or any(h(client) for h in self.registry.holds)
+
+    def clients_that_hold(self) -> set[bytes]:
+        """The clients that hold something by what is stored, whether they are there or not."""
+        return {client for holders in self.registry.holders for client in holders()}
 
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""
@@ -216,15 +221,15 @@ class Replica:
         """Whether ``evaluate`` would have something to do."""
         if self._proposal is not None:
             return False
-        if self._acquisition.hands_over:
-            return True
-        return self._has_work() and not self._acquisition.must_wait()
+        if self._has_work():
+            return self._acquisition.hands_over or not self._acquisition.must_wait()
+        return self._acquisition.hands_over
 
     def _has_work(self) -> bool:
-        queue = self._queue
+        queue, upkeep, reads = self._queue, self._upkeep, self._reads
         return bool(
-            queue.arrived or queue.by_owner or self._upkeep or self._reads.without_lease
-            or self._acquisition.wanted or self._reads.long or self._batcher.before
+            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+            or reads.without_lease or self._acquisition.wanted or reads.long or self._batcher.before
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
@@ -252,8 +257,10 @@ class Replica:
             if not self._rest():
                 self._acquisition.ask()
         else:
-            self._reads.take_offers()
-            self._reads.go_on(self._submit_again)
+            reads = self._reads
+            reads.take_offers()
+            if reads.without_lease or reads.long:
+                reads.go_on(self._submit_again)
             self._propose_queued()
 
     def _wants_to_write(self) -> bool:
@@ -274,7 +281,8 @@ class Replica:
         self._go_on_after_proposal()
 
     def _go_on_after_proposal(self) -> None:
-        self._submit_again(_taken(self._reads.blocked))
+        if self._reads.blocked:
+            self._submit_again(_taken(self._reads.blocked))
         if self.wants_turn():
             reads = self._reads
             self._host.wake(urgent=bool(self._queue or reads.without_lease or reads.long))
@@ -454,7 +462,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: dict[Call, Any] | deque[Call] | FairQueue) -> list[Call]:
+def _taken(calls: dict[Call, Any] | FairQueue) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()

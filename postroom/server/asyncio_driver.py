@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.client.sender import TransactionIds, taken_back_by
-from postroom.errors import Error, Invalid
+from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
@@ -81,7 +81,9 @@ class _AsyncioAnswer(Answer):
         return self._driver.node.replicas.cancel(self)
 
     def _take_back(self) -> None:
-        """The answer came, and nobody took it."""
+        """The answer came, and nobody took it; or it is yet to come, and nobody will."""
+        if not self.done:
+            return
         request = taken_back_by(self._driver, self.request, self._result)
         if request is not None:
             with suppress(Invalid):  # the store is closed
@@ -152,7 +154,7 @@ class AsyncioDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         self._submit(answer)
         return answer
@@ -175,7 +177,7 @@ class AsyncioDriver:
     def now(self) -> int:
         """A timestamp."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
 
     def reading(self) -> int:

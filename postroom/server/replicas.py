@@ -81,6 +81,14 @@ class Replicas:
         """Whether a client, or its transactions, hold something."""
         return self._holder.holds_for(client)
 
+    def clients_that_hold(self) -> set[bytes]:
+        """The clients that hold something by what is stored, whether they are there or not."""
+        return self._holder.clients_that_hold()
+
+    def on_lease(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called when this node has begun to serve under a new lease."""
+        self._holder.registry.on_lease.append(lambda _: act())
+
     def release_client(self, client: bytes) -> None:
         """A client has gone: nothing is held for its transactions any more."""
         self._holder.release_client(client)

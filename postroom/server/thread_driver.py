@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
 from postroom.client.sender import TransactionIds
-from postroom.errors import Invalid
+from postroom.errors import DatabaseClosed
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
@@ -124,7 +124,7 @@ class ThreadDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``. Commits do without the lock, which others may hold."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
         if type(request) is CommitTransaction:
             self._submit(answer)
@@ -148,7 +148,7 @@ class ThreadDriver:
         """A timestamp."""
         with self._lock:
             if self._closed:
-                raise Invalid(self._refusal)
+                raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
 
     def reading(self) -> int:
@@ -262,7 +262,7 @@ class ThreadDriver:
         """Nobody seemed to drive: whether this thread must; its first turn is prepared then."""
         with self._lock:
             if self._let_go and not answer.done:
-                answer.complete(None, Invalid(self._refusal))
+                answer.complete(None, DatabaseClosed(self._refusal))
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
             self.forget(answer)

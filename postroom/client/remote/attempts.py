@@ -19,6 +19,7 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable
 from typing import NamedTuple
 
+from postroom.client.remote import lost_claims
 from postroom.client.remote.calls import RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
@@ -112,7 +113,13 @@ class Attempts:
     def again(self, call: RemoteCall) -> bool:
         """``call`` is to be sent again; false: it need not be."""
         call.link = None
-        if call.done or type(call) is UpkeepCall:
+        if type(call) is UpkeepCall:
+            return type(call.request) in lost_claims.LASTING
+        if call.done or call.withdrawn:
+            left = lost_claims.left_behind(call)
+            if left is not None:
+                self._pending.queue.append(left)
+        if call.done:
             return False
         if call.withdrawn:
             self.finish(call, DeadlineExceeded())

@@ -29,6 +29,7 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from postroom.client.remote import lost_claims
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.attempts import Attempts, Pauses
 from postroom.client.remote.calls import Port, RemoteCall
@@ -237,6 +238,8 @@ class Router:
 
     def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
         link = self._search.target
+        if kind is ClaimQueue:
+            lost_claims.number(call)
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
             if link is None or link.waiting() < WAITS_MAX:

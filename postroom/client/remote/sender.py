@@ -26,7 +26,7 @@ from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
-from postroom.errors import Invalid
+from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
 from postroom.ranges.requests import Now
@@ -234,7 +234,7 @@ class ThreadSender:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._refusal:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _Blocking(self, request, timeout_seconds)
         self._requests.append(answer)
         self._call()
@@ -311,7 +311,7 @@ class ThreadSender:
 
 
 def _closed() -> Invalid:
-    return Invalid("the database was closed; nothing was changed: connect again")
+    return DatabaseClosed("the database was closed; nothing was changed: connect again")
 
 
 # --- the background thread

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from postroom.client.remote import lost_claims
 from postroom.client.remote.calls import Port, RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
@@ -74,6 +75,8 @@ class Upkeep:
         if call.was_sent and type(call.request) is ReapQueue:
             # What an answer that was lost took for the transaction, nobody could take now.
             is_news = link.place(self._own(ReleaseLocks(call.request.transaction_id)))
+        elif call.was_sent and type(call.request) is ClaimQueue:
+            lost_claims.ask_again(call)
         if link.place(call) or is_news:
             self._port.output(link.number)
 
@@ -119,8 +122,8 @@ class Upkeep:
         """Messages are this client's while the leaseholder hears of it; nobody's, if nobody waits
         for them any more.
         """
-        now = self._monotonic()
-        if not call.done or call.request.transaction_id is not None:
+        now, is_wanted = self._monotonic(), not call.done and type(call) is not UpkeepCall
+        if is_wanted or call.request.transaction_id is not None:
             self._holdings.claimed(answer, self._clock.reading(), now)
             self.mark(link)
             return

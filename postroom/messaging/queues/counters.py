@@ -13,6 +13,7 @@ tuple of what is added to which counter. The changes of a proposal are added up 
 
 from __future__ import annotations
 
+import functools
 from typing import Final, TypeAlias
 
 import msgspec
@@ -23,7 +24,7 @@ Change: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored part of ``QueueStats``, in its order; and those ``moved`` to another queue."""
+    """The stored part of ``QueueStats``; and those ``moved`` to another queue."""
 
     ready: int = 0
     scheduled: int = 0
@@ -41,6 +42,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cancelled: int = 0
     purged: int = 0
     moved: int = 0
+    retried: int = 0
 
     @property
     def live(self) -> int:
@@ -97,6 +99,18 @@ RESCHEDULED: Final[dict[tuple[str, str], Change]] = {
     for to in (READY, SCHEDULED)
 }
 REPLAYED: Final[Change] = (("dead", -1), ("ready", 1), ("replayed", 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def times(change: Change, number: int) -> Change:
+    """A change that takes place so often at once."""
+    return tuple((counter, more * number) for counter, more in change)
+
+
+def fired(number: int, again: int) -> Change:
+    """So many were fired at once, and ``again`` of them had been fired before."""
+    change = times(FIRED, number)
+    return (*change, ("retried", again)) if again else change
 
 
 def read(stored: bytes | None) -> Counted:

@@ -31,7 +31,7 @@ from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_left
-from postroom.messaging.queues.pacing import TokenBucket
+from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
 from postroom.messaging.queues.requests import (
@@ -40,6 +40,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     Selection,
 )
+from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 
@@ -94,7 +95,7 @@ class Manager:
         try_again_at: when the limits of the queue allow more.
         poll_at: when what is stored is looked at though no timer rang.
         empty_from: of a dropped queue, nothing is left below this key.
-        set_aside_until: it has failed, and is left alone until then.
+        trouble: it fails, and is left alone for a while.
     """
 
     def __init__(self, range_id: int, definition: QueueDefinition, around: Surroundings) -> None:
@@ -119,11 +120,11 @@ class Manager:
         self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
         self.rode = False
         self.try_again_at: float | None = None
-        self.set_aside_until = 0.0
+        self.trouble = Trouble()
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.freed_at: Deadlines[str] = Deadlines()
-        self.group_buckets: dict[str, TokenBucket] = {}
+        self.group_buckets = GroupBuckets(around.monotonic())
         self._bucket: TokenBucket | None = None
         self._wishes: dict[bytes, Wish] = {}
         self._reader: Reader | Evaluation | None = None
@@ -181,7 +182,7 @@ class Manager:
             self.ready.forget()
         self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
-        self.group_buckets.clear()
+        self.group_buckets.clear(self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
 
@@ -344,19 +345,31 @@ class Manager:
         self.leases.add(lease, deadline)
         self.around.wake_by(deadline)
 
+    def leases_added(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
+        """Messages were fired for one claim."""
+        self.leases.add_all(leased, deadline)
+        self.around.wake_by(deadline)
+
     def lease_removed(self, locator: Locator, _: object) -> None:
         """It is held no longer."""
         lease = self.leases.remove(locator)
         if lease is not None:
             self.ready.free(lease.entry.group)
-            if self._is_limited:
+            if self._is_limited(1):
                 self.around.look_at(self)
 
-    @property
-    def _is_limited(self) -> bool:
-        """Whether the end of a lease may let another message go."""
+    def leases_removed(self, locators: list[Locator]) -> None:
+        """They are held no longer."""
+        groups = self.leases.remove_all(locators)
+        for group in groups:
+            self.ready.free(group)
+        if groups and self._is_limited(len(locators)):
+            self.around.look_at(self)
+
+    def _is_limited(self, ended: int) -> bool:
+        """Whether the end of so many leases may let another message go."""
         settings = self.definition.settings
-        if self.ordered or len(self.leases) + 1 >= LEASED_MAX:
+        if self.ordered or len(self.leases) + ended >= LEASED_MAX:
             return True
         return settings.max_concurrency is not None or settings.group_max_concurrency is not None
 
@@ -370,18 +383,16 @@ class Manager:
         self.lease_removed(locator, None)
         self.scheduled_added(*dues)
 
-    def ended(self, locator: Locator | None, ended: Ended) -> None:
-        """It is done, or cancelled, and is to be purged."""
+    def ended(self, locators: list[Locator], ended: list[Ended]) -> None:
+        """They are done, or cancelled, and are to be purged; those of ``locators`` were held."""
         del ended
-        if locator is not None:
-            self.lease_removed(locator, None)
+        self.leases_removed(locators)
         if not self.purge_at:
             self.purge_at = self.around.reading() + self.retention
 
-    def archived(self, locator: Locator | None, _: Ended) -> None:
-        """It is done, and kept."""
-        if locator is not None:
-            self.lease_removed(locator, None)
+    def archived(self, locators: list[Locator], _: list[Ended]) -> None:
+        """They are done, and kept."""
+        self.leases_removed(locators)
 
     def tick_set(self, tick: int, _: object) -> None:
         """A periodic schedule was set."""

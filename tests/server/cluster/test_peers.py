@@ -220,6 +220,8 @@ def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.M
             link = one.peers._links[2]
             monkeypatch.setattr(PeerLink, "_talk", talk)
             monkeypatch.setattr(peer_links.asyncio, "sleep", sleep)
+            link.close()
+            link.state = peer_links.State.APART
             with pytest.raises(asyncio.CancelledError):
                 await link._run()
             monkeypatch.undo()
