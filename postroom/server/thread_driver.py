@@ -49,6 +49,8 @@ class _ThreadAnswer(Answer):
         self.token = None
         self.cancelled = False
         self.done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
         self.drive = False
         self.woken: threading.Lock | None = None
 
