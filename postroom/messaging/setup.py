@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from postroom.kv.engine import Reader
+from postroom.messaging.bulk import BulkMessages
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
@@ -58,6 +59,7 @@ class Messaging:
         self.inboxes = Inboxes(check_age, wake, holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes)
         self.queues = RangeQueues(range_id, around)
+        self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
         self._range_id = range_id
         self._wake = wake
 
@@ -65,7 +67,15 @@ class Messaging:
         """Adds all of it to ``registry``, which holds the range's own evaluators already."""
         outboxes, conservation = self.outboxes, self.conservation
         schedule = Schedule(outboxes, self._wake)
-        parts = (outboxes, self.inboxes, self.dead_letters, schedule, conservation, self.queues)
+        parts = (
+            outboxes,
+            self.inboxes,
+            self.dead_letters,
+            schedule,
+            conservation,
+            self.queues,
+            self._bulk,
+        )
         for part in parts:
             part.register(registry)
         InboxChecks(outboxes.deliverable).register(registry)
