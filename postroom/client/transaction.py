@@ -10,7 +10,8 @@ It is put together from parts, each with one subject::
                  ├─ Reads      what it has read, at one timestamp (:mod:`postroom.client.reading`)
                  ├─ Buffer     what it writes and sends (:mod:`postroom.client.buffer`)
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
-                 └─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 └─ Trying     of that, what it gives back (:mod:`postroom.client.trying`)
 
 Here arguments are checked, and the parts are sent as one commit.
 """
@@ -32,6 +33,7 @@ from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
+from postroom.client.trying import InboxWrites, Trying
 from postroom.client.values import Message, Reaped
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
@@ -43,7 +45,7 @@ from postroom.ranges.requests import CommitTransaction, GetForUpdate, UpdateRequ
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 
-class Transaction(QueueWrites):
+class Transaction(QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -64,6 +66,7 @@ class Transaction(QueueWrites):
         "_reads",
         "_reaping",
         "_sender",
+        "_trying",
     )
 
     def __init__(
@@ -78,6 +81,7 @@ class Transaction(QueueWrites):
         self._overlay = Overlay(self._lifetime, self._reads, self._buffer, codec)
         self._reaping = Reaping(sender, transaction_id, self._lifetime, self._reads)
         self._queues: Sends | None = None
+        self._trying: Trying | None = None
         self._commit_timestamp = 0
 
     # --- what it is
@@ -118,6 +122,14 @@ class Transaction(QueueWrites):
                 self._is_idle,
             )  # fmt: skip
         return self._queues
+
+    @property
+    def trying(self) -> Trying:
+        """What it does with messages that were tried in vain."""
+        self._lifetime.check_open()
+        if self._trying is None:
+            self._trying = Trying(self._reaping, self._buffer.grow)
+        return self._trying
 
     def _is_idle(self) -> bool:
         """Whether it knows nothing that could become too old."""
@@ -284,6 +296,7 @@ class Transaction(QueueWrites):
         *,
         max_bytes: int | None = None,
         wait: float | None = None,
+        max_attempts: int | None = None,
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
@@ -299,6 +312,10 @@ class Transaction(QueueWrites):
             wait: seconds to wait for the first one to arrive, as many as you like. The time-out of
                 the transaction counts from the end of the wait, unless it has read or reaped
                 something before.
+            max_attempts: a message that has failed so often becomes a dead letter: when it is
+                postponed, or when this transaction vanishes with it (its time passes, or its
+                process is not heard of any more). What was tried before comes alone. ``None``:
+                attempts are counted, and nothing becomes of that.
 
         Raises:
             TransactionConflict: what it had read or reaped before has become too old while it
@@ -310,7 +327,12 @@ class Transaction(QueueWrites):
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
         key = arguments.key(key)
-        return await self._reaping.reap(key, most, size, arguments.wait(wait), self._codec)
+        tries = 0 if max_attempts is None else arguments.count(max_attempts, "max_attempts")
+        return await self._reaping.reap(key, most, size, arguments.wait(wait), self._codec, tries)
+
+    def reaped_ids(self, key: bytes) -> list[bytes]:
+        """Of the messages of ``key`` that it has reaped, also what could not be unpacked."""
+        return list(self._reaping.taken(key))
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
         """The oldest messages in the inbox of ``key``, without consuming any.
@@ -396,7 +418,8 @@ class Transaction(QueueWrites):
     def _requests(self) -> list[Any]:
         requests = [
             *self._buffer.write_requests(),
-            *self._reaping.requests(),
+            *self._reaping.requests(None if self._trying is None else self._trying.includes),
+            *([] if self._trying is None else self._trying.requests()),
             *self._buffer.sends(),
         ]
         if self._queues is not None:

@@ -54,7 +54,7 @@ class Delivery:
         ctx.sent = []
         arrivals: Arrivals = {}
         now, sender = ctx.timestamp, self._sender
-        left = limits.DELIVERED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
+        left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
         for due, id_, request, transaction_id, source in parcels:
             if left and due <= now:
                 left -= 1
@@ -78,7 +78,7 @@ class Delivery:
         arrivals: Arrivals = {}
         for key, stored in due:
             entry = _entries.decode(stored)
-            message = _encode(Delivered(now, entry.value, entry.headers))
+            message = _encode(Delivered(now, entry.value, entry.headers, entry.trial))
             id_ = outbox.id_of(key)
             arrivals.setdefault(entry.key, []).append((id_[:8] + sender + id_[8:], message))
             ctx.erase(key)

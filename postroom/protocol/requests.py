@@ -38,6 +38,7 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.requests import (
     AwaitQuiet,
+    BuryMessages,
     CancelScheduled,
     CheckInbox,
     DeadLetter,
@@ -50,6 +51,7 @@ from postroom.messaging.requests import (
     ListScheduled,
     Peek,
     Peeked,
+    PostponeMessages,
     ReadCounters,
     Reaped,
     ReapMessages,
@@ -101,6 +103,8 @@ WriteRequest: TypeAlias = (
     | EnqueueMessage
     | EnqueueUpdate
     | ReapMessages
+    | PostponeMessages
+    | BuryMessages
     | CheckInbox
     | ReplayDeadLetters
     | DiscardDeadLetters

@@ -32,6 +32,7 @@ from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.watchers import Mirror, Watchers
 from tests.sim.workloads.workload import Client, Workload, pairs
 from tests.sim.world import World
@@ -51,6 +52,7 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "registers": lambda world: Registers(_record(world)),
     "ring": lambda _: Ring(),
     "seats": lambda _: Seats(),
+    "trials": lambda _: Trials(),
     "watchers": lambda _: Watchers(),
 }
 
@@ -362,6 +364,32 @@ async def a_taken_mail_lies_there_again(db: Database, _: Mailboxes) -> None:
 @tampering("mailboxes")
 async def nobody_has_sent_a_mail(db: Database, _: Mailboxes) -> None:
     await db.run(lambda tx: tx.enqueue_message(b"mailbox/1", b"of nobody"))
+
+
+# --- trials -----------------------------------------------------------------------------------
+
+
+@tampering("trials")
+async def a_trial_is_lost(db: Database, _: Trials) -> None:
+    await db.put(b"trial sent/lost", b"")
+
+
+@tampering("trials")
+async def a_trial_was_done_and_is_there_again(db: Database, _: Trials) -> None:
+    key, _value = (await pairs(db, b"trial done/"))[0]
+    name = key.split(b"/")[1]
+    await db.run(lambda tx: tx.enqueue_message(b"trial/held", name))
+
+
+@tampering("trials")
+async def a_trial_dies_before_its_last_attempt(db: Database, _: Trials) -> None:
+    await db.put(b"trial sent/early", b"")
+    await db.run(lambda tx: tx.enqueue_message(b"trial/passed", b"early"))
+
+    async def bury(tx: Any) -> None:
+        tx.bury(list(await tx.reap_queue(b"trial/passed", 1000)), "for nothing")
+
+    await db.run(bury)
 
 
 # --- registers ----------------------------------------------------------------------------------

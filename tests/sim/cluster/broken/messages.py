@@ -51,8 +51,10 @@ def claims_nobody() -> Patch:
     """What one transaction has been handed, the next one is handed too."""
     claim = Claims.claim
 
-    def in_private(self: Claims, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
-        claim(self, key + transaction_id, transaction_id, ids)
+    def in_private(
+        self: Claims, key: bytes, transaction_id: bytes, ids: Any, attempts_max: int
+    ) -> None:
+        claim(self, key + transaction_id, transaction_id, ids, attempts_max)
 
     return Claims, "claim", in_private
 
@@ -71,10 +73,10 @@ def reaps_what_is_gone() -> Patch:
     """A commit does not mind that another one has reaped the message."""
     find = Inboxes._find
 
-    def blind(self: Inboxes, ctx: Any, request: Any, mail: Any) -> Any:
-        prefix = keys.inbox_prefix(request.key)
-        there = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
-        return find(self, ctx, type(request)(request.key, there), mail)
+    def blind(self: Inboxes, ctx: Any, key: bytes, ids: Any, mail: Any) -> Any:
+        prefix = keys.inbox_prefix(key)
+        there = [id_ for id_ in ids if ctx.get(prefix + id_) is not None]
+        return find(self, ctx, key, there, mail)
 
     return Inboxes, "_find", blind
 
@@ -83,8 +85,8 @@ def index_forgets_the_first() -> Patch:
     """The index of inboxes names the newest message instead of the oldest one."""
     announce = Inboxes._announce
 
-    def newest(self: Inboxes, ctx: Any, key: bytes, messages: int, oldest: bytes) -> None:
-        announce(self, ctx, key, messages, oldest)
+    def newest(self: Inboxes, ctx: Any, key: bytes, arrived: Any, oldest: bytes) -> None:
+        announce(self, ctx, key, arrived, oldest)
         mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
         ctx.writes[keys.mail_key(key)] = inboxes._encode(inboxes.Mail(mail.messages, oldest))
 
