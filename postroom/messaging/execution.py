@@ -16,7 +16,7 @@ parts are tried one by one, so that only those die that must.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -163,20 +163,48 @@ class Execution:
         registry.commands[ExecuteDue] = self.execute_due
         registry.companions.append(self.execute_deferred)
 
-    def execute_deferred(self, ctx: Evaluation) -> None:
+    def execute_deferred(self, ctx: Evaluation) -> Iterator[None] | None:
         """What this proposal defers: carried out along with it, or stored for later."""
         parcels: list[Parcel] = ctx.deferred
         if not parcels:
-            return
+            return None
         ctx.deferred = []
+        left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
+        if len(parcels) > limits.TURN_STEPS_MAX:
+            return self._take_up_in_parts(ctx, parcels, left)
         parts: list[Part] = []
-        later: list[Part] = []
-        at_once, now = self._outbox.is_empty(ctx), ctx.timestamp
+        self._take_up(ctx, parcels, parts, left)
+        self._carry_out_new(ctx, parts)
+        return None
+
+    def _take_up_in_parts(
+        self, ctx: Evaluation, parcels: list[Parcel], left: int
+    ) -> Generator[None, None, None]:
+        """Hundreds of thousands may be deferred by one transaction: a turn's share in each turn."""
+        parts: list[Part] = []
+        for first in range(0, len(parcels), limits.TURN_STEPS_MAX):
+            some = parcels[first : first + limits.TURN_STEPS_MAX]
+            left = self._take_up(ctx, some, parts, left)
+            yield
+        self._carry_out_new(ctx, parts)
+        yield
+
+    def _take_up(self, ctx: Evaluation, parcels: list[Parcel], parts: list[Part], left: int) -> int:
+        """Sorts parcels into ``parts`` to carry out now, up to ``left`` of them, and the others,
+        which are stored; answers how many more may be carried out.
+        """
+        now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
             part = Part(b"", id_, due, request, transaction_id, source)
-            is_due = at_once and due <= now and len(parts) < limits.EXECUTED_AT_ONCE_MAX
-            (parts if is_due else later).append(part)
-        for part in (*self._carry_out(ctx, parts), *later):
+            if left and due <= now:
+                left -= 1
+                parts.append(part)
+            else:
+                self._outbox.store(ctx, part.due, part.id, part.entry())
+        return left
+
+    def _carry_out_new(self, ctx: Evaluation, parts: list[Part]) -> None:
+        for part in self._carry_out(ctx, parts):
             self._outbox.store(ctx, part.due, part.id, part.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:

@@ -11,6 +11,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from postroom.messaging.counters import Counters
+from postroom.messaging.queues.queries import (
+    ListQueueMessages,
+    QueuePage,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+    ReadSchedules,
+)
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -20,15 +29,8 @@ from postroom.messaging.queues.requests import (
     DropQueue,
     Enqueue,
     Extend,
-    ListQueueMessages,
     QueueDefinition,
     QueueMessage,
-    QueuePage,
-    QueueStats,
-    ReadQueueMessage,
-    ReadQueues,
-    ReadQueueStats,
-    ReadSchedules,
     Reject,
     ReplayMessages,
     Reschedule,

@@ -257,7 +257,9 @@ class Batcher:
                 if _is_large(ctx):
                     yield
                 ctx.begin(self._clock.now())
-                companion(ctx)
+                going_along = companion(ctx)
+                if going_along is not None:
+                    yield from going_along
                 ctx.accept()
         self._take_riders(ctx)
         if not ctx.staged:

@@ -163,6 +163,10 @@ class Replica:
         """Whether anything is held for a client, or for its transactions."""
         return bool(self.holders.of(client)) or any(h(client) for h in self.registry.holds)
 
+    def clients_that_hold(self) -> set[bytes]:
+        """The clients that hold something by what is stored, whether they are there or not."""
+        return {client for holders in self.registry.holders for client in holders()}
+
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""
         for transaction_id in self.holders.take_expired():
@@ -324,10 +328,7 @@ class Replica:
     # --- serving no longer
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Serve no longer, so that a successor can begin at once; ``done`` is called in any case.
-
-        From then on this replica asks for no lease until it is told to ``resume``, or leads anew.
-        """
+        """Serve no longer, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:

@@ -31,14 +31,14 @@ import enum
 from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
+from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
     ReadQueues,
     ReadQueueStats,
     ReadSchedules,
 )
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import (
     AwaitQuiet,
     ListDeadLetters,
