@@ -112,10 +112,11 @@ def outbox_head_runs_ahead() -> Patch:
     """The head cursor passes over what is stored while later entries are taken."""
     store = Outbox.store
 
-    def forgetful(self: Outbox, *rest: Any) -> None:
+    def forgetful(self: Outbox, *rest: Any) -> bytes:
         head = self._coming_head
-        store(self, *rest)
+        key = store(self, *rest)
         self._coming_head = head
+        return key
 
     return Outbox, "store", forgetful
 
