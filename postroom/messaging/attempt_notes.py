@@ -143,11 +143,12 @@ class AttemptNotes:
         Raises:
             MustWait: until that is written down.
         """
-        if not self._is_embedded:
+        began = keys.u64(self.since)
+        if not self._is_embedded or reaped.messages[0][0] >= began:
             return
         older = [
             pair for pair in reaped.messages
-            if pair[0][:8] < keys.u64(self.since) and (request.attempts_max or pair[1][-1] != _NIL)
+            if pair[0] < began and (request.attempts_max or pair[1][-1] != _NIL)
         ]  # fmt: skip
         if not older:
             return

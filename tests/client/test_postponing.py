@@ -10,11 +10,15 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import postroom
 import postroom.aio
 from postroom import limits
+from postroom.client.commits import commit_one
+from postroom.messaging.requests import BuryMessages, NoteAttempts, PostponeMessages
+from postroom.protocol.requests import WriteRequest
 from tests.client.stores import Store
 
 KEY = b"inbox"
@@ -358,6 +362,47 @@ def test_the_longest_delay_has_a_timestamp(store: Store) -> None:
     send(store.db, b"m")
     postpone(store.db, 1, 1e300)
     assert len(store.db.scheduled()) == 1
+
+
+@pytest.mark.parametrize("wrong", [
+    PostponeMessages(KEY, [(bytes(20), 0)], 1.0, "x" * 1001),
+    PostponeMessages(KEY, [(bytes(20), 0)], -1.0),
+    PostponeMessages(KEY, [(bytes(20), 0)], float("nan")),
+    PostponeMessages(KEY, [(bytes(20), -2)]),
+    PostponeMessages(KEY, [(bytes(19), 0)]),
+    PostponeMessages(KEY, [(bytes(20), 0)], attempts_max=-1),
+    PostponeMessages(bytes(9000), [(bytes(20), 0)]),
+    BuryMessages(KEY, [(bytes(20), 0)], "x" * 1001),
+    BuryMessages(KEY, [(bytes(21), 0)]),
+    NoteAttempts(KEY, [bytes(20)], "lost", "", 0, b""),
+], ids=repr)  # fmt: skip
+def test_hostile_requests_are_not_understood(wrong: Any) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=WriteRequest)
+
+
+def test_hostile_requests_change_nothing(store: Store) -> None:
+    """Well-formed, but of messages that are not there, or of none, or of one several times."""
+    send(store.db, b"m")
+    (message,) = store.db.peek(KEY)
+    id_ = bytes.fromhex(message.id)
+    for request in (
+        PostponeMessages(b"another", [(id_, 0)]),
+        BuryMessages(KEY, [(id_, 0), (bytes(20), -1)]),
+        BuryMessages(KEY, [(id_, 7)]),
+    ):
+        with pytest.raises(postroom.TransactionConflict):
+            commit(store, request)
+    commit(store, PostponeMessages(KEY, []))
+    commit(store, BuryMessages(b"nothing there", []))
+    assert reap(store.db) == [(b"m", 0, "")]
+    commit(store, BuryMessages(KEY, [(id_, 5), (id_, 0)]))
+    counters = store.counters()
+    assert (counters.delivered, counters.dead) == (0, 1)
+
+
+def commit(store: Store, write: Any) -> None:
+    store.driver.run(commit_one(store.driver, KEY, write))
 
 
 def test_the_asyncio_form() -> None:

@@ -43,7 +43,14 @@ from postroom.client.values import Message
 from postroom.client.worker.calling import Caller, Function
 from postroom.client.worker.outcomes import Discard, Reject
 from postroom.client.worker.supervision import Supervisor, waited
-from postroom.errors import CommitUnknown, Error, Retryable, TransactionConflict, WrongType
+from postroom.errors import (
+    CommitUnknown,
+    Error,
+    Retryable,
+    TransactionConflict,
+    TransactionTooLarge,
+    WrongType,
+)
 from postroom.kv.tuples import prefix as span_of
 from postroom.limits import INBOXES_LISTED_MAX, KEY_BYTES_MAX
 
@@ -290,6 +297,17 @@ class InboxLoop:
             repr(key), len(taken), max(taken[0].attempts, 0), reason,
         )  # fmt: skip
         try:
+            await self._write_down(taken, error, reason)
+        except TransactionConflict:
+            return True
+        except Error as other:
+            self._leave_alone(key, other)
+            return False
+        return True
+
+    async def _write_down(self, taken: list[Message], error: Exception, reason: str) -> None:
+        """In one transaction, or in several if they are too large for one."""
+        try:
             async with self._caller.db.begin() as tx:
                 if isinstance(error, Discard):
                     tx.bury(taken, error.reason or "discarded")
@@ -297,12 +315,12 @@ class InboxLoop:
                     self._postpone(tx, taken, error.delay, error.reason or "rejected")
                 else:
                     self._postpone(tx, taken, None, reason)
-        except TransactionConflict:
-            return True
-        except Error as other:
-            self._leave_alone(key, other)
-            return False
-        return True
+        except TransactionTooLarge:
+            half = len(taken) // 2
+            if not half:
+                raise
+            await self._write_down(taken[:half], error, reason)
+            await self._write_down(taken[half:], error, reason)
 
     def _postpone(self, tx: Transaction, taken: list[Message], delay: Any, reason: str) -> None:
         task = self.task

@@ -487,6 +487,39 @@ def test_a_batch_that_fails_comes_again_one_by_one(store: postroom.testing.Store
     assert [each.message for each in store.db.dead_letters()] == [b"poison"]
 
 
+def test_a_batch_that_is_too_large_to_be_postponed_at_once(store: postroom.testing.Store) -> None:
+    worker = postroom.Worker(store.db)
+
+    @worker.inbox(b"a", batch=100)
+    def several(messages: list[postroom.Message], tx: postroom.Transaction) -> None:
+        raise ValueError("no")
+
+    for _ in range(8):
+        with store.db.begin() as tx:
+            tx.enqueue_message(b"a", bytes(1024 * 1024))
+    worker.run_until_idle()
+    assert [each.attempts for each in store.db.scheduled()] == [1] * 8
+
+
+def test_what_is_no_fault_of_the_message_is_not_counted(
+    store: postroom.testing.Store,
+) -> None:
+    db, worker, tries = store.db, postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", max_attempts=1)
+    async def refused(message: postroom.Message, tx: postroom.aio.Transaction) -> None:
+        tries.append(message.attempts)
+        if len(tries) < 3:
+            raise postroom.Unavailable("no leader", retry_after=0.01)
+        tx.put(b"done", b"")
+
+    with db.begin() as tx:
+        tx.enqueue_message(b"a", b"")
+    assert worker.run_until_idle() == 1
+    assert tries == [0, 0, 0]
+    assert db.dead_letters() == []
+
+
 def test_what_the_codec_cannot_unpack_dies_too() -> None:
     with postroom.testing.Store(codec=Choosy()) as store:
         db, worker, seen = store.db, postroom.Worker(store.db), []
