@@ -67,6 +67,8 @@ class Grants:
         registry.on_release.insert(0, self._release)  # before those are woken who take it over
         registry.on_vanished.insert(0, self._vanished)
         self._either: set[tuple[bytes, bytes]] = set()
+        self._chosen_before: dict[int, ReapQueue] = {}
+        """Requests whose messages are chosen, and not handed out yet."""
         watched: dict[type, Callable[..., Any]] = {
             GetForUpdate: self._get_for_update,
             ReapQueue: self._reap_queue,
@@ -106,6 +108,7 @@ class Grants:
         self._locks.clear()
         self._claims.clear()
         self._either.clear()
+        self._chosen_before.clear()
         self._protected.clear()
 
     def _vanished(self, transaction_id: bytes, _: str) -> None:
@@ -149,6 +152,7 @@ class Grants:
             reaped = getattr(wait.token, "reaped", None)
             if reaped is not None:  # they are handed out when that is written down
                 self._either |= {(request.key, id_) for id_, _ in reaped.messages}
+                self._chosen_before[id(request)] = request
             raise
         prefix = keys.inbox_prefix(request.key)
         there = {
@@ -166,11 +170,11 @@ class Grants:
             require(free, f"{what}: {held} holds {id_.hex()}")
         handed = {id_ for id_, _ in answer.messages}
         last = max(handed) if answer.more and handed else b"\xff" * (MESSAGE_ID_BYTES + 1)
+        is_late = self._chosen_before.pop(id(request), None) is not None
         mail = read_mail(view, request.key)
         if mail is not None and mail.held:
-            require(
-                all(id_ < mail.held for id_ in handed), f"{what}: {mail.held.hex()} holds it up"
-            )
+            held_up = not is_late and any(id_ > mail.held for id_ in handed)
+            require(not held_up, f"{what}: {mail.held.hex()} holds it up")
             last = min(last, mail.held)
         known = self._claims.keys() | self._either
         left_out = [
@@ -178,7 +182,7 @@ class Grants:
             for id_ in there
             if id_ not in handed and id_ < last and (request.key, id_) not in known
         ]
-        require(not left_out, f"{what}, and nobody holds {left_out}")
+        require(is_late or not left_out, f"{what}, and nobody holds {left_out}")
         holder = self._holder(request, view.now)
         self._claims.update(dict.fromkeys(((request.key, id_) for id_ in handed), holder))
         self._either -= {(request.key, id_) for id_ in handed}

@@ -488,17 +488,18 @@ def test_a_batch_that_fails_comes_again_one_by_one(store: postroom.testing.Store
 
 
 def test_a_batch_that_is_too_large_to_be_postponed_at_once(store: postroom.testing.Store) -> None:
-    worker = postroom.Worker(store.db)
+    worker, key = postroom.Worker(store.db), b"a" * 4000
 
-    @worker.inbox(b"a", batch=100)
+    @worker.inbox(b"a", batch=2000)
     def several(messages: list[postroom.Message], tx: postroom.Transaction) -> None:
         raise ValueError("no")
 
-    for _ in range(8):
+    for _ in range(2):
         with store.db.begin() as tx:
-            tx.enqueue_message(b"a", bytes(1024 * 1024))
+            for _ in range(1000):
+                tx.enqueue_message(key, bytes(3000))
     worker.run_until_idle()
-    assert [each.attempts for each in store.db.scheduled()] == [1] * 8
+    assert [each.attempts for each in store.db.scheduled(limit=5000)] == [1] * 2000
 
 
 def test_what_is_no_fault_of_the_message_is_not_counted(
