@@ -22,7 +22,7 @@ from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
-_encode = msgspec.msgpack.encode
+_encode = msgspec.msgpack.Encoder().encode
 _entries = msgspec.msgpack.Decoder(Deliverable)
 
 
@@ -52,6 +52,7 @@ class Delivery:
         if not parcels:
             return None
         ctx.sent = []
+        ctx.count("enqueued", len(parcels))
         left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
         if len(parcels) > _parcels_a_turn():
             return self._take_up_in_parts(ctx, parcels, left)
@@ -75,12 +76,12 @@ class Delivery:
         for due, id_, request, transaction_id, source in parcels:
             if left and due <= now:
                 left -= 1
-                message = _encode(Delivered(now, request.value, request.headers))
-                arrived = (id_[:8] + sender + id_[8:], message)
-                if request.key in arrivals:
-                    arrivals[request.key].append(arrived)
+                message = _encode((now, request.value, request.headers))  # a ``Delivered``
+                arrived, key = (id_[:8] + sender + id_[8:], message), request.key
+                if key in arrivals:
+                    arrivals[key].append(arrived)
                 else:
-                    arrivals[request.key] = [arrived]
+                    arrivals[key] = [arrived]
             else:
                 entry = Deliverable(
                     request.key, request.value, request.headers, transaction_id, source

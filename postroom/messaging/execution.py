@@ -17,6 +17,7 @@ parts are tried one by one, so that only those die that must.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -72,6 +73,15 @@ class Totals(NamedTuple):
     parts: list[Part]
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What the increments of one key come to."""
+
+    by: int
+    packed: bool
+    parts: list[Part]
+
+
 class AddingUp:
     """Turns updates, in order, into steps; increments of a key gather until something else
     comes.
@@ -87,8 +97,7 @@ class AddingUp:
         self.steps: list[Step] = []
         self.totals = Totals({}, [])
         self._stored_bytes = stored_bytes
-        self._sums: dict[bytes, int] = {}
-        self._parts: dict[bytes, list[Part]] = {}
+        self._sums: dict[bytes, _Sum] = {}
         self._bytes = self._metrics = 0
         self.is_full = False
 
@@ -97,12 +106,13 @@ class AddingUp:
         request = part.request
         if type(request) is Increment:
             key = request.key
-            if key in self._sums:
-                self._sums[key] += request.by
-                self._parts[key].append(part)
+            total = self._sums.get(key)
+            if total is None:
+                self._sums[key] = _Sum(request.by, request.packed, [part])
             else:
-                self._sums[key] = request.by
-                self._parts[key] = [part]
+                total.by += request.by
+                total.packed = total.packed or request.packed
+                total.parts.append(part)
         elif type(request) is Accounting and (
             not part.stored_at or _is_within_limits(request)  # what is new was checked just now
         ):
@@ -137,10 +147,9 @@ class AddingUp:
         self.steps.append(Step(request, [part]))
 
     def _flush(self, key: bytes) -> None:
-        if key in self._sums:
-            parts = self._parts.pop(key)
-            packed = any(getattr(part.request, "packed", False) for part in parts)
-            self.steps.append(Step(Increment(key, self._sums.pop(key), packed), parts))
+        total = self._sums.pop(key, None)
+        if total is not None:
+            self.steps.append(Step(Increment(key, total.by, total.packed), total.parts))
 
 
 class Execution:
@@ -169,6 +178,7 @@ class Execution:
         if not parcels:
             return None
         ctx.deferred = []
+        ctx.count("enqueued", len(parcels))
         left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         if len(parcels) > limits.TURN_STEPS_MAX:
             return self._take_up_in_parts(ctx, parcels, left)
@@ -195,7 +205,7 @@ class Execution:
         """
         now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            part = Part(b"", id_, due, request, transaction_id, source)
+            part = Part(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1
                 parts.append(part)

@@ -54,8 +54,9 @@ _LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
 _NIL: Final = 0xC0
 """What an entry ends with that has no trial."""
 
-_encode = msgspec.msgpack.encode
+_encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(Mail)
+_mail_decode = _mail.decode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
@@ -116,36 +117,30 @@ class Inboxes:
     def deliver(self, ctx: Evaluation, arrivals: Arrivals) -> int:
         """Puts messages into the inboxes of their recipients; answers how many there were."""
         writes, delivered = ctx.writes, 0
+        first: dict[bytes, bytes] = {}
         for key, messages in arrivals.items():
-            prefix = keys.inbox_prefix(key)
+            prefix, index = keys.inbox_prefix(key), keys.mail_key(key)
             for id_, stored in messages:
                 writes[prefix + id_] = stored
-            delivered += len(messages)
-            oldest = min(messages)[0]
-            self._claims.arriving(key, oldest)
-            self._announce(ctx, key, messages, oldest)
-        ctx.after.append(lambda: self._arrived(arrivals))
+            number = len(messages)
+            delivered += number
+            first[key] = oldest = min(messages)[0]
+            before = ctx.get(index)
+            if before is not None:
+                mail = _mail_decode(before)
+                if mail.held:
+                    writes[index] = _encode(_with_back(ctx, key, mail, messages, oldest))
+                    continue
+                number += mail.messages
+                oldest = min(oldest, mail.oldest)
+            writes[index] = _encode((number, oldest))
+        self._claims.arriving(first)
+        ctx.after.append(lambda: self._arrived(first))
         return delivered
 
-    def _announce(
-        self, ctx: Evaluation, key: bytes, arrived: list[tuple[bytes, bytes]], oldest: bytes
-    ) -> None:
-        index = keys.mail_key(key)
-        stored = ctx.get(index)
-        messages, held = len(arrived), b""
-        if stored is not None:
-            before = _mail.decode(stored)
-            messages += before.messages
-            if before.messages:
-                oldest = min(oldest, before.oldest)
-            if before.held:
-                held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
-        ctx.writes[index] = _encode(Mail(messages, oldest, held))
-
-    def _arrived(self, arrivals: Arrivals) -> None:
-        for key, messages in arrivals.items():
-            self._claims.arrived(key, min(messages)[0])
-        self._wake([Arrival(key) for key in arrivals])
+    def _arrived(self, first: dict[bytes, bytes]) -> None:
+        self._claims.arrived(first)
+        self._wake([Arrival(key) for key in first])
 
     # --- reaping
 
@@ -372,6 +367,16 @@ class Inboxes:
             if view.is_used_up():
                 yield
         return Peeked(found, False, at)
+
+
+def _with_back(
+    ctx: Evaluation, key: bytes, before: Mail, arrived: list[tuple[bytes, bytes]], oldest: bytes
+) -> Mail:
+    """The entry in the index of an inbox that is held up: what holds it up may have arrived."""
+    held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
+    if before.messages:
+        oldest = min(oldest, before.oldest)
+    return Mail(before.messages + len(arrived), oldest, held)
 
 
 def _together(found: list[tuple[bytes, bytes]]) -> int:

@@ -32,7 +32,6 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -141,11 +140,13 @@ class Replica:
 
     def wake(self, tokens: list[object]) -> None:
         """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
-        for token in tokens:
+        for token in tokens if self._waiting.lines else ():
             self._waiting.wake(token)
 
     def release_locks(self, transaction_id: bytes) -> None:
         """A transaction has ended: whoever waits for what it locked may go on."""
+        if not (self._waiting.lines or self.holders.knows(transaction_id)):
+            return  # whatever is taken for a transaction, it is among the holders from then on
         self.holders.release(transaction_id)
         for release in self.registry.on_release:
             tokens = release(transaction_id)
@@ -466,7 +467,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: dict[Call, Any] | deque[Call] | FairQueue) -> list[Call]:
+def _taken(calls: dict[Call, Any] | FairQueue) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()
