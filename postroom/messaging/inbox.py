@@ -29,7 +29,7 @@ from postroom.limits import READ_BYTES_MAX
 from postroom.messaging import holds
 from postroom.messaging.claims import Claims, Found
 from postroom.messaging.index import list_inboxes, read_mail, write_mail
-from postroom.messaging.pages import LIST_MAX, fill
+from postroom.messaging.pages import LIST_MAX, fill, fill_up_to
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
@@ -151,14 +151,14 @@ class Inboxes:
             return begun
         mail = read_mail(view, request.key)
         taken: list[tuple[bytes, bytes]] = []
-        more = False
+        more, following = False, b""
         if mail is not None and mail.messages:
-            taken, more = self._free(view, request, mail)
+            taken, more, following = self._free(view, request, mail)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
-            transaction_id = request.transaction_id
-            self._claims.claim(request.key, transaction_id, taken, request.attempts_max)
+            transaction_id, attempts_max = request.transaction_id, request.attempts_max
+            self._claims.claim(request.key, transaction_id, taken, following, attempts_max)
             self._holders.hold(transaction_id, request.seconds_max)
             reaped = Reaped(taken, more)
             self.beginnings.before(request, reaped)
@@ -169,22 +169,26 @@ class Inboxes:
 
     def _free(
         self, view: View, request: ReapQueue, mail: Mail
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+    ) -> tuple[list[tuple[bytes, bytes]], bool, bytes]:
         """The oldest messages that nobody holds, and that nothing holds up; whether there are more
-        of them.
+        of them; and the id of the one that comes right after them, if it is known.
         """
         free = self._claims.free(request.key, mail.oldest)
         if mail.held and free.start >= mail.held:
-            return [], False
+            return [], False, b""
         prefix = keys.inbox_prefix(request.key)
         entries = view.iterate(prefix + free.start, prefix + (mail.held or _LAST_ID))
         if free.claimed:
             entries = (each for each in entries if each[0][-20:] not in free.claimed)
-        found, more = fill(entries, min(request.messages_max, LIST_MAX), request.bytes_max)
+        messages_max = min(request.messages_max, LIST_MAX)
+        found, beyond = fill_up_to(entries, messages_max, request.bytes_max)
         taken = [(raw[-20:], stored) for raw, stored in found]
         view.steps += len(taken)
+        following = b"" if beyond is None else beyond[0][-MESSAGE_ID_BYTES:]
         together = _together(taken) if request.attempts_max else len(taken)
-        return taken[:together], more or together < len(taken)
+        if together < len(taken):
+            following = taken[together][0]
+        return taken[:together], bool(following), b"" if free.claimed else following
 
     def reap_messages(
         self, ctx: Evaluation, request: ReapMessages
@@ -216,7 +220,9 @@ class Inboxes:
         ctx.steps += len(messages)
         ctx.writes.update(dict.fromkeys([prefix + id_ for id_, _ in messages]))
         oldest, left = mail.oldest, mail.messages - len(messages)
-        if left and oldest == messages[0][0]:
+        if left and oldest == messages[0][0] and found.is_gapless and found.following:
+            oldest = found.following
+        elif left and oldest == messages[0][0]:
             start = messages[-1][0] + b"\x00" if found.is_gapless else oldest
             following = ctx.iterate(prefix + start, prefix + _LAST_ID)
             for raw, _ in following:

@@ -52,9 +52,14 @@ def claims_nobody() -> Patch:
     claim = Claims.claim
 
     def in_private(
-        self: Claims, key: bytes, transaction_id: bytes, ids: Any, attempts_max: int
+        self: Claims,
+        key: bytes,
+        transaction_id: bytes,
+        ids: Any,
+        following: bytes,
+        attempts_max: int,
     ) -> None:
-        claim(self, key + transaction_id, transaction_id, ids, attempts_max)
+        claim(self, key + transaction_id, transaction_id, ids, following, attempts_max)
 
     return Claims, "claim", in_private
 
