@@ -32,6 +32,7 @@ class Surroundings:
 
     Attributes:
         refusals: of claims that are about to be answered, by the identity of their requests.
+        reader: what was stored at a timestamp that is protected as a whole.
         sleeps_until: until when the service sleeps, if nobody wakes it.
     """
 
@@ -61,10 +62,11 @@ class Surroundings:
         self._wake_tokens = wake_tokens
         self._protections = protections
         self._signal = signal
-        self._forgets_strangers = forgets_strangers
-        self._rouse = rouse
+        self.forgets_strangers = forgets_strangers
+        self.rouse = rouse
         self._seen: dict[bytes, None] = {}
         self.hold = holders.hold
+        self.reader = protections.reader
 
     def may_purge(self, threshold: int) -> int:
         """Up to where the past is read by nobody."""
@@ -72,7 +74,7 @@ class Surroundings:
 
     def wake(self) -> None:
         """The service has something to do now."""
-        self._rouse()
+        self.rouse()
         self._signal.set()
 
     def wake_by(self, moment: float) -> None:
@@ -92,7 +94,7 @@ class Surroundings:
 
     def may_be_there(self, client: bytes) -> bool:
         """Whether a client that holds something may be there yet."""
-        return not self._forgets_strangers or client in self._seen
+        return not self.forgets_strangers or client in self._seen
 
 
 class Nobody:
