@@ -78,7 +78,7 @@ def test_inboxes_over_many_go_on_over_turns(target: Target, attacker: Attacker) 
                 tx.enqueue_message(b"%06d" % ((number * 7919) % count), b"")
     target.longest = 0
     listed = attacker.result(ListInboxes(b"", None, 5))
-    assert [key for key, _, _ in listed[:3]] == [b"000000", b"007919", b"015838"]
+    assert [key for key, *_ in listed[:3]] == [b"000000", b"007919", b"015838"]
     name, message, _ = attacker.failure(ListInboxes(b"", None, 1 << 40))
     assert name == "Invalid"
     assert str(limits.INBOXES_LISTED_MAX) in message
