@@ -5,6 +5,7 @@ This module hands on the public names and nothing else; the asyncio forms are in
 """
 
 from postroom import errors
+from postroom.client.bulk import Partition
 from postroom.client.codec import Codec
 from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
 from postroom.client.queues.sending import Enqueue
@@ -85,6 +86,7 @@ __all__ = [
     "NodeInfo",
     "NotInTransaction",
     "Overflow",
+    "Partition",
     "Put",
     "Queue",
     "QueueInfo",

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import arguments
 from postroom.client.administration import Administration
+from postroom.client.bulk import BulkOfDatabase
 from postroom.client.commits import commit_one
 from postroom.client.pages import (
     Page,
@@ -50,7 +51,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(QueuesOfDatabase, Administration):
+class Database(QueuesOfDatabase, BulkOfDatabase, Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading

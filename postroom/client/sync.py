@@ -23,6 +23,7 @@ from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
+from postroom.client.sync_bulk import BulkOfDatabase
 from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_transaction import Transaction
@@ -42,14 +43,20 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(Administration, QueuesOfDatabase):
+class Database(Administration, QueuesOfDatabase, BulkOfDatabase):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
         Administration.__init__(self, sender, core)
         QueuesOfDatabase.__init__(self, sender, core)
+        BulkOfDatabase.__init__(self, sender, core)
         self._sender = sender
         self._core = core
+
+    @property
+    def sender(self) -> BlockingSender:
+        """How the store is asked: for what is built on top."""
+        return self._sender
 
     def on_loop(self, threads: Executor) -> asynchronous.Database:
         """The same store for coroutines on the running event loop: what workers are built on.

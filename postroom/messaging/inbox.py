@@ -337,14 +337,14 @@ class Inboxes:
         """``Peek``: as of now, or as of a timestamp, with what has been reaped since."""
         if request.timestamp:
             self._check_age(view, request.timestamp)
-            return self._peek_then(view, request)
+            return self.peek_then(view, request)
         found, more = fill(_waiting_now(view, request), *_page(request))
         view.steps += len(found)
         return Peeked(found, more, view.now)
 
-    def _peek_then(self, view: View, request: Peek) -> Generator[None, None, Peeked]:
-        """Over as many turns as it takes. Of what was reaped since, as much is kept as a page may
-        need: the first ones.
+    def peek_then(self, view: View, request: Peek) -> Generator[None, None, Peeked]:
+        """``Peek`` as of a timestamp, over as many turns as it takes. Of what was reaped since, as
+        much is kept as a page may need: the first ones.
         """
         key, at, first = request.key, request.timestamp, _first_after(request)
         messages_max, bytes_max = _page(request)

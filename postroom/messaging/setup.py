@@ -16,6 +16,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.attempts import Attempts
+from postroom.messaging.bulk import BulkMessages
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
@@ -70,6 +71,7 @@ class Messaging:
         self.inboxes.beginnings = self.attempts
         self._chance = around.chance
         self.queues = RangeQueues(range_id, around)
+        self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
         self._range_id = range_id
         self._wake = wake
 
@@ -83,7 +85,7 @@ class Messaging:
         )  # fmt: skip
         parts = (
             outboxes, self.inboxes, self.dead_letters, schedule, attempts, self.attempts,
-            conservation, self.queues,
+            conservation, self.queues, self._bulk,
         )  # fmt: skip
         for part in parts:
             part.register(registry)

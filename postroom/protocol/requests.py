@@ -10,6 +10,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from postroom.messaging.bulk_requests import (
+    InboxesPage,
+    LettersPage,
+    OutboxPage,
+    ScanDeadLetters,
+    ScanInboxes,
+    ScanOutbox,
+)
 from postroom.messaging.counters import Counters
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
@@ -62,6 +70,14 @@ from postroom.messaging.requests import (
     SchedulePage,
 )
 from postroom.protocol.failures import WireError
+from postroom.ranges.bulk_requests import (
+    AccountingPage,
+    Columns,
+    Partition,
+    ReadPartitions,
+    ScanAccounting,
+    ScanColumns,
+)
 from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RebindNode, RetireNode
 from postroom.ranges.requests import (
     Accounting,
@@ -152,6 +168,12 @@ ClientRequest: TypeAlias = (
     | ListQueueMessages
     | ReadSchedules
     | ReadQueueStats
+    | ReadPartitions
+    | ScanColumns
+    | ScanAccounting
+    | ScanInboxes
+    | ScanOutbox
+    | ScanDeadLetters
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -185,6 +207,12 @@ ANSWERS: Final[dict[type, Any]] = {
     ListQueueMessages: QueuePage,
     ReadSchedules: list[SetSchedule],
     ReadQueueStats: QueueStats,
+    ReadPartitions: list[Partition],
+    ScanColumns: Columns,
+    ScanAccounting: AccountingPage,
+    ScanInboxes: InboxesPage,
+    ScanOutbox: OutboxPage,
+    ScanDeadLetters: LettersPage,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

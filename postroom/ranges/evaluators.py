@@ -16,6 +16,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import (
     ConditionFailed,
+    Invalid,
     Overflow,
     SnapshotTooOld,
     TransactionConflict,
@@ -327,6 +328,7 @@ class Reads:
             "locks": self._locks.__len__,
             "lock waits": lambda: self._locks.waits,
             "protections": self._protections.__len__,
+            "engine snapshots": lambda: self._protections.whole,
         }
 
     def _forget(self) -> None:
@@ -422,7 +424,17 @@ class Reads:
     def protect(self, view: View, request: Protect) -> int:
         """``Protect``: answers the timestamp that is protected."""
         at = self._moment(view, request.timestamp)
-        self._protections.add(at)
+        if not request.whole:
+            self._protections.add(at)
+            return at
+        if request.timestamp:
+            raise Invalid(
+                "only what is stored now can be protected as a whole, not what was stored at "
+                f"{at}; nothing was protected: leave the timestamp out"
+            )
+        if view.before or view.in_flight:
+            raise Blocked  # what is under way has an earlier timestamp, and is not stored yet
+        self._protections.add_whole(at)
         return at
 
     def unprotect(self, _: View, request: Unprotect) -> None:

@@ -125,10 +125,16 @@ class ReadAccounting(Request, frozen=True, array_like=True, tag="read_accounting
     prefix: Key
 
 
-class Protect(Request, frozen=True, array_like=True, tag="protect", gc=False):
-    """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``."""
+class Protect(
+    Request, frozen=True, array_like=True, tag="protect", gc=False, repr_omit_defaults=True
+):
+    """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``.
+
+    ``whole``: and keeps what has no versions as it is now (:mod:`.protections`).
+    """
 
     timestamp: Moment = 0
+    whole: bool = False
 
 
 class Unprotect(Request, frozen=True, array_like=True, tag="unprotect", gc=False):

@@ -15,6 +15,7 @@ from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.ranges import evaluators
+from postroom.ranges.bulk import Bulk
 from postroom.ranges.evaluators import Reads
 from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
@@ -64,11 +65,12 @@ def assemble(node: Node, stored: Engine) -> Parts:
     """
     tasks, options = node.tasks, node.options
     nodes_changed = Signal(tasks)
-    registry, locks, protections = Registry(), LockTable(), Protections()
+    registry, locks, protections = Registry(), LockTable(), Protections(stored.snapshot)
     replica = Replica(RANGE_ID, options.node_id, stored, node.clock, registry, node)
     evaluators.register(registry)
     reads = Reads(locks, protections, replica.holders)
     reads.register(registry)
+    Bulk(RANGE_ID, stored, protections, reads.check_age).register(registry)
     Committer(registry, node.clock.reading).register(registry)
     NodeRecords(RANGE_ID).register(registry)
     registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes

@@ -32,6 +32,7 @@ class Surroundings:
 
     Attributes:
         refusals: of claims that are about to be answered, by the identity of their requests.
+        reader: what was stored at a timestamp that is protected as a whole.
         sleeps_until: until when the service sleeps, if nobody wakes it.
     """
 
@@ -65,6 +66,7 @@ class Surroundings:
         self.rouse = rouse
         self._seen: dict[bytes, None] = {}
         self.hold = holders.hold
+        self.reader = protections.reader
 
     def may_purge(self, threshold: int) -> int:
         """Up to where the past is read by nobody."""

@@ -31,6 +31,7 @@ import enum
 from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
+from postroom.messaging.bulk_requests import ScanDeadLetters, ScanInboxes, ScanOutbox
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
@@ -49,6 +50,7 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.protocol.requests import DescribeNode
+from postroom.ranges.bulk_requests import ReadPartitions, ScanAccounting, ScanColumns
 from postroom.ranges.nodes import ReadNodes, RebindNode, RetireNode
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -109,6 +111,12 @@ NEEDED: Final[dict[type, Role]] = {
     ListQueueMessages: Role.READ,
     ReadSchedules: Role.READ,
     ReadQueueStats: Role.READ,
+    ReadPartitions: Role.READ,
+    ScanColumns: Role.READ,
+    ScanAccounting: Role.READ,
+    ScanInboxes: Role.READ,
+    ScanOutbox: Role.READ,
+    ScanDeadLetters: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
 from postroom.messaging.requests import Peeked, Reaped
+from postroom.ranges.bulk_requests import AccountingPage, Columns
 from postroom.ranges.requests import Changes, Committed, Pairs, Value, Values
 
 _LEAST_BYTES: Final = 32
@@ -31,6 +33,17 @@ def _messages(result: Reaped | Peeked) -> int:
     return sum(32 + len(stored) for _, stored in result.messages)
 
 
+def _columns(result: Columns) -> int:
+    return len(result.keys) + len(result.values) + 17 * result.rows
+
+
+def _inboxes(result: InboxesPage) -> int:
+    return sum(
+        len(key) + sum(32 + len(stored) for _, stored in messages)
+        for key, messages in result.inboxes
+    )
+
+
 def _encoded(result: Any) -> int:
     return len(msgspec.msgpack.encode(result))
 
@@ -42,6 +55,11 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     Changes: _changes,
     Reaped: _messages,
     Peeked: _messages,
+    Columns: _columns,
+    InboxesPage: _inboxes,
+    OutboxPage: _encoded,
+    LettersPage: _encoded,
+    AccountingPage: _encoded,
     Committed: lambda result: 16 * len(result.answers),
     list: _encoded,
     dict: _encoded,

@@ -90,7 +90,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(attempts.postponed_comes_at_once, 100, EMBEDDED),
     Mutation(attempts.lost_attempts_kill_nobody, 100, EMBEDDED),
     Mutation(attempts.holds_up_nobody, 100, EMBEDDED),
-    Mutation(upkeep.collection_ignores_protections, 100, EMBEDDED),
+    Mutation(
+        upkeep.collection_ignores_protections,
+        1,
+        SCHEDULE,
+        schedules.snapshot_that_outlasts_its_garbage,
+    ),
     Mutation(upkeep.collects_too_early, 100, EMBEDDED),
     Mutation(upkeep.collection_is_not_told, 100, EMBEDDED),
     Mutation(upkeep.collects_heads, 100, EMBEDDED),

@@ -40,6 +40,7 @@ QUICK = (
     "buries_nothing",
     "postponed_comes_at_once",
     "holds_up_nobody",
+    "collection_ignores_protections",
     "collects_heads",
     "feed_forgets",
     "locks_everybody",

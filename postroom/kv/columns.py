@@ -1,0 +1,233 @@
+"""Many versions at a time, for whoever reads everything: columns rather than pairs.
+
+A page of a scan as columns is a few lists, one a column, filled in one pass without an object for
+each row. Whoever sends them joins each list into one byte string (:func:`packed`), and whoever gets
+that hands it to a library of columns as it is.
+
+Two ways to walk, over the same stored bytes (:mod:`.versions`):
+
+* *as of* a timestamp: of each key the version that was the newest then, no deletions;
+* *changes*: all versions after one timestamp and up to another, deletions too: key by key, the
+  oldest of each key first. A key may have any number of them, so a page may end within a key.
+
+Also here: :func:`beside`, a walk over what lies beside keys (inboxes, sums, queue messages).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Generator, Iterable, Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple, TypeAlias
+
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.kv.versions import INTENT, PAYLOAD, TOMBSTONE, visible
+
+_STEPS_BEFORE_SEEK: Final = 4
+_NEVER: Final = b"\x00" * 8
+
+Found: TypeAlias = tuple[bytes, int, bytes | None]
+"""An engine key, where its user key ends in it (the suffix is two bytes further), and the value, if
+it is one of those that were looked for.
+"""
+
+
+class Bounds(NamedTuple):
+    """What is read.
+
+    Attributes:
+        start, end: user keys; ``end=None`` is unbounded.
+        at: as of when; of changes, the last that count (8 bytes).
+        after: versions of this time (8 bytes) and before do not count.
+        first_after: of changes of the key ``start``: those of this time and before are known.
+    """
+
+    start: bytes
+    end: bytes | None
+    at: bytes
+    after: bytes = _NEVER
+    first_after: bytes = _NEVER
+
+
+class Room(NamedTuple):
+    """How much goes into a page, and how many engine keys are visited for it."""
+
+    bytes_max: int
+    steps_max: int
+
+
+class Rows:
+    """The columns in the making.
+
+    Attributes:
+        keys, stored: of each row the user key, and the version as it is stored.
+        size: about how many bytes they have.
+        steps: how many engine keys were visited for them.
+        resume: where the next page begins; ``None``: there is none. ``resume_after``: of the
+            changes of that key, which are known already (8 bytes).
+    """
+
+    __slots__ = ("keys", "resume", "resume_after", "size", "steps", "stored")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.stored: list[bytes] = []
+        self.size = 0
+        self.steps = 0
+        self.resume: bytes | None = None
+        self.resume_after = _NEVER
+
+
+def as_of(reader: Reader, bounds: Bounds, room: Room) -> Rows:
+    """The versions that were the newest at ``bounds.at``, as far as there is room."""
+    rows = Rows()
+    lower, upper = keys.data_span(bounds.start, bounds.end)
+    bound: bytes | None = lower
+    while bound is not None:
+        bound = _as_of_from(reader, bound, upper, bounds, room, rows)
+    return rows
+
+
+def _as_of_from(
+    reader: Reader, lower: bytes, upper: bytes, bounds: Bounds, room: Room, rows: Rows
+) -> bytes | None:
+    """Goes on from an engine key; answers where to seek to, or ``None`` at the end of the page."""
+    at, after, end_of_key = bounds.at, bounds.after, keys.END_OF_KEY
+    bytes_max, steps_max = room
+    found_keys, found, size, steps = rows.keys, rows.stored, rows.size, rows.steps
+    skipped, resume = 0, None
+    for raw, latest in reader.iterate(lower, upper):
+        end = raw.index(end_of_key, 1)
+        steps += 1
+        if raw[end + 2 :] != b"\x01":
+            skipped += 1
+            if skipped > _STEPS_BEFORE_SEEK:
+                resume = raw[: end + 2] + keys.SUFFIX_END
+                break
+            continue
+        skipped = 0
+        if steps > steps_max or size >= bytes_max:
+            rows.resume = keys.user_key(raw)
+            break
+        version = latest
+        if latest[1:PAYLOAD] > at:
+            past = visible(reader, raw, latest, at)
+            if past is None:
+                continue
+            version = past
+        if version[0] in (TOMBSTONE, INTENT) or version[1:PAYLOAD] <= after:
+            continue
+        key = raw[1:end]
+        found_keys.append(key if b"\x00" not in key else keys.unescape(key))
+        found.append(version)
+        size += len(raw) + len(version)
+    rows.size, rows.steps = size, steps
+    return resume
+
+
+def changes(reader: Reader, bounds: Bounds, room: Room) -> Rows:
+    """All versions after ``bounds.after``, up to ``bounds.at``, as far as there is room."""
+    rows = Rows()
+    span = keys.data_span(bounds.start, bounds.end)
+    for raw, end, latest in beside(reader, span, keys.HEAD, keys.HISTORY):
+        rows.steps += 1
+        key = keys.unescape(raw[1:end])
+        if latest is None:
+            if rows.steps > room.steps_max:
+                rows.resume, rows.resume_after = key + b"\x00", _NEVER
+                return rows
+            continue
+        known = bounds.first_after if key == bounds.start else bounds.after
+        rows.resume, rows.resume_after = key, known
+        if _is_full(rows, room) or (rows.steps > room.steps_max and key != bounds.start):
+            return rows
+        if latest[1:PAYLOAD] > known and not _changes_of(reader, raw, latest, bounds, room, rows):
+            return rows
+    rows.resume = None
+    return rows
+
+
+def _changes_of(
+    reader: Reader, head: bytes, latest: bytes, bounds: Bounds, room: Room, rows: Rows
+) -> bool:
+    """The changes of one key, the oldest first; false if there was no room for all of them."""
+    key, known, newest = rows.resume, rows.resume_after, latest[1:PAYLOAD]
+    assert key is not None
+    older = reader.iterate(
+        keys.history_key(head, bounds.at), keys.history_key(head, known), reverse=True
+    )
+    for _, version in older:
+        rows.steps += 1
+        if version[1:PAYLOAD] >= newest:  # it was the head a moment ago
+            break
+        if _is_full(rows, room):
+            return False
+        _add(rows, key, version)
+    if newest <= bounds.at:
+        if _is_full(rows, room):
+            return False
+        _add(rows, key, latest)
+    return True
+
+
+def _add(rows: Rows, key: bytes, version: bytes) -> None:
+    rows.keys.append(key)
+    rows.stored.append(version)
+    rows.size += len(key) + len(version)
+    rows.resume_after = version[1:PAYLOAD]
+
+
+def _is_full(rows: Rows, room: Room) -> bool:
+    """A page that has a row may end: the next one begins further on."""
+    if not rows.keys:
+        return False
+    return rows.steps > room.steps_max or rows.size >= room.bytes_max
+
+
+# --- what lies beside keys ------------------------------------------------------------------------
+
+
+def beside(reader: Reader, span: keys.Span, suffix: bytes, beyond: bytes) -> Iterator[Found]:
+    """Goes through a span of engine keys (``06``): yields each, with its value if it lies under one
+    of the suffixes from ``suffix`` up to ``beyond``, which is left out.
+
+    Seeks past whatever else a key has much of.
+    """
+    bound: bytes | None = span.lower
+    while bound is not None:
+        bound = yield from _beside_from(reader, keys.Span(bound, span.upper), suffix, beyond)
+
+
+def _beside_from(
+    reader: Reader, span: keys.Span, suffix: bytes, beyond: bytes
+) -> Generator[Found, None, bytes | None]:
+    steps, end_of_key = 0, keys.END_OF_KEY
+    for raw, stored in reader.iterate(*span):
+        end = raw.index(end_of_key, 1)
+        kind = raw[end + 2 : end + 3]
+        if suffix <= kind < beyond:
+            steps = 0
+            yield raw, end, stored
+            continue
+        yield raw, end, None
+        steps += 1
+        if steps > _STEPS_BEFORE_SEEK:
+            return raw[: end + 2] + (suffix if kind < suffix else keys.SUFFIX_END)
+    return None
+
+
+# --- as one byte string ---------------------------------------------------------------------------
+
+
+def packed(column: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """A column in one piece, and where each of its values ends in it: 4 bytes each, the least
+    significant first, which is how columns are laid out elsewhere.
+    """
+    values = list(column)
+    ends = array("I", accumulate(map(len, values)))
+    assert ends.itemsize == 4
+    if sys.byteorder == "big":  # pragma: no cover - no such machine runs the tests
+        ends.byteswap()
+    return b"".join(values), ends.tobytes()

@@ -1,0 +1,55 @@
+"""What the tests of the pipeline need: the extra, a served folder, and one session for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.server.loopback import LoopbackServer
+from tests.pipeline.sessions import start
+
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
+"""Without the extra ``[spark]`` there is nothing to test here."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The address of an empty store in ``tmp_path / "store"``."""
+    server = LoopbackServer(tmp_path / "store", create=True)
+    yield server.address
+    server.close()
+
+
+@pytest.fixture
+def db(served: str) -> Iterator[postroom.Database]:
+    """Connected to that."""
+    with postroom.connect(served, insecure=True) as db:
+        yield db
+
+
+@pytest.fixture
+def service() -> Iterator[Any]:
+    """Of a driver whose Spark does nothing."""
+    from postroom.pipeline.driver_service import DriverService  # noqa: PLC0415 - needs the extra
+
+    service = DriverService(lambda: False, time.monotonic)
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one session."""
+    from postroom import pipeline  # noqa: PLC0415 - needs the extra
+
+    session = start(tmp_path_factory.mktemp("spark"))
+    pipeline.register(session)
+    yield session
+    pipeline.close()
+    session.stop()
