@@ -12,6 +12,7 @@ It is put together from parts, each with one subject::
                  │             filled by Writes (:mod:`postroom.client.writing`)
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 ├─ Trying     of that, what it gives back (:mod:`postroom.client.trying`)
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
 The last three are made when they are needed: most transactions do without. Here arguments are
@@ -39,11 +40,12 @@ from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
+from postroom.client.trying import InboxWrites, Trying
 from postroom.client.values import Message, Reaped
 from postroom.client.writing import Writes
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
-from postroom.limits import REAPED_BYTES_DEFAULT
+from postroom.limits import KEY_BYTES_MAX, REAPED_BYTES_DEFAULT
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import CommitTransaction, GetForUpdate
@@ -56,7 +58,7 @@ _SEND: Final = Event.SEND  # a member is slow to find in its class
 _MADE: Final = Event.MADE
 
 
-class Transaction(Writes, QueueWrites):
+class Transaction(Writes, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -73,6 +75,7 @@ class Transaction(Writes, QueueWrites):
         "_queues",
         "_reads",
         "_reaping",
+        "_trying",
     )
 
     def __init__(
@@ -81,12 +84,15 @@ class Transaction(Writes, QueueWrites):
         self._sender = sender
         self._codec = codec
         self._id = transaction_id
-        self._lifetime = Lifetime(sender, transaction_id, timeout)
+        self._lifetime = Lifetime(
+            sender, transaction_id, timeout, sender.reading(), sender.monotonic() + timeout
+        )
         self._buffer = Buffer()
         self._reads = Reads(sender)
         self._over: Overlay | None = None
         self._reaping: Reaping | None = None
         self._queues: Sends | None = None
+        self._trying: Trying | None = None
         self._commit_timestamp = 0
 
     @property
@@ -134,6 +140,14 @@ class Transaction(Writes, QueueWrites):
             )  # fmt: skip
         return self._queues
 
+    @property
+    def trying(self) -> Trying:
+        """What it does with messages that were tried in vain."""
+        self._lifetime.check_open()
+        if self._trying is None:
+            self._trying = Trying(self._reaps, self._buffer.grow)
+        return self._trying
+
     def _is_idle(self) -> bool:
         """Whether it knows nothing that could become too old."""
         if self._queues is not None and self._queues.has_claimed:
@@ -149,7 +163,17 @@ class Transaction(Writes, QueueWrites):
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
         found = self.known(key)
-        return await self._overlay.get(arguments.key(key)) if found is UNKNOWN else found
+        if found is not UNKNOWN:
+            return found
+        key = arguments.key(key)
+        reply = await self._reads.get(key)
+        buffer = self._buffer
+        if self._lifetime.closed or buffer.writes:  # it may have been written meanwhile
+            self._lifetime.check_open()
+            if key in buffer.writes:
+                return buffer.value(key, self._codec)
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
         """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
@@ -157,7 +181,9 @@ class Transaction(Writes, QueueWrites):
         """
         if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
             self._lifetime.check_alive()
-        key, buffer, reads = arguments.key(key), self._buffer, self._reads
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
+        buffer, reads = self._buffer, self._reads
         if key in buffer.writes:
             return buffer.value(key, self._codec)
         reply = None if reads.timestamp else self._sender.try_get(key)
@@ -263,6 +289,7 @@ class Transaction(Writes, QueueWrites):
         *,
         max_bytes: int | None = None,
         wait: float | None = None,
+        max_attempts: int | None = None,
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
@@ -278,6 +305,10 @@ class Transaction(Writes, QueueWrites):
             wait: seconds to wait for the first one to arrive, as many as you like. The time-out of
                 the transaction counts from the end of the wait, unless it has read or reaped
                 something before.
+            max_attempts: a message that has failed so often becomes a dead letter: when it is
+                postponed, or when this transaction vanishes with it (its time passes, or its
+                process is not heard of any more). What was tried before comes alone. ``None``:
+                attempts are counted, and nothing becomes of that.
 
         Raises:
             TransactionConflict: what it had read or reaped before has become too old while it
@@ -289,9 +320,19 @@ class Transaction(Writes, QueueWrites):
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
         key = arguments.key(key)
+        tries = 0 if max_attempts is None else arguments.count(max_attempts, "max_attempts")
+        patience = arguments.wait(wait)
+        return await self._reaps.reap(key, most, size, patience, self._codec, tries)
+
+    @property
+    def _reaps(self) -> Reaping:
         if self._reaping is None:
             self._reaping = Reaping(self._sender, self._id, self._lifetime, self._reads)
-        return await self._reaping.reap(key, most, size, arguments.wait(wait), self._codec)
+        return self._reaping
+
+    def reaped_ids(self, key: bytes) -> list[bytes]:
+        """Of the messages of ``key`` that it has reaped, also what could not be unpacked."""
+        return [] if self._reaping is None else list(self._reaping.taken(key))
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
         """The oldest messages in the inbox of ``key``, without consuming any.
@@ -320,7 +361,7 @@ class Transaction(Writes, QueueWrites):
         left = [pair for pair in found if pair[0] not in own]
         return unpacked_messages(key, left[:most], self._codec)
 
-    def _taken(self, key: bytes) -> dict[bytes, None]:
+    def _taken(self, key: bytes) -> dict[bytes, int]:
         return {} if self._reaping is None else self._reaping.taken(key)
 
     # --- ending
@@ -391,7 +432,11 @@ class Transaction(Writes, QueueWrites):
     def _requests(self) -> list[Any]:
         requests = self._buffer.requests()
         if self._reaping is not None:
-            requests += self._reaping.requests()
+            requests += self._reaping.requests(
+                None if self._trying is None else self._trying.includes
+            )
+        if self._trying is not None:
+            requests += self._trying.requests()
         requests += self._buffer.sends
         if self._queues is not None:
             requests += self._queues.requests()
