@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from postroom.kv.engine import Reader
 from postroom.messaging.bulk import BulkMessages
+from postroom.messaging.bulk_loads import BulkLoads
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
@@ -25,6 +26,7 @@ from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
+from postroom.messaging.staging import StagedBatches
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
@@ -83,6 +85,8 @@ class Messaging:
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
+        StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
+        BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
 
     def first_due(self, stored: Reader) -> int:

@@ -65,6 +65,19 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
     SchedulePage,
 )
+from postroom.messaging.staging_requests import (
+    AbortStaged,
+    ApplyStaged,
+    BeginLoad,
+    EndLoad,
+    ForgetQuery,
+    LoadRows,
+    PublishStaged,
+    ReadStaging,
+    StageRows,
+    Staging,
+    SweepStaged,
+)
 from postroom.protocol.failures import WireError
 from postroom.ranges.bulk_requests import (
     AccountingPage,
@@ -133,6 +146,15 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | StageRows
+    | PublishStaged
+    | ApplyStaged
+    | AbortStaged
+    | SweepStaged
+    | ForgetQuery
+    | BeginLoad
+    | LoadRows
+    | EndLoad
 )
 """What a transaction may do."""
 
@@ -168,6 +190,7 @@ ClientRequest: TypeAlias = (
     | ScanInboxes
     | ScanOutbox
     | ScanDeadLetters
+    | ReadStaging
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -207,6 +230,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanInboxes: InboxesPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ReadStaging: Staging,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,
