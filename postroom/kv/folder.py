@@ -102,17 +102,21 @@ class FolderLock:
 
     def forked(self) -> None:
         """This is the child of a fork: the lock is the parent's, and ends with the parent."""
-        os.close(self._descriptor)
-        self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def release(self) -> None:
-        """Let go. To be called once."""
-        if self._descriptor < 0:
+        """Let go. Idempotent: somebody else may have the number of the descriptor by now, also in
+        the child of a later fork.
+        """
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
             return
         with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        os.close(self._descriptor)
+            os.ftruncate(descriptor, 0)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
     def _check(self, folder: Path) -> None:
         """What is written to the file must not be written over somebody else's data."""

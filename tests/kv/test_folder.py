@@ -189,3 +189,13 @@ def test_another_process_is_told_apart_from_this_one(tmp_path: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     assert f"is open in process {os.getpid()} on host" in told
     lock.release()
+
+
+def test_a_child_does_not_close_what_was_opened_after_a_folder_was_released(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.release()
+    with (tmp_path / "another").open("w") as another:  # which has the number of the lock's file
+        lock.forked()
+        lock.release()
+        another.write("still open")
+    assert (tmp_path / "another").read_text() == "still open"

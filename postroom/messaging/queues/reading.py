@@ -265,15 +265,14 @@ class Reading:
         kind, _, id_ = key[end + 5 :].partition(keys.END_OF_KEY)
         locator = (keys.user_key(key), keys.unescape(kind).decode(), id_)
         state = read_state(view, manager, locator)
-        if state is None or not state.at:
-            due = body.first if state is None else state.due
+        due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
+        if state is None or not 0 < state.at <= at:
             said = "scheduled" if due > at else "ready"
             lease = manager.leases.get(locator)
             if lease is not None and lease.since <= at:
                 said = "leased"
-            return _message(
-                locator, body, state, said, (due, 0 if state is None else state.epoch, 0)
-            )
+            lives = state is None or not state.at  # else it has ended since, as nobody knew then
+            return _message(locator, body, state if lives else None, said, (due, epoch, 0))
         return _message(locator, body, state, _STATUS[state.status], (state.due, state.epoch, 0))
 
     # --- what it has done

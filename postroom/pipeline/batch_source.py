@@ -1,0 +1,137 @@
+"""The batch reader: which parts of a table there are, each read by one task, all at one timestamp.
+
+A data source makes one for each plan; the pin is the source's, so two plans of one data frame read
+the same. What filters leave is planned for, and nothing else is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from postroom.client.bulk import Partition
+from postroom.client.sync import Database
+from postroom.pipeline import connections
+from postroom.pipeline.decoding import decode_for
+from postroom.pipeline.driver_service import Line
+from postroom.pipeline.filters import Selection, Span, narrowed, with_prefix
+from postroom.pipeline.options import Options, Store
+from postroom.pipeline.reading import Part, Work, read
+
+KEYS_PER_PART: Final = 1000
+_ENDED: Final = ("done", "archived", "dead")
+_LIVING: Final = frozenset({"scheduled", "ready", "leased"})
+
+
+class TablePart(InputPartition):
+    """A part, as Spark hands it to a task."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class TableReader(DataSourceReader):
+    """See the module.
+
+    Args:
+        options: of the source.
+        store: as it is reached.
+        at: the pinned timestamp.
+        line: to the driver's service; ``None``: there is none.
+        schema: of the data frame.
+    """
+
+    def __init__(
+        self, options: Options, store: Store, at: int, line: Line | None, schema: StructType
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._at = at
+        self._line = line
+        self._schema = schema
+        self._selection = with_prefix(options.prefix) if options.prefix else Selection()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Narrows what is read; all filters are evaluated again by Spark."""
+        self._selection = narrowed(self._selection, filters, self._options.table)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts of the table."""
+        if self._line is not None:
+            self._line.hold(self._store, self._at, self._options.protect_for, whole=False)
+        db = connections.database(self._store)
+        return [TablePart(part) for part in parts(db, self._options, self._selection)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What a task reads."""
+        if not isinstance(partition, TablePart):
+            return  # Spark's own, where there are no parts
+        options, selection = self._options, self._selection
+        since = options.since or 0
+        work = Work(
+            options.table,
+            self._at,
+            max(selection.after, since),
+            selection.until,
+            to_arrow_schema(self._schema, timezone="UTC"),
+            decode_for(options.format),
+        )
+        yield from read(connections.database(self._store), partition.part, work)
+
+
+def parts(db: Database, options: Options, selection: Selection) -> list[Part]:
+    """What has to be read of a table.
+
+    Raises:
+        Invalid: there is no such queue.
+    """
+    if options.table in {"queue", "archive"}:
+        return _queue_parts(db, options, selection)
+    if options.table in {"outbox", "dead_letters"}:
+        return [Part()]
+    if selection.keys is not None:
+        return _key_parts(db, selection.spans, options)
+    return [
+        Part(((each.start, each.end),), each.range_id, each.generation)
+        for start, end in selection.spans
+        for each in db.partitions(start, end, part_bytes=options.part_bytes)
+    ]
+
+
+def _key_parts(db: Database, spans: list[Span], options: Options) -> list[Part]:
+    """Single keys, some to a task, each task's in one range."""
+    if not spans:
+        return []
+    found = []
+    ranges = db.partitions(spans[0][0], spans[-1][1], part_bytes=options.part_bytes)
+    for each in ranges:
+        inside = [span for span in spans if _begins_in(span, each)]
+        for first in range(0, len(inside), KEYS_PER_PART):
+            few = tuple(inside[first : first + KEYS_PER_PART])
+            found.append(Part(few, each.range_id, each.generation))
+    return found
+
+
+def _begins_in(span: Span, part: Partition) -> bool:
+    return part.start <= span[0] and (part.end is None or span[0] < part.end)
+
+
+def _queue_parts(db: Database, options: Options, selection: Selection) -> list[Part]:
+    names = [options.queue] if options.queue else [each.name for each in db.queues()]
+    if selection.queues is not None:
+        names = [name for name in names if name in selection.queues]
+    wanted = selection.states
+    if options.table == "archive":
+        states = ["archived"] if wanted is None or "archived" in wanted else []
+    else:
+        states = [state for state in _ENDED if wanted is None or state in wanted]
+        if wanted is None or wanted & _LIVING:
+            states.insert(0, "")
+    return [Part(queue=name, state=state) for name in names for state in states]

@@ -1,0 +1,228 @@
+"""The stream of changes: offsets, the limits of a batch, and what its tasks read.
+
+A batch is the changes after one timestamp and up to another, in all ranges (:mod:`.offsets`). The
+end is chosen when the batch is made, and is never chosen again: Spark keeps it in its log. So a
+batch that is repeated reads the same, after whatever crash.
+
+The position at which the next batch begins is protected by the process that asks for offsets, over
+its connection, from before the batch is planned until the next one is asked for. (Spark tells late,
+or never, that a batch is done: nothing here waits for that.) While no process runs nobody protects
+it, and after ``gc_ttl`` the history may be gone.
+
+A batch ends at a commit: all changes of a transaction are in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from postroom.client.bulk import Partition
+from postroom.client.sync import Database
+from postroom.errors import SnapshotTooOld
+from postroom.pipeline import connections, offsets
+from postroom.pipeline.decoding import decode_for
+from postroom.pipeline.filters import with_prefix
+from postroom.pipeline.offsets import Step
+from postroom.pipeline.options import Options, Store
+from postroom.pipeline.reading import Part, Work, read, recent
+from postroom.ranges.requests import Change
+
+_ONE_PART = 1 << 60
+
+
+class StepPart(InputPartition):
+    """What one task of a batch reads."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module.
+
+    Args:
+        options: of the source.
+        store: as it is reached.
+        schema: of the stream.
+    """
+
+    def __init__(self, options: Options, store: Store, schema: StructType) -> None:
+        self._options = options
+        self._store = store
+        self._schema = schema
+        self._target: int | None = None
+        self._held: dict[int, ExitStack] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": {}}
+
+    @property
+    def _db(self) -> Database:
+        return connections.database(self._store)
+
+    def _ranges(self) -> list[Partition]:
+        span = with_prefix(self._options.prefix)
+        return self._db.partitions(span.start, span.end, part_bytes=_ONE_PART)
+
+    # --- offsets
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        """Where a new query begins."""
+        wanted, ranges = self._options.start, self._ranges()
+        match wanted:
+            case "now":
+                position = int(self._db.now())
+            case "earliest":
+                position = max(each.readable_from for each in ranges)
+            case _:
+                position = int(wanted)
+        offset = offsets.everywhere(ranges, position)
+        self._protect(offset)
+        return offset
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Up to where the next batch reads; ``start``: there is nothing to read."""
+        self._protect(start)
+        position = offsets.position_of(start)
+        until = self._cut(position, limit)
+        return start if until is None else offsets.everywhere(self._ranges(), until)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """How much a batch reads at most."""
+        if self._options.max_rows:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing that is committed from now on is read."""
+        self._target = int(self._db.now())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What lies between two offsets."""
+        self._protect(start)
+        return [StepPart(step) for step in offsets.steps(start, end)]
+
+    def stop(self) -> None:
+        """Gives the protections back. It may never be called."""
+        self._let_go(None)
+
+    # --- what a batch holds
+
+    def _cut(self, position: int, limit: ReadLimit) -> int | None:
+        """Up to when the next batch reads; ``None``: nothing was changed."""
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+        if isinstance(limit, ReadMaxRows):
+            bytes_max = self._options.max_bytes
+        size = 0
+        whole: int | None = None  # the last commit of which all changes have been seen
+        commit: int | None = None
+        for rows, change in enumerate(self._changes(position), 1):
+            if self._target is not None and change.timestamp > self._target:
+                break
+            if not (rows_max or bytes_max):
+                newest = int(self._db.now())
+                return newest if self._target is None else min(newest, self._target)
+            if change.timestamp != commit:
+                whole, commit = commit, change.timestamp
+            size += len(change.key) + len(change.value or b"")
+            full = (rows_max and rows > rows_max) or (bytes_max and size > bytes_max)
+            if full and whole is not None:
+                return whole
+        return commit
+
+    def _changes(self, after: int) -> Iterator[Change]:
+        """All changes, commit by commit."""
+        span = with_prefix(self._options.prefix)
+        while True:
+            try:
+                found = self._db.bulk.recent_changes(span.start, span.end, after)
+            except SnapshotTooOld as error:
+                after = self._beyond_loss(error)
+                continue
+            yield from found.changes
+            if not found.changes or found.until <= after:
+                return
+            after = found.until
+
+    # --- what must be there for them
+
+    def _protect(self, offset: dict[str, Any]) -> None:
+        """The history after an offset stays, and that before it may go."""
+        position = max(offsets.position_of(offset), 1)
+        if position not in self._held:
+            stack = ExitStack()
+            try:
+                stack.enter_context(self._db.hold(position))
+            except SnapshotTooOld as error:
+                self._beyond_loss(error)
+                return
+            self._held[position] = stack
+        self._let_go(position)
+
+    def _let_go(self, but: int | None) -> None:
+        for position in [each for each in self._held if each != but]:
+            self._held.pop(position).close()
+
+    def _beyond_loss(self, error: SnapshotTooOld) -> int:
+        """Where what can be read begins, if the rest may be left out.
+
+        Raises:
+            SnapshotTooOld: it may not.
+        """
+        if self._options.fail_on_data_loss:
+            raise lost(error)
+        return max(each.readable_from for each in self._ranges())
+
+    # --- a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one step."""
+        if not isinstance(partition, StepPart):
+            return
+        step, db = partition.step, self._db
+        after = step.after
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        decode = decode_for(self._options.format)
+        for _ in range(2):
+            work = Work("changes", step.until, after, step.until, schema, decode)
+            part = Part((step.span,), step.range_id, step.generation)
+            try:
+                with db.hold(max(after, 1)):
+                    found = recent(db, part, work)
+                    yield from read(db, part, work) if found is None else found
+            except SnapshotTooOld as error:
+                if after != step.after:
+                    raise
+                after = self._beyond_loss(error)
+            else:
+                return
+
+
+def lost(error: SnapshotTooOld) -> SnapshotTooOld:
+    """What is said when changes are gone that a stream has not seen."""
+    return SnapshotTooOld(
+        f"changes that this stream has not read are collected: {error}. Nothing was read: start a "
+        "new query that reads the table data first, or set fail_on_data_loss=false to go on with "
+        "the changes that are left"
+    )
+
+
+__all__ = ["ChangeReader", "StepPart", "lost"]

@@ -1,0 +1,130 @@
+"""What the store answers, as Arrow batches of exactly the schema that Spark expects.
+
+A *page* offers columns: for each name a function that makes the array. Only those are called that
+the schema has, so a narrower one costs less. Keys and values of ``data`` and ``changes`` arrive in
+Arrow's own layout, and no object is made for a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from postroom.errors import WrongType
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.versions import INTEGER, TOMBSTONE
+from postroom.pipeline.decoding import Decode, decoded
+from postroom.ranges.bulk_requests import Columns
+
+Page = Mapping[str, Callable[[pa.Field], pa.Array]]
+"""Of each column that there is, what makes it."""
+
+_FIRST: Final = b"\x00\x00\x00\x00"
+
+
+def batch(page: Page, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema``, in its order and of its types."""
+    return pa.RecordBatch.from_arrays([page[field.name](field) for field in schema], schema=schema)
+
+
+# --- columns that arrive packed -------------------------------------------------------------------
+
+
+def packed_page(answer: Columns, range_id: int, decode: Decode | None) -> Page:
+    """The columns of ``data`` and ``changes``."""
+    kinds = np.frombuffer(answer.kinds, np.uint8)
+    stamps = np.frombuffer(answer.timestamps, ">u8").astype(np.int64)
+
+    def values(field: pa.Field) -> pa.Array:
+        there = kinds != TOMBSTONE
+        array = _binary(answer.rows, answer.values, answer.value_ends, there)
+        if decode is None:
+            return as_type(array, field)
+        keys = _binary(answer.rows, answer.keys, answer.key_ends)
+        return decoded(array, keys, (kinds == INTEGER).tolist(), field, decode)
+
+    return {
+        "key": lambda field: as_type(_binary(answer.rows, answer.keys, answer.key_ends), field),
+        "value": values,
+        "deleted": lambda _: pa.array(kinds == TOMBSTONE),
+        "timestamp": lambda _: pa.array(stamps),
+        "time": lambda field: _times(stamps, field),
+        "range": lambda _: pa.array(np.full(answer.rows, range_id, np.int64)),
+    }
+
+
+def _binary(rows: int, data: bytes, ends: bytes, there: Any = None) -> pa.Array:
+    validity = None
+    if there is not None and not there.all():
+        validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    buffers = [validity, pa.py_buffer(_FIRST + ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _times(stamps: Any, field: pa.Field) -> pa.Array:
+    return pa.array((stamps >> LOGICAL_BITS) * 1000).cast(field.type)
+
+
+def as_type(array: pa.Array, field: pa.Field) -> pa.Array:
+    """``array`` as it is asked for: bytes, or text.
+
+    Raises:
+        WrongType: these bytes are no text.
+    """
+    if array.type == field.type:
+        return array
+    try:
+        return array.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise WrongType(
+            f"the column {field.name!r} holds bytes that are no UTF-8: read it as binary"
+        ) from error
+
+
+# --- columns of records ---------------------------------------------------------------------------
+
+Getter = Callable[[Any], Any]
+
+
+def records_page(records: Sequence[Any], getters: Mapping[str, Getter]) -> Page:
+    """The columns of a few records, each by what gets it from one."""
+
+    def column(get: Getter) -> Callable[[pa.Field], pa.Array]:
+        return lambda field: _column([get(record) for record in records], field)
+
+    return {name: column(get) for name, get in getters.items()}
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_timestamp(field.type):
+        micros = [None if each is None else (each >> LOGICAL_BITS) * 1000 for each in values]
+        return pa.array(micros, pa.int64()).cast(field.type)
+    if values and pa.types.is_string(field.type) and any(type(v) is bytes for v in values):
+        return as_type(pa.array(values, pa.binary()), field)
+    return pa.array(values, field.type)
+
+
+def with_values(page: Page, name: str, keys: Iterable[bytes], decode: Decode | None) -> Page:
+    """``page``, with the column of values decoded."""
+    if decode is None or name not in page:
+        return page
+
+    def values(field: pa.Field) -> pa.Array:
+        plain = page[name](pa.field(name, pa.binary()))
+        keyed = pa.array(keys, pa.binary())
+        return decoded(plain, keyed, [False] * len(plain), field, decode)
+
+    return {**page, name: values}
+
+
+def headers_text(headers: Mapping[str, Any] | None) -> str:
+    """Headers as JSON; bytes in them as hexadecimal text."""
+    return json.dumps(headers or {}, default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,58 @@
+"""One connection to each store for each process.
+
+Spark forks its workers, pickles readers, and runs many tasks in one process. So a connection is
+never an attribute of what is pickled: it is looked up by what it connects to, and made anew in the
+child of a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+
+from postroom.client.remote.connect import TLS, connect
+from postroom.client.sync import Database
+from postroom.pipeline.options import Store
+
+_lock = threading.Lock()
+_open: dict[tuple[int, Store], Database] = {}
+
+
+def database(store: Store) -> Database:
+    """The store, connected to by this process.
+
+    Raises:
+        Unavailable, AccessDenied: it cannot be reached.
+    """
+    key = (os.getpid(), store)
+    with _lock:
+        found = _open.get(key)
+        if found is None:
+            tls = None if store.tls is None else TLS(*store.tls)
+            found = _open[key] = connect(
+                store.connect, tls=tls, token=store.token, insecure=store.insecure
+            )
+        return found
+
+
+def served_at(store: Store, address: str) -> Store:
+    """The same store, at an address."""
+    return replace(store, connect=address, insecure=True)
+
+
+def close(store: Store) -> None:
+    """End this process's connection, if there is one."""
+    with _lock:
+        found = _open.pop((os.getpid(), store), None)
+    if found is not None:
+        found.close()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold it
+    _lock = threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

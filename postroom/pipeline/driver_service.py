@@ -1,0 +1,225 @@
+"""What must outlive a planner, in the driver's own process: open folders, protected timestamps.
+
+::
+
+    planner ──{"do": "address", path}──▶ DriverService ── LoopbackServer, one a folder
+            ──{"do": "hold", store, at}─▶              ── hold(), over the driver's own connection
+
+A planner asks over the loopback device, a line of JSON for each question, and shows a secret that
+only this session's data source knows. A protection is given back when Spark has nothing to do and
+the data frame has not been used for as long as it asked for (``protect_for``). When the driver is
+gone its connections are, and with them all protections.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from postroom import errors
+from postroom.errors import Error, Unavailable
+from postroom.pipeline import connections
+from postroom.pipeline.options import Store
+from postroom.server.loopback import LoopbackServer
+
+ASK_SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 1.0
+WHOLE_MAX: Final = 8
+_LINE_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Line:
+    """The way to a driver service, as it is pickled with the data source."""
+
+    port: int
+    secret: str
+
+    def address(self, store: Store) -> Store:
+        """A store as tasks reach it: a folder is opened by the driver, and served."""
+        if store.connect:
+            return store
+        answer = self._ask({"do": "address", "path": store.path})
+        return connections.served_at(store, str(answer["address"]))
+
+    def hold(self, store: Store, at: int, seconds: float, *, whole: bool) -> int:
+        """Keeps a timestamp (0: now) readable; answers it."""
+        question = {"do": "hold", "store": asdict(store), "at": at, "seconds": seconds}
+        return int(self._ask({**question, "whole": whole})["at"])
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), ASK_SECONDS) as line:
+                line.sendall(json.dumps({**question, "secret": self.secret}).encode() + b"\n")
+                with line.makefile("rb") as answers:
+                    answer: dict[str, Any] = json.loads(answers.readline())
+        except (OSError, ValueError) as error:
+            raise Unavailable(
+                f"the program that has registered the data source cannot be reached ({error}); "
+                "nothing was read: it must go on for as long as the session does"
+            ) from error
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], Error)
+            raise kind(answer["message"])
+        return answer
+
+
+class _Held:
+    """A protected timestamp."""
+
+    def __init__(self, stack: ExitStack, at: int, until: float, *, whole: bool) -> None:
+        self.whole = whole
+        self.stack = stack
+        self.at = at
+        self.until = until
+
+
+class DriverService:
+    """See the module. It serves from when it is made until it is closed.
+
+    Args:
+        is_busy: whether Spark has anything to do.
+        monotonic: seconds since some moment.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool], monotonic: Callable[[], float]) -> None:
+        self._is_busy = is_busy
+        self._monotonic = monotonic
+        self._secret = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._folders: dict[str, LoopbackServer] = {}
+        self._held: dict[tuple[Store, int], _Held] = {}
+        self._over = threading.Event()
+        self._server = _Server(self)
+        self.line = Line(self._server.server_address[1], self._secret)
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True),
+            threading.Thread(target=self._look, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def held(self) -> list[int]:
+        """The timestamps that are protected."""
+        with self._lock:
+            return sorted(each.at for each in self._held.values())
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What a planner is told."""
+        if not secrets.compare_digest(str(question.get("secret", "")), self._secret):
+            return {"error": "AccessDenied", "message": "that is not this session's secret"}
+        try:
+            if question["do"] == "address":
+                return {"address": self._address(question["path"])}
+            store = dict(question["store"])
+            store["tls"] = None if store["tls"] is None else tuple(store["tls"])
+            at = self._hold(
+                Store(**store), int(question["at"]), float(question["seconds"]),
+                whole=bool(question["whole"]),
+            )  # fmt: skip
+        except Error as error:
+            return {"error": type(error).__name__, "message": str(error)}
+        except OSError as error:
+            return {"error": "Unavailable", "message": str(error)}
+        return {"at": at}
+
+    def _address(self, path: str) -> str:
+        folder = str(Path(path).resolve())
+        with self._lock:
+            if folder not in self._folders:
+                self._folders[folder] = LoopbackServer(folder, create=False)
+            return self._folders[folder].address
+
+    def _hold(self, store: Store, at: int, seconds: float, *, whole: bool) -> int:
+        until = self._monotonic() + seconds
+        with self._lock:
+            held = self._held.get((store, at))
+            if held is not None:
+                held.until = max(held.until, until)
+                return at
+            if whole:
+                self._make_room()
+            stack = ExitStack()
+            found = stack.enter_context(
+                connections.database(store).hold(at or None, whole=whole and not at)
+            )
+            self._held[store, int(found)] = _Held(stack, int(found), until, whole=whole)
+            return int(found)
+
+    def _make_room(self) -> None:
+        """The store keeps few timestamps as a whole: the one that is needed least may have to go,
+        if Spark does nothing just now.
+        """
+        whole = [key for key, held in self._held.items() if held.whole]
+        if len(whole) >= WHOLE_MAX and not self._is_busy():
+            self._held.pop(min(whole, key=lambda key: self._held[key].until)).stack.close()
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Give back what is not needed any more."""
+        now = self._monotonic()
+        with self._lock:
+            over = [key for key, held in self._held.items() if held.until <= now]
+        if not over or self._is_busy():
+            return
+        with self._lock:
+            for key in over:
+                self._held.pop(key).stack.close()
+
+    def close(self) -> None:
+        """Give everything back, and close the folders. Idempotent."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            stores = {store for store, _ in self._held}
+            for held in self._held.values():
+                held.stack.close()
+            self._held.clear()
+            for store in stores:
+                connections.close(store)
+            for folder in self._folders.values():
+                folder.close()
+            self._folders.clear()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """A thread for each question."""
+
+    daemon_threads = True
+
+    def __init__(self, service: DriverService) -> None:
+        self.service = service
+        super().__init__(("127.0.0.1", 0), _Question)
+
+
+class _Question(socketserver.StreamRequestHandler):
+    """One question, one answer."""
+
+    timeout = ASK_SECONDS
+    server: _Server
+
+    def handle(self) -> None:
+        """Answer it; whoever says nothing, or nonsense, is hung up on."""
+        try:
+            question = json.loads(self.rfile.readline(_LINE_BYTES_MAX))
+            answer = self.server.service.answer(question)
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return

@@ -1,0 +1,86 @@
+"""The data source ``postroom``: what ``spark.read.format("postroom")`` makes.
+
+It is made once for a data frame, in a process of Spark's, and pickled into those that plan and
+read. So it holds what must be the same in all of them: the options, and the pinned timestamp.
+(``reader`` is called anew for each plan, and would find another one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from postroom.errors import Invalid
+from postroom.pipeline import connections, tables
+from postroom.pipeline.batch_source import TableReader
+from postroom.pipeline.change_stream import ChangeReader
+from postroom.pipeline.driver_service import Line
+from postroom.pipeline.options import parse
+
+
+class PostroomSource(DataSource):
+    """See the module. ``register`` makes a subclass for the session.
+
+    Attributes:
+        line: to the driver's service; ``None``: there is none.
+    """
+
+    line: ClassVar[Line | None] = None
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = options
+        self.wanted = wanted = parse(options)
+        if wanted.store.path and self.line is None:
+            raise Invalid("path= needs the driver on this machine: give connect= instead")
+        self.store = wanted.store if self.line is None else self.line.address(wanted.store)
+        self.at = self._pinned()
+        if wanted.table == "changes" and wanted.since is None:
+            self.wanted = replace(wanted, since=self._first_readable())
+
+    def _pinned(self) -> int:
+        """The timestamp of this data frame."""
+        wanted = self.wanted
+        whole = wanted.table in tables.UNVERSIONED
+        if whole and wanted.at:
+            raise Invalid(f"{wanted.table!r} has no versions, and cannot be read at= a timestamp")
+        if self.line is not None:
+            return self.line.hold(self.store, wanted.at, wanted.protect_for, whole=whole)
+        if whole:
+            raise Invalid(f"{wanted.table!r} can be read only where register() was called")
+        return wanted.at or int(connections.database(self.store).now())
+
+    def _first_readable(self) -> int:
+        """After which timestamp all changes are there, and stay."""
+        found = connections.database(self.store).partitions(part_bytes=1 << 60)
+        since = max(each.readable_from for each in found)
+        if self.line is not None:
+            self.line.hold(self.store, max(since, 1), self.wanted.protect_for, whole=False)
+        return since
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "postroom"
+
+    def schema(self) -> StructType:
+        """All columns of the table, values as bytes."""
+        return tables.schema_of(self.wanted.table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What plans and reads a batch."""
+        tables.check(schema, self.wanted.table, self.wanted.format)
+        return TableReader(self.wanted, self.store, self.at, self.line, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """What plans and reads a stream of changes."""
+        if self.wanted.table != "changes":
+            raise Invalid(
+                f"a stream is read from the table changes, not {self.wanted.table!r}: give "
+                "table=changes"
+            )
+        tables.check(schema, "changes", self.wanted.format)
+        return ChangeReader(self.wanted, self.store, schema)

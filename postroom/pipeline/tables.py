@@ -1,0 +1,123 @@
+"""The tables: their columns and types, and what may be read of them instead.
+
+Columns are named as the attributes of the Python interface. A timestamp of the store is 64 bits,
+and is one column of integers, by which rows can be ordered exactly and read again. Beside it is a
+column of Spark's own timestamps, in microseconds, whose name ends with ``time``.
+
+A reader may be given a narrower schema: fewer columns, in any order. Columns of bytes may be read
+as text; values as anything, with ``format=``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from postroom.errors import Invalid
+
+_QUEUE: Final = (
+    "queue string, key binary, kind string, id binary, payload binary, headers string, "
+    "priority int, group string, created_at bigint, created_time timestamp, "
+    "first_scheduled bigint, first_scheduled_time timestamp, scheduled bigint, "
+    "scheduled_time timestamp, epoch int, leased_until bigint, leased_until_time timestamp, "
+    "last_error string, state string, done_at bigint, done_time timestamp"
+)
+
+SCHEMAS: Final = {
+    "data": "key binary, value binary, timestamp bigint, time timestamp",
+    "changes": (
+        "key binary, value binary, deleted boolean, timestamp bigint, time timestamp, range bigint"
+    ),
+    "inbox": (
+        "key binary, id string, value binary, headers string, sent_at bigint, "
+        "sent_time timestamp, delivered_at bigint, delivered_time timestamp, sender_range bigint"
+    ),
+    "outbox": (
+        "id string, due bigint, due_time timestamp, sent_at bigint, sent_time timestamp, "
+        "key binary, request string, message binary, headers string, transaction_id binary, "
+        "source_key binary"
+    ),
+    "dead_letters": (
+        "id string, reason string, sent_at bigint, sent_time timestamp, key binary, "
+        "request string, message binary, headers string, transaction_id binary, source_key binary"
+    ),
+    "accounting": "prefix binary, metric string, value bigint",
+    "queue": _QUEUE,
+    "archive": _QUEUE,
+}
+
+KEYS: Final = {"data": "key", "changes": "key", "inbox": "key", "accounting": "prefix"}
+"""The column by which a table is read in spans."""
+
+VALUES: Final = {
+    "data": "value",
+    "changes": "value",
+    "inbox": "value",
+    "outbox": "message",
+    "dead_letters": "message",
+    "queue": "payload",
+    "archive": "payload",
+}
+"""The column that ``format=`` is about."""
+
+UNVERSIONED: Final = frozenset({"outbox", "dead_letters", "accounting"})
+"""Read in a snapshot of the engine, since what they hold has no versions."""
+
+
+_TYPES: Final[dict[str, DataType]] = {
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+}
+
+
+def schema_of(table: str) -> StructType:
+    """All columns of a table."""
+    columns = (column.split() for column in SCHEMAS[table].split(","))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+
+
+def check(schema: StructType, table: str, format_: str) -> None:
+    """Make sure that a table can be read so.
+
+    Raises:
+        Invalid: it has no such column, or none of this type.
+    """
+    known = {field.name: field.dataType for field in schema_of(table).fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise Invalid(
+                f"the table {table!r} has no column {field.name!r}: its columns are "
+                f"{', '.join(known)}"
+            )
+        kind = known[field.name]
+        if field.dataType == kind or (isinstance(kind, BinaryType) and _is_text(field.dataType)):
+            continue
+        if field.name == VALUES.get(table) and format_:
+            continue
+        raise Invalid(
+            f"the column {field.name!r} of {table!r} is {kind.simpleString()}, not "
+            f"{field.dataType.simpleString()}"
+            + (": give format=json or msgpack" if field.name == VALUES.get(table) else "")
+        )
+
+
+def _is_text(kind: object) -> bool:
+    return isinstance(kind, StringType)
+
+
+__all__ = ["KEYS", "SCHEMAS", "UNVERSIONED", "VALUES", "check", "schema_of"]

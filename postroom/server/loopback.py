@@ -1,0 +1,131 @@
+"""A folder that this process opens, and serves to others on this machine.
+
+An embedded store belongs to one process. Where a program has helpers in processes of their own, as
+Spark has, it opens the folder once and serves it here: the same node, the same sessions, and native
+streams on the loopback device. There is no cluster, and nothing of it is written down.
+
+Whoever can open a connection on this machine can use the store while it is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251 - here an instance is made, to be passed in
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from postroom.errors import Unavailable
+from postroom.kv.clock import SystemClock
+from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
+from postroom.raft.transport import NoPeers
+from postroom.server.asyncio_driver import AsyncioDriver
+from postroom.server.cluster import descriptors
+from postroom.server.cluster.connections import Connections
+from postroom.server.cluster.formation import SelfDescription, node_alone
+from postroom.server.cluster.listener import Listener
+from postroom.server.cluster.native_server import NativeDoor
+from postroom.server.cluster.nodes_service import NodesService
+from postroom.server.cluster.security import Security
+from postroom.server.cluster.sessions import Sessions
+from postroom.server.local_folder import HOST, check_no_local_cluster
+from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
+
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 1.0
+
+
+class LoopbackServer:
+    """See the module. It serves from when it is made until it is closed.
+
+    Args:
+        path: the folder of a store, which nobody has open.
+        create: whether a store is made if there is none.
+
+    Attributes:
+        address: where it is served, ``host:port``.
+
+    Raises:
+        StoreLocked: somebody has it open.
+        Invalid: there is no store, or one of a cluster with other nodes.
+        StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        check_no_local_cluster(Path(path))
+        self._path = Path(path)
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="postroom-loopback", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.address: str = self._on_loop(self._open(create=create))
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """End all streams and close the store. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._on_loop(self._close())
+            finally:
+                self._end()
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self, *, create: bool) -> str:
+        randomness = random.Random(random.SystemRandom().randbytes(32))
+        engine = open_storage(self._path, randomness, create=create)
+        try:
+            options = NodeOptions(
+                node_id=node_alone(engine) or NodeOptions().node_id,
+                gc_ttl_seconds=GC_TTL_SECONDS,
+                disk_reserve_bytes=DISK_RESERVE_BYTES,
+                rests_alone=True,
+            )
+            node = Node(engine, SystemClock(), randomness, NoPeers(), options)
+        except BaseException:
+            engine.close()
+            raise
+        self._driver = AsyncioDriver(node, randomness)
+        self._driver.start()
+        self._sessions = Sessions(node)
+        security = Security(None)
+        nodes = NodesService(security, lambda: SelfDescription(b"", (), None))
+        self._door = NativeDoor(security, nodes)
+        self._door.sessions = self._sessions
+        limit = descriptors.for_connections(descriptors.raise_limit())
+        connections = Connections(self._loop.time, limit)
+        self._listener = Listener(f"{HOST}:0", None, connections, self._door.create, None)
+        await self._listener.open()
+        self._looking = asyncio.create_task(self._look())
+        return f"{HOST}:{self._listener.port}"
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._sessions.look()
+
+    async def _close(self) -> None:
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
+        self._sessions.end_all(Unavailable("the store was closed; nothing was changed"))
+        await asyncio.sleep(0)
+        self._listener.stop()
+        self._door.close()
+        await self._door.closed()
+        await self._listener.close()
+        await self._driver.close()

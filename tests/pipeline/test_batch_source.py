@@ -1,0 +1,317 @@
+"""The batch reader, without Spark: every table, at one timestamp, filtered, narrowed, decoded."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+import postroom
+from postroom.errors import Error, Invalid, WrongType
+from postroom.pipeline import batch_source
+from postroom.pipeline.driver_service import DriverService
+from postroom.ranges.requests import Accounting, Increment
+from tests.pipeline.readers import rows, source
+
+KEY = ("key",)
+
+
+@pytest.fixture
+def filled(db: postroom.Database) -> postroom.Database:
+    for number in range(50):
+        db.put(b"k%02d" % number, b"%d" % number)
+    db.put(b"\x00\xff\x00", b"")
+    db.delete(b"k07")
+    return db
+
+
+def keys(found: list[dict[str, Any]]) -> list[bytes]:
+    return [row["key"] for row in found]
+
+
+def test_all_is_read_at_the_timestamp_of_the_source(served: str, filled: postroom.Database) -> None:
+    made = source(connect=served, insecure="true")
+    expected = dict(filled.scan())
+    filled.put(b"k00", b"later")
+    filled.delete(b"k01")
+    found = rows(made)
+    assert {row["key"]: row["value"] for row in found} == expected
+    assert rows(made) == found  # another plan of the same data frame
+    row = found[5]
+    stamp = postroom.Timestamp(row["timestamp"])
+    assert row["time"] == stamp.datetime
+    assert filled.get(row["key"], at=stamp) == row["value"]
+    then = source(connect=served, insecure="true", at=made.at)
+    assert rows(then) == found
+
+
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        ([EqualTo(KEY, b"k03")], [b"k03"]),
+        ([In(KEY, (b"k09", b"k01", b"k07", b"nothing", b"k01"))], [b"k01", b"k09"]),
+        ([GreaterThan(KEY, b"k47"), IsNotNull(KEY)], [b"k48", b"k49"]),
+        ([GreaterThanOrEqual(KEY, b"k48")], [b"k48", b"k49"]),
+        ([LessThan(KEY, b"k01")], [b"\x00\xff\x00", b"k00"]),
+        ([LessThanOrEqual(KEY, b"k00")], [b"\x00\xff\x00", b"k00"]),
+        ([GreaterThanOrEqual(KEY, b"k1"), LessThan(KEY, b"k11")], [b"k10"]),
+        ([In(KEY, (b"k01", b"k40")), LessThan(KEY, b"k2")], [b"k01"]),
+        ([EqualTo(KEY, "k04")], [b"k04"]),
+        ([GreaterThan(KEY, b"z")], []),
+        ([GreaterThan(KEY, b"k2"), LessThan(KEY, b"k1")], []),
+        ([GreaterThan(KEY, b"k" * 10_000)], []),
+    ],
+)
+def test_filters_on_keys_narrow_what_is_read(
+    served: str, filled: postroom.Database, condition: list[Filter], wanted: list[bytes]
+) -> None:
+    found = rows(source(connect=served, insecure="true"), "key", filters=condition)
+    assert keys(found) == wanted  # nothing else was read at all: Spark has filtered nothing yet
+
+
+def test_filters_on_times_narrow_what_is_read(served: str, filled: postroom.Database) -> None:
+    made = source(connect=served, insecure="true")
+    every = rows(made)
+    last = max(row["timestamp"] for row in every)
+    assert [row["timestamp"] for row in rows(made, filters=[EqualTo(("timestamp",), last)])] == [
+        last
+    ]
+    moment = datetime(2000, 1, 1, tzinfo=UTC)
+    assert rows(made, filters=[GreaterThan(("time",), moment)]) == every
+    assert rows(made, filters=[GreaterThan(("time",), datetime(2200, 1, 1, tzinfo=UTC))]) == []
+
+
+def test_prefixes_are_an_option(served: str, filled: postroom.Database) -> None:
+    found = rows(source(connect=served, insecure="true", prefix="k1"), "key")
+    assert keys(found) == [b"k1%d" % number for number in range(10)]
+
+
+def test_a_narrower_schema_reads_less(served: str, filled: postroom.Database) -> None:
+    (row,) = rows(
+        source(connect=served, insecure="true"), "time", "key", filters=[EqualTo(KEY, b"k01")]
+    )
+    assert list(row) == ["time", "key"]
+
+
+def test_keys_and_values_may_be_text(served: str, filled: postroom.Database) -> None:
+    text = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    made = source(connect=served, insecure="true", prefix="k")
+    assert {"key": "k03", "value": "3"} in rows(made, schema=text)
+    with pytest.raises(WrongType, match="UTF-8"):
+        rows(source(connect=served, insecure="true"), schema=text)
+
+
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_values_are_decoded_where_they_are_read(
+    served: str, db: postroom.Database, format_: str
+) -> None:
+    pack = (lambda v: json.dumps(v).encode()) if format_ == "json" else msgpack.packb
+    db.put(b"a", pack({"n": 1, "x": 1.5, "more": [1]}))
+    db.put(b"b", pack({"n": 2}))
+    kind = StructType([StructField("n", LongType()), StructField("x", DoubleType())])
+    schema = StructType([StructField("value", kind), StructField("key", BinaryType())])
+    made = source(connect=served, insecure="true", format=format_)
+    assert rows(made, schema=schema) == [
+        {"value": {"n": 1, "x": 1.5}, "key": b"a"},
+        {"value": {"n": 2, "x": None}, "key": b"b"},
+    ]
+    db.delete_range(b"", None)
+    db.increment(b"count", 7)
+    numbers = StructType([StructField("value", LongType())])
+    made = source(connect=served, insecure="true", format=format_)
+    assert rows(made, schema=numbers) == [{"value": 7}]
+    db.put(b"broken", b"\xc1 no such thing")
+    with pytest.raises(WrongType, match="broken"):
+        rows(source(connect=served, insecure="true", format=format_), schema=numbers)
+    db.put(b"broken", pack("text"))
+    with pytest.raises(WrongType, match="do not fit"):
+        rows(source(connect=served, insecure="true", format=format_), schema=numbers)
+
+
+def test_changes_are_all_versions_between_two_timestamps(
+    served: str, db: postroom.Database
+) -> None:
+    db.put(b"a", b"0")
+    before = db.now()
+    db.put(b"a", b"1")
+    db.delete(b"a")
+    db.increment(b"n", 1)
+    made = source(connect=served, insecure="true", table="changes", since=before)
+    db.put(b"a", b"2")
+    found = rows(made)
+    assert [(row["key"], row["value"], row["deleted"], row["range"]) for row in found] == [
+        (b"a", b"1", False, 1),
+        (b"a", None, True, 1),
+        (b"n", (1).to_bytes(8, "big"), False, 1),
+    ]
+    everything = source(connect=served, insecure="true", table="changes")
+    assert len(rows(everything)) == 5
+
+
+def test_messages_are_read_with_what_is_known_of_them(served: str, db: postroom.Database) -> None:
+    with db.begin() as tx:
+        tx.enqueue_message(b"k", b"one", headers={"n": 1, "b": b"\x01"})
+        tx.enqueue_message(b"l", b"two")
+    (message,) = db.peek(b"k")
+    made = source(connect=served, insecure="true", table="inbox")
+    with db.begin() as tx:
+        tx.reap_queue(b"k")
+    first, second = rows(made)
+    assert first == {
+        "key": b"k",
+        "id": message.id,
+        "value": b"one",
+        "headers": '{"b": "01", "n": 1}',
+        "sent_at": message.sent_at,
+        "sent_time": message.sent_at.datetime,
+        "delivered_at": message.delivered_at,
+        "delivered_time": message.delivered_at.datetime,
+        "sender_range": 1,
+    }
+    assert (second["key"], second["headers"]) == (b"l", "{}")
+    assert keys(rows(made, "key", filters=[EqualTo(KEY, b"l")])) == [b"l"]
+
+
+def test_what_has_no_versions_is_read_as_it_was_when_the_source_was_made(
+    served: str, db: postroom.Database, service: DriverService
+) -> None:
+    db.put(b"text", b"no number")
+    with db.begin() as tx:
+        tx.enqueue_message(b"k", b"later", deliver_at=3600)
+        tx.enqueue_update(Increment(b"p", 2), execute_at=3600)
+        tx.enqueue_update(Increment(b"text"))
+        tx.enqueue_update(Accounting(b"a/b", {"bytes": 3}))
+    db.drain()
+    tables = ("outbox", "dead_letters", "accounting")
+    made = {
+        table: source(service.line, connect=served, insecure="true", table=table)
+        for table in tables
+    }
+    waiting, (letter,) = db.scheduled(), db.dead_letters()
+    db.cancel([each.id for each in waiting])
+    db.discard([letter.id])
+    with db.begin() as tx:
+        tx.enqueue_update(Accounting(b"a/b", {"bytes": 1}))
+    db.drain()
+    outbox = rows(made["outbox"])
+    assert {row["id"] for row in outbox} == {each.id for each in waiting}
+    by_key = {row["key"]: row for row in outbox}
+    assert by_key[b"k"]["message"] == b"later"
+    assert json.loads(by_key[b"p"]["request"]) == {
+        "request": "Increment", "key": b"p".hex(), "by": 2, "packed": False,
+    }  # fmt: skip
+    (died,) = rows(made["dead_letters"])
+    assert (died["id"], died["reason"]) == (letter.id, letter.reason)
+    assert rows(made["accounting"]) == [
+        {"prefix": b"a", "metric": "bytes", "value": 3},
+        {"prefix": b"a/b", "metric": "bytes", "value": 3},
+    ]
+    with pytest.raises(Invalid, match="register"):
+        source(connect=served, insecure="true", table="outbox")
+    with pytest.raises(Invalid, match="no versions"):
+        source(service.line, connect=served, insecure="true", table="outbox", at=1)
+
+
+def test_queues_are_read_by_queue_and_state(served: str, db: postroom.Database) -> None:
+    db.create_queue("mail", archive=True)
+    db.create_queue("other", max_attempts=1)
+    with db.begin() as tx:
+        for number in range(5):
+            tx.enqueue("mail", b"%d" % number, id=f"m{number}", kind="k", headers={"h": 1})
+        tx.enqueue("mail", b"later", id="m9", deliver_at=3600, group="g", priority=3)
+        tx.enqueue("other", b"x", id="o1")
+    claimed = db.queue("mail").claim(2)
+    db.queue("mail").acknowledge(claimed)
+    made = source(connect=served, insecure="true", table="queue")
+    db.queue("mail").acknowledge(db.queue("mail").claim(1))
+    found = rows(made)
+    states = sorted((row["id"], row["state"]) for row in found)
+    assert states == [
+        (b"m0", "archived"), (b"m1", "archived"), (b"m2", "ready"), (b"m3", "ready"),
+        (b"m4", "ready"), (b"m9", "scheduled"), (b"o1", "ready"),
+    ]  # fmt: skip
+    later = next(row for row in found if row["id"] == b"m9")
+    assert (later["group"], later["priority"], later["payload"]) == ("g", 3, b"later")
+    assert (later["done_at"], later["leased_until"], later["queue"]) == (None, None, "mail")
+    assert later["scheduled_time"] > later["created_time"]
+    (other,) = rows(made, filters=[EqualTo(("queue",), "other")])
+    assert other["id"] == b"o1"
+    archived = rows(made, "id", filters=[In(("state",), ("archived", "dead"))])
+    assert [row["id"] for row in archived] == [b"m0", b"m1"]
+    archive = source(connect=served, insecure="true", table="archive", at=made.at)
+    assert [row["id"] for row in rows(archive)] == [b"m0", b"m1"]
+    with pytest.raises(Invalid, match="no queue"):
+        rows(source(connect=served, insecure="true", table="queue", queue="nothing"))
+
+
+def test_a_large_table_is_read_in_parts(
+    served: str, db: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {b"%06d" % number for number in range(6000)}
+    ordered = sorted(wanted)
+    for start in range(0, 6000, 500):
+        with db.begin() as tx:
+            for key in ordered[start : start + 500]:
+                tx.put(key, bytes(2000))
+    made = source(connect=served, insecure="true", part_bytes=100_000)
+    reader = made.reader(made.schema())
+    assert len(reader.partitions()) >= 1
+    assert set(keys(rows(made, "key"))) == wanted
+    monkeypatch.setattr(batch_source, "KEYS_PER_PART", 7)
+    few = ordered[::100]
+    assert keys(rows(made, "key", filters=[In(KEY, tuple(few))])) == few
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "connect"),
+        ({"connect": "a:1", "path": "b"}, "one of connect"),
+        ({"connect": "127.0.0.1:1"}, "tls_ca"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "tabel": "data"}, "tabel"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "table": "nothing"}, "table is one of"),
+        ({"connect": "127.0.0.1:1", "insecure": "perhaps"}, "true or false"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "at": "-1"}, "whole number"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "part_bytes": "0"}, "from 1 on"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "format": "xml"}, "json, msgpack"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "start": "then"}, "start"),
+        ({"path": "folder"}, "driver"),
+    ],
+)
+def test_impossible_options_are_refused_with_a_word(options: dict[str, str], said: str) -> None:
+    with pytest.raises(Error, match=said):
+        source(**options)
+
+
+def test_impossible_schemas_are_refused(served: str) -> None:
+    made = source(connect=served, insecure="true")
+    with pytest.raises(Invalid, match="no column 'kye'"):
+        made.reader(StructType([StructField("kye", BinaryType())]))
+    with pytest.raises(Invalid, match="format=json"):
+        made.reader(StructType([StructField("value", LongType())]))
+    with pytest.raises(Invalid, match="is bigint"):
+        made.reader(StructType([StructField("timestamp", StringType())]))
+    with pytest.raises(Invalid, match="table=changes"):
+        made.streamReader(made.schema())

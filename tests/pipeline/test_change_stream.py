@@ -1,0 +1,237 @@
+"""The stream's reader, without Spark: exactly once over restarts at any moment, limits, losses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from postroom.errors import SnapshotTooOld
+from postroom.pipeline import connections
+from postroom.pipeline.change_stream import ChangeReader
+from postroom.pipeline.options import parse
+from postroom.pipeline.tables import schema_of
+from postroom.ranges import feed
+from tests.client.stores import Store
+from tests.pipeline.readers import batches
+
+Offset = dict[str, Any]
+SCHEMA = schema_of("changes")
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store whose clock is moved by hand, reached by the readers in place of a connection."""
+    store = Store()
+    monkeypatch.setattr(connections, "database", lambda _: store.db)
+    return store
+
+
+def reader(**options: object) -> ChangeReader:
+    """As a process of Spark's makes it."""
+    given = {"connect": "127.0.0.1:1", "insecure": "true", "table": "changes"}
+    wanted = parse({**given, **{name: str(value) for name, value in options.items()}})
+    return ChangeReader(wanted, wanted.store, SCHEMA)
+
+
+def logged(offset: Offset) -> Offset:
+    found: Offset = json.loads(json.dumps(offset))
+    return found
+
+
+def rows(of: ChangeReader, start: Offset, end: Offset) -> list[tuple[bytes, bytes | None]]:
+    """What the tasks of a batch read, each with nothing but what was pickled."""
+    found = []
+    for partition in pickle.loads(pickle.dumps(of.partitions(logged(start), logged(end)))):
+        task = pickle.loads(pickle.dumps(of))
+        found += batches(task.read(partition), SCHEMA)
+    return [(row["key"], row["value"]) for row in found]
+
+
+def test_a_stream_begins_now_or_earlier(store: Store) -> None:
+    store.db.put(b"a", b"0")
+    then = store.db.now()
+    store.db.put(b"a", b"1")
+    expected: dict[object, list[tuple[bytes, bytes]]] = {
+        "now": [(b"b", b"2")],
+        "earliest": [(b"a", b"0"), (b"a", b"1"), (b"b", b"2")],
+        then: [(b"a", b"1"), (b"b", b"2")],
+    }
+    first = {start: reader(start=start) for start in expected}
+    offsets = {start: each.initialOffset() for start, each in first.items()}
+    store.db.put(b"b", b"2")
+    for start, each in first.items():
+        end = each.latestOffset(offsets[start], ALL)
+        assert sorted(rows(each, offsets[start], end)) == expected[start]
+        assert each.latestOffset(end, ALL) == end  # and nothing more: no empty batch is made
+
+
+def test_deletions_are_changes(store: Store) -> None:
+    of = reader()
+    start = of.initialOffset()
+    store.db.put(b"a", b"1")
+    store.db.delete(b"a")
+    assert rows(of, start, of.latestOffset(start, ALL)) == [(b"a", b"1"), (b"a", None)]
+
+
+class Query:
+    """Spark's protocol: the end of a batch is logged, then its tasks run, perhaps several times;
+    only then the next batch is made. A process may die between any two of these.
+    """
+
+    def __init__(self, limit: Any) -> None:
+        self.limit = limit
+        self.of = reader()
+        self.log = [logged(self.of.initialOffset())]
+        self.sink: dict[int, list[tuple[bytes, bytes | None]]] = {}
+
+    @property
+    def batch(self) -> int:
+        return len(self.log) - 1
+
+    def die(self) -> None:
+        self.of = reader()
+
+    def plan(self) -> bool:
+        """Makes the next batch, if the one before is done and there is anything."""
+        if self.batch and self.batch not in self.sink:
+            return True
+        end = self.of.latestOffset(logged(self.log[-1]), self.limit)
+        if end == self.log[-1]:
+            return False
+        self.log.append(logged(end))
+        return True
+
+    def run(self) -> None:
+        """Runs its tasks; what they wrote before is written anew."""
+        if self.batch:
+            self.sink[self.batch] = rows(self.of, self.log[-2], self.log[-1])
+
+    def rows(self) -> list[tuple[bytes, bytes | None]]:
+        return sorted(each for batch in self.sink.values() for each in batch)
+
+
+def write_some(store: Store, random: Random, step: int) -> list[tuple[bytes, bytes]]:
+    """A transaction of a few keys: what it changes."""
+    changed = {b"%d" % random.randrange(20): b"%d.%d" % (step, n) for n in range(3)}
+    with store.db.begin() as tx:
+        for key, value in changed.items():
+            tx.put(key, value)
+    return list(changed.items())
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(1), ReadMaxRows(7), ReadMaxBytes(40), ALL])
+@pytest.mark.parametrize("remembered", [True, False])
+def test_every_change_is_read_once_over_restarts_at_any_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: Any, remembered: bool
+) -> None:
+    if not remembered:
+        monkeypatch.setattr(feed, "CHANGES_MAX", 3)
+        monkeypatch.setattr(feed, "CHANGES_BYTES_MAX", 50)
+    random, written, query = Random(7), [], Query(limit)
+    for step in range(120):
+        for _ in range(random.randrange(3)):
+            written += write_some(store, random, step)
+        for act in random.sample([query.die, query.plan, query.run, query.run, query.die], 3):
+            act()
+        store.advance(random.random() / 2)
+    query.run()
+    while query.plan():
+        query.run()
+    assert query.rows() == sorted(written)
+    assert len(query.sink) > 20
+
+
+def test_a_batch_is_limited_but_never_within_a_commit(store: Store) -> None:
+    of = reader(max_rows=3, max_bytes=1000)
+    start = of.initialOffset()
+    for size in (2, 2, 5, 1, 1):
+        with store.db.begin() as tx:
+            for number in range(size):
+                tx.put(b"%d" % number, b"v" * 10)
+    limit = of.getDefaultReadLimit()
+    assert limit == ReadMaxRows(3)
+    counts = []
+    while (end := of.latestOffset(start, limit)) != start:
+        counts.append(len(rows(of, start, end)))
+        start = end
+    assert counts == [2, 2, 5, 2]
+    assert reader(max_bytes=10).getDefaultReadLimit() == ReadMaxBytes(10)
+    assert isinstance(reader().getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_available_now_ends_though_more_is_written(store: Store) -> None:
+    of = reader(max_rows=2)
+    start = of.initialOffset()
+    for number in range(5):
+        store.db.put(b"a", b"%d" % number)
+    of.prepareForTriggerAvailableNow()
+    found = []
+    while (end := of.latestOffset(start, of.getDefaultReadLimit())) != start:
+        store.db.put(b"a", b"later")
+        found += rows(of, start, end)
+        start = end
+    assert found == [(b"a", b"%d" % number) for number in range(5)]
+    of.prepareForTriggerAvailableNow()
+    end = of.latestOffset(start, ALL)
+    assert rows(of, start, end) == [(b"a", b"later")] * 3
+
+
+def collect_all(store: Store) -> None:
+    for _ in range(3):
+        store.db.put(b"a", b"more")
+        store.advance(200.0)
+
+
+def test_what_a_batch_needs_is_kept_while_the_reader_lives(store: Store) -> None:
+    of = reader()
+    start = of.initialOffset()
+    store.db.put(b"a", b"1")
+    collect_all(store)
+    end = of.latestOffset(start, ALL)
+    collect_all(store)
+    assert rows(of, start, end)[0] == (b"a", b"1")
+    of.latestOffset(end, ALL)  # the next batch is made: the one before is done
+    collect_all(store)
+    with pytest.raises(SnapshotTooOld):
+        rows(reader(), start, end)
+    of.stop()
+    assert store.node.replicas.sizes()["protections"] == 0
+
+
+@pytest.mark.parametrize("act", ["offset", "batch"])
+def test_what_was_collected_meanwhile_is_said_or_left_out_if_that_was_asked_for(
+    store: Store, act: str
+) -> None:
+    of = reader()
+    start = of.initialOffset()
+    store.db.put(b"a", b"lost")
+    end = of.latestOffset(start, ALL)
+    of.stop()
+    collect_all(store)
+    store.db.put(b"b", b"left")
+
+    def again(of: ChangeReader) -> list[tuple[bytes, bytes | None]]:
+        until = end if act == "batch" else of.latestOffset(start, ALL)
+        return rows(of, start, until)
+
+    with pytest.raises(SnapshotTooOld, match="fail_on_data_loss"):
+        again(reader())
+    left = again(reader(fail_on_data_loss="false"))
+    assert (b"a", b"lost") not in left
+    assert bool(left) == (act == "offset")
+
+
+def test_only_a_prefix_is_followed(store: Store) -> None:
+    of = reader(prefix="user/")
+    start = of.initialOffset()
+    store.db.put(b"other", b"1")
+    assert of.latestOffset(start, ALL) == start
+    store.db.put(b"user/1", b"1")
+    store.db.put(b"zother", b"1")
+    assert rows(of, start, of.latestOffset(start, ALL)) == [(b"user/1", b"1")]

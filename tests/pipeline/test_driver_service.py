@@ -1,0 +1,143 @@
+"""The service in the driver: folders are opened once, timestamps held for as long as is needed."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.errors import AccessDenied, Invalid, StoreLocked, Unavailable
+from postroom.pipeline.driver_service import WHOLE_MAX, DriverService, Line
+from postroom.pipeline.options import Store
+from tests.pipeline.readers import rows, source
+
+
+class Driver:
+    """A service, and what it is told of time and of Spark."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.busy = False
+        self.service = DriverService(lambda: self.busy, lambda: self.seconds)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.service.close()
+
+
+def test_a_folder_is_opened_once_and_served_until_the_end(driver: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    with postroom.open(folder) as db:
+        db.put(b"a", b"1")
+    line = driver.service.line
+    first = source(line, path=folder)
+    assert rows(first, "key", "value") == [{"key": b"a", "value": b"1"}]
+    again = line.address(Store(path=str(tmp_path / "." / "shop"), insecure=True))
+    assert again.connect == first.store.connect
+    with pytest.raises(StoreLocked):
+        postroom.open(folder)
+    driver.service.close()
+    with postroom.open(folder) as db:
+        assert db.get(b"a") == b"1"
+
+
+def test_a_folder_that_somebody_has_open_or_that_is_none_is_refused(
+    driver: Driver, tmp_path: Path
+) -> None:
+    with postroom.open(tmp_path / "shop"), pytest.raises(StoreLocked):
+        source(driver.service.line, path=tmp_path / "shop")
+    with pytest.raises(Invalid):
+        source(driver.service.line, path=tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_timestamp_is_held_while_it_is_used_or_spark_has_work(
+    driver: Driver, served: str, db: postroom.Database
+) -> None:
+    db.put(b"a", b"1")
+    made = source(driver.service.line, connect=served, insecure="true", protect_for=60)
+    assert driver.service.held == [made.at]
+    driver.seconds = 50.0
+    rows(made)  # it is used
+    driver.seconds = 100.0
+    driver.service.let_go()
+    assert driver.service.held == [made.at]
+    driver.busy = True
+    driver.seconds = 1000.0
+    driver.service.let_go()
+    assert driver.service.held == [made.at]
+    driver.busy = False
+    driver.service.let_go()
+    assert driver.service.held == []
+    rows(made)  # whoever comes back in time has it held again
+    assert driver.service.held == [made.at]
+
+
+def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Database) -> None:
+    made = []
+    for number in range(WHOLE_MAX + 2):
+        driver.seconds = float(number)
+        db.put(b"a", b"%d" % number)
+        made.append(
+            source(driver.service.line, connect=served, insecure="true", table="accounting")
+        )
+    assert driver.service.held == [each.at for each in made[2:]]
+    assert rows(made[-1]) == []
+
+
+def test_who_does_not_know_the_secret_is_told_nothing(driver: Driver, tmp_path: Path) -> None:
+    line = replace(driver.service.line, secret="guessed")
+    with pytest.raises(AccessDenied):
+        line.address(Store(path=str(tmp_path), insecure=True))
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\n", b"no json\n", b"[]\n", b'{"do": 1}\n', b"{" * 100_000, b"\xff\n"]
+)
+def test_nonsense_is_hung_up_on_and_hurts_nobody(
+    driver: Driver, served: str, db: postroom.Database, said: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", driver.service.line.port), 10) as stranger:
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        try:
+            answer = stranger.recv(1000)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or json.loads(answer)["error"] == "AccessDenied"
+    db.put(b"a", b"1")
+    assert rows(source(driver.service.line, connect=served, insecure="true"), "key")
+
+
+def test_a_known_secret_with_nonsense_is_hung_up_on(driver: Driver) -> None:
+    questions: list[dict[str, Any]] = [{}, {"do": "hold"}, {"do": "address", "path": 7}]
+    for question in questions:
+        with pytest.raises(Unavailable):
+            driver.service.line._ask(question)
+
+
+def test_a_driver_that_has_gone_is_named(tmp_path: Path) -> None:
+    driver = Driver()
+    driver.service.close()
+    with pytest.raises(Unavailable, match="registered"):
+        source(driver.service.line, path=tmp_path)
+    with pytest.raises(Unavailable):
+        Line(1, "").address(Store(path="x", insecure=True))
+
+
+def test_what_a_driver_held_goes_with_it(served: str, db: postroom.Database) -> None:
+    driver = Driver()
+    db.put(b"a", b"1")
+    made = source(driver.service.line, connect=served, insecure="true", table="accounting")
+    driver.service.close()
+    with pytest.raises(postroom.SnapshotTooOld):
+        list(db.bulk.accounting(at=made.at))

