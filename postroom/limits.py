@@ -104,6 +104,8 @@ GARBAGE_LIST_BYTES_MAX: Final = 1024 * 1024
 
 STAGED_QUERY_BYTES_MAX: Final = 512
 """Of the name of a query, or of a bulk load, that stages rows."""
+STAGED_CHUNK_BYTES_MAX: Final = VALUE_BYTES_MAX + 256 * 1024
+"""Of a chunk of staged rows: room for the largest row, with its key and its headers."""
 STAGED_STEP_ROWS_MAX: Final = 8192
 STAGED_STEP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of staged rows, and what they overwrite, that are published in one step, so all at once."""

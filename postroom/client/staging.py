@@ -49,10 +49,14 @@ class Stream:
 
     Args:
         sender: of the client.
+
+    Attributes:
+        is_late: the batch that a chunk was staged for is published already.
     """
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self.is_late = False
         self._under_way: deque[tuple[Any, Awaitable[Any]]] = deque()
 
     async def send(self, write: Any) -> None:
@@ -77,9 +81,12 @@ class Stream:
     async def _answered(self) -> None:
         write, answer = self._under_way.popleft()
         try:
-            await answer
+            reply = await answer
+            said = reply.answers[0] if reply.answers else None
         except (CommitUnknown, Retryable):
-            await repeat(self._sender, write)
+            said = await repeat(self._sender, write)
+        if said is False:
+            self.is_late = True
 
 
 class StagingCalls:

@@ -18,6 +18,11 @@ class Stream:
         self._sender = sender
         self._core = asynchronous.Stream(sender)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the batch that a chunk was staged for is published already."""
+        return self._core.is_late
+
     def send(self, write: Any) -> None:
         """Sends one; waits for the oldest if too many are under way.
 

@@ -25,7 +25,8 @@ Invariants:
 
 * a query's last batch never sinks, and a batch is published at most once;
 * of a batch that is published, the next one waits until all is applied;
-* a job is open, then published or fenced, never both; fenced and published ones take no rows.
+* a job is open, then published or fenced, never both; fenced ones refuse rows. So do published
+  batches, without an error: a batch that is run again after a restart comes to its end.
 
 What cannot be carried out (an increment of something that is no integer) becomes a dead letter, as
 of a deferred update. A row for a queue that there is not any more stops the publication until
@@ -122,16 +123,18 @@ class StagedBatches:
 
     # --- staging
 
-    def stage(self, ctx: Evaluation, request: StageRows) -> None:
+    def stage(self, ctx: Evaluation, request: StageRows) -> bool | None:
         """``StageRows``.
 
         Raises:
-            Invalid: the batch is published, the job was aborted, or these are no rows.
+            Invalid: the job was aborted, or these are no rows.
         """
+        if self._is_over(ctx, request.query, request.batch):
+            return False
         self._check_open(ctx, request)
         place = self._at.chunk(request.job, request.attempt, request.number)
         if ctx.get(place) is not None:
-            return  # sent again
+            return None  # sent again
         _check_rows(request.rows)
         counted = self._at.attempt(request.job, request.attempt)
         stored = ctx.get(counted)
@@ -142,15 +145,10 @@ class StagedBatches:
         )
         ctx.steps += 4
         ctx.grow(len(request.rows) + len(place) + len(counted) + 4 * WRITE_BYTES)
+        return None
 
     def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
         """Whether the job may stage; it exists from now on."""
-        query = self._query(ctx, request.query)
-        if query is not None and request.batch <= query.batch:
-            raise Invalid(
-                f"batch {request.batch} of {shorten(request.query)} is published already; nothing "
-                "was staged: this task is late, and another one has done its work"
-            )
         job = self._job(ctx, request.job)
         if job is not None and job.state != OPEN:
             raise Invalid(

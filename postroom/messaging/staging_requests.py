@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from postroom.limits import STAGED_QUERY_BYTES_MAX
+from postroom.limits import STAGED_CHUNK_BYTES_MAX, STAGED_QUERY_BYTES_MAX
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.ranges.requests import (
@@ -51,6 +51,8 @@ class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=False):
     """A chunk of the rows that an attempt of a task has made, not to be seen yet.
 
+    Answers ``False``, and stages nothing, if the batch is published already.
+
     Attributes:
         query: whose batch it is, for good: the same after a restart.
         batch: its number; what was published last has a lower one.
@@ -67,7 +69,7 @@ class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=Fals
     sink: Annotated[bytes, msgspec.Meta(max_length=32)]
     attempt: AttemptId
     number: Annotated[int, msgspec.Meta(ge=0, lt=CHUNKS_MAX)]
-    rows: Payload
+    rows: Annotated[bytes, msgspec.Meta(max_length=STAGED_CHUNK_BYTES_MAX)]
 
     @property
     def key(self) -> bytes:
