@@ -14,6 +14,7 @@ from typing import Any
 
 import benchmarks.cluster
 import benchmarks.floor
+import benchmarks.groups
 import benchmarks.idle
 import benchmarks.messages
 import benchmarks.opening

@@ -31,6 +31,7 @@ from postroom.errors import (
     AccessDenied,
     CommitUnknown,
     ConditionFailed,
+    DatabaseClosed,
     Error,
     Invalid,
     KeyTooLarge,
@@ -52,7 +53,8 @@ from postroom.errors import (
 )
 from postroom.kv.clock import Timestamp
 from postroom.kv.tuples import key, prefix, unpack
-from postroom.messaging.queues.requests import QueueSettings, QueueStats
+from postroom.messaging.queues.queries import QueueStats
+from postroom.messaging.queues.requests import QueueSettings
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
@@ -67,6 +69,7 @@ __all__ = [
     "CommitUnknown",
     "ConditionFailed",
     "Database",
+    "DatabaseClosed",
     "DeadLetter",
     "Delete",
     "DeleteRange",

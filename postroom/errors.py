@@ -9,7 +9,8 @@
     ├── CommitUnknown            the commit may have happened; run() resolves it by itself
     ├── Invalid                  the caller must change the call; nothing happened
     │   ├── KeyTooLarge  ValueTooLarge  TransactionTooLarge  TransactionExpired  TransactionClosed
-    │   └── WrongType  Overflow  NotInTransaction  SnapshotTooOld
+    │   ├── WrongType  Overflow  NotInTransaction  SnapshotTooOld
+    │   └── DatabaseClosed       it was closed, or belongs to the parent of this process
     ├── ConditionFailed          the value was another one (carries actual); nothing happened
     ├── LeaseLost                a queue message is not held any more; nothing happened
     ├── StoreLocked  StoreCorrupted  VersionMismatch
@@ -52,6 +53,10 @@ class CommitUnknown(Error):
 
 class Invalid(Error):
     """The call can never succeed as it stands. Nothing happened."""
+
+
+class DatabaseClosed(Invalid):
+    """The database was closed, or this is the child of a fork, which has to open one of its own."""
 
 
 class KeyTooLarge(Invalid):

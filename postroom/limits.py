@@ -46,6 +46,8 @@ CONNECTIONS_MAX: Final = 10_000
 CONNECTIONS_PENDING_MAX: Final = 1_000
 CONNECTIONS_PENDING_PER_HOST_MAX: Final = 128
 """Connections that have not said who they are. Of those, the oldest is dropped for a newer one."""
+UNFINISHED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of frames of clients that have come in part: beyond it the stream that is slowest ends."""
 DESCRIPTORS_RESERVED: Final = 256
 """File descriptors that connections leave to storage, to the log, and to the node's own calls."""
 LOG_SEGMENT_BYTES: Final = 64 * 1024 * 1024

@@ -51,7 +51,7 @@ def _in_words() -> Iterator[None]:
 def list_queues(store: Store, as_json: AsJson = False) -> None:
     """Print the queues, and how many messages are in each.
 
-    A line is: name, ready, scheduled, leased, dead, and whether it is paused.
+    A line is: name, ready, scheduled, leased, dead, and whether it is paused, or failing.
     """
     with store.open_existing() as db:
         for info in db.queues():
@@ -60,7 +60,8 @@ def list_queues(store: Store, as_json: AsJson = False) -> None:
                 print_json({"name": info.name, "paused": info.paused, **_json_stats(stats)})
                 continue
             numbers = (stats.ready, stats.scheduled, stats.leased, stats.dead)
-            print_line(field(info.name), *map(str, numbers), "paused" if info.paused else "")
+            states = ("paused" if info.paused else "", "failing" if stats.failures else "")
+            print_line(field(info.name), *map(str, numbers), ",".join(filter(None, states)))
 
 
 @app.command("create")

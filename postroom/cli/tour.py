@@ -50,6 +50,7 @@ def demo(
 ) -> None:
     """Replay the departures from New York's airports in 2013, and check every unit.
 
+    Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on where it was, and still ends exact.
     """
     if nodes is None and not chaos:

@@ -59,7 +59,7 @@ def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
 
 def value(given: Any, codec: Packing, of: bytes) -> bytes:
     """A value, packed."""
-    packed = _packed(given, codec, of)
+    packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, of)
     if len(packed) > VALUE_BYTES_MAX:
         raise ValueTooLarge(
             f"the value of {shorten(of)} has {len(packed)} bytes, the limit is {VALUE_BYTES_MAX}; "
@@ -96,7 +96,7 @@ def _too_deep(key: bytes) -> ValueTooLarge:
 
 def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> bytes:
     """A message's payload, packed."""
-    packed = _packed(given, codec, to)
+    packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, to)
     size = len(packed) + headers_bytes
     if size > MESSAGE_BYTES_MAX:
         raise ValueTooLarge(
@@ -220,10 +220,10 @@ def _later(now: int, seconds: float, name: str) -> int:
 def update(request: Any, codec: Packing) -> UpdateRequest:
     """A request to be deferred, checked through and through."""
     match request:
-        case Put():
-            return Put(key(request.key), value(request.value, codec, request.key))
         case Increment():
             return Increment(key(request.key), integer(request.by), codec.packs)
+        case Put():
+            return Put(key(request.key), value(request.value, codec, request.key))
         case Delete():
             return Delete(key(request.key))
         case DeleteRange():

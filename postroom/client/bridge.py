@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from postroom.client.sender import BlockingSender, Sender
+from postroom.ranges.requests import Value
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class BridgedSender:
         self.patience_seconds = blocking.patience_seconds
         self.reading = blocking.reading
         self.monotonic = blocking.monotonic
+        self.try_get = blocking.try_get
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
@@ -84,6 +86,11 @@ class LoopSender:
         self.send = sender.send
         self.sleep = sender.sleep
         self.now = sender.now
+
+    def try_get(self, key: bytes) -> Value | None:
+        """Not from this thread: the transaction is the loop's."""
+        del key
+        return None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` to its end, on the loop."""

@@ -15,7 +15,7 @@ from postroom.client.pages import Page
 from postroom.errors import TransactionTooLarge, shorten
 from postroom.limits import PEEKED_MESSAGES_MAX, TRANSACTION_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
-from postroom.ranges.requests import Accounting, Delete, Put
+from postroom.ranges.requests import Accounting, Delete, Increment, Put, UpdateRequest
 
 _OVERHEAD_BYTES: Final = 32
 
@@ -26,34 +26,33 @@ class Buffer:
     Attributes:
         writes: what each key is set to; ``None``: it is deleted.
         integers: the keys that are set to integers.
+        sends: the messages and updates, in the order of their calls.
     """
 
-    __slots__ = ("_bytes", "_sends", "integers", "writes")
+    __slots__ = ("_bytes", "integers", "sends", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[bytes, bytes | None] = {}
         self.integers: set[bytes] = set()
-        self._sends: list[EnqueueMessage | EnqueueUpdate] = []
+        self.sends: list[EnqueueMessage | EnqueueUpdate] = []
         self._bytes = 0
 
-    def write(self, key: bytes, packed: bytes | None, *, integer: bool = False) -> None:
+    def write(self, key: bytes, packed: bytes | None) -> None:
         """Sets ``key``; ``None`` deletes it."""
-        self.grow(len(key) + (len(packed) if packed else 0))
+        self.grow(len(key) + len(packed) if packed else len(key))
         self.writes[key] = packed
-        if integer:
-            self.integers.add(key)
-        else:
+        if self.integers:
             self.integers.discard(key)
 
-    def send_message(self, message: EnqueueMessage, headers_bytes: int) -> None:
-        """Adds a message. Its headers, unpacked as they are, have ``headers_bytes``."""
-        self.grow(len(message.key) + len(message.value) + headers_bytes)
-        self._sends.append(message)
+    def write_integer(self, key: bytes, packed: bytes) -> None:
+        """Sets ``key`` to an integer."""
+        self.write(key, packed)
+        self.integers.add(key)
 
-    def send_update(self, update: EnqueueUpdate) -> None:
-        """Adds a deferred update."""
-        self.grow(_size(update.request))
-        self._sends.append(update)
+    def send(self, message: EnqueueMessage | EnqueueUpdate, size: int) -> None:
+        """Adds a message or a deferred update of ``size`` bytes."""
+        self.grow(size)
+        self.sends.append(message)
 
     def grow(self, size: int) -> None:
         """Counts ``size`` bytes more.
@@ -100,17 +99,13 @@ class Buffer:
 
     # --- at the commit
 
-    def write_requests(self) -> list[Any]:
+    def requests(self) -> list[Any]:
         """The writes, as the commit carries them."""
         integers = self.integers
         return [
             Delete(key) if value is None else Put(key, value, key in integers)
             for key, value in self.writes.items()
         ]
-
-    def sends(self) -> list[EnqueueMessage | EnqueueUpdate]:
-        """The messages and updates, in the order of their calls."""
-        return self._sends
 
 
 def overlaid(
@@ -125,15 +120,16 @@ def overlaid(
     return [(k, v) for k, v in sorted(merged.items(), reverse=reverse) if v is not None]
 
 
-def _size(request: Any) -> int:
+def size_of(request: UpdateRequest) -> int:
+    """About how many bytes a deferred update has."""
+    if isinstance(request, Increment | Delete):
+        return 2 * len(request.key)
     match request:
         case Put(key=key, value=value):
             return len(key) + len(value)
         case Accounting(key=key, deltas=deltas):
             return 2 * len(key) + sum(map(len, deltas))
-        case _ if hasattr(request, "key"):
-            return 2 * len(request.key)
     return len(request.start) + len(request.end or b"")
 
 
-__all__ = ["Buffer", "overlaid"]
+__all__ = ["Buffer", "overlaid", "size_of"]

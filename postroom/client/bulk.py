@@ -32,7 +32,7 @@ from postroom.messaging.bulk_requests import (
     ScanInboxes,
     ScanOutbox,
 )
-from postroom.messaging.queues.requests import ListQueueMessages, QueuePage
+from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,

@@ -26,23 +26,34 @@ async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
     request = CommitTransaction(
         sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
     )
-    reply = await _answer(sender, request, again=True)
+    try:
+        reply: Committed = await sender.send(request)
+    except Unavailable as refusal:
+        reply = await send_again(sender, request, refusal)
     return reply.answers[0] if reply.answers else None
 
 
-async def send_for(
-    lifetime: Lifetime, sender: Sender, request: CommitTransaction[Any]
+async def after_failure(
+    lifetime: Lifetime, sender: Sender, request: CommitTransaction[Any], failure: BaseException
 ) -> Committed:
-    """Sends the commit of a transaction, and follows its state through it.
+    """What comes of the commit of a transaction that was sent, and has failed.
+
+    Args:
+        lifetime: of the transaction, which is being committed; what is raised has ended that.
+        sender: of the client.
+        request: the commit.
+        failure: what was raised instead of an answer.
 
     Raises:
         CommitUnknown: it may have happened.
         Error: nothing was changed.
     """
-    lifetime.to(Event.SEND)
     may_have_happened = lifetime.is_unknown
     try:
-        reply = await _answer(sender, request, again=not may_have_happened)
+        # After an earlier commit may have happened, this refuses only the question whether it has.
+        if may_have_happened or not isinstance(failure, Unavailable):
+            raise failure
+        reply: Committed = await send_again(sender, request, failure)
     except CommitUnknown:
         lifetime.to(Event.LOST)
         raise
@@ -59,27 +70,18 @@ async def send_for(
         lifetime.to(Event.LOST)
         lifetime.release()
         raise
-    lifetime.to(Event.MADE)
-    return reply
-
-
-async def _answer(sender: Sender, request: CommitTransaction[Any], *, again: bool) -> Committed:
-    try:
-        reply: Committed = await sender.send(request)
-    except Unavailable as refusal:
-        # After an earlier commit may have happened, this refuses only the question whether it has.
-        if not again:
-            raise
-        reply = await send_again(sender, request, refusal)
     return reply
 
 
 def anchor_of(writes: list[Any]) -> bytes:
     """The key that the first write is about; a check counts only if there is nothing else."""
-    first = next((write for write in writes if type(write) is not CheckInbox), writes[0])
-    request = first.request if isinstance(first, EnqueueUpdate) else first
-    anchor: bytes = request.key if hasattr(request, "key") else request.start
+    first = writes[0]
+    if type(first) is CheckInbox:
+        first = next((write for write in writes if type(write) is not CheckInbox), first)
+    if type(first) is EnqueueUpdate:
+        first = first.request
+    anchor: bytes = first.key if hasattr(first, "key") else first.start
     return anchor
 
 
-__all__ = ["anchor_of", "commit_one", "send_for"]
+__all__ = ["after_failure", "anchor_of", "commit_one"]

@@ -28,7 +28,7 @@ from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.staging import StagingOfDatabase
-from postroom.client.transaction import Transaction
+from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import Change, Message, Moment
 from postroom.errors import ConditionFailed, NotInTransaction
 from postroom.kv.clock import Timestamp
@@ -64,11 +64,23 @@ class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administrati
             TypeError, KeyTooLarge, SnapshotTooOld, Unavailable.
         """
         key = arguments.key(key)
-        moment = 0 if at is None else arguments.timestamp(at)
-        reply: Value = await self._sender.send(Get(key, moment))
-        if reply.value is None:
-            return None
-        return self.codec.decode(reply.value, key, integer=reply.integer)
+        if at is None:
+            reply = self._sender.try_get(key) or await self._sender.send(Get(key))
+        else:
+            reply = await self._sender.send(Get(key, arguments.timestamp(at)))
+        return self._value(reply, key)
+
+    def _value(self, reply: Value, key: bytes) -> Any:
+        stored = reply.value
+        return None if stored is None else self.codec.decode(stored, key, integer=reply.integer)
+
+    def known(self, key: bytes) -> Any:
+        """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
+        top, as the synchronous form is.
+        """
+        key = arguments.key(key)
+        reply = self._sender.try_get(key)
+        return UNKNOWN if reply is None else self._value(reply, key)
 
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
@@ -245,13 +257,10 @@ class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administrati
         Args:
             timeout: seconds that it may stay open; 60 at most.
         """
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
-        if not 0 < timeout <= TRANSACTION_SECONDS_MAX:
-            raise ValueError(
-                f"timeout is above 0 and at most {TRANSACTION_SECONDS_MAX:g} s, not {timeout}"
-            )
-        return Transaction(self._sender, self.codec, self._sender.next_id(), timeout)
+        if timeout is not TRANSACTION_SECONDS_MAX:
+            _check_timeout(timeout)
+        sender = self._sender
+        return Transaction(sender, self.codec, sender.next_id(), timeout)
 
     async def run(
         self,
@@ -324,6 +333,15 @@ class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administrati
         """
         moment = self._sender.now()
         return Moment(moment) if isinstance(moment, int) else _timestamp(moment)
+
+
+def _check_timeout(seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"timeout is a number of seconds, not {type(seconds).__name__}")
+    if not 0 < seconds <= TRANSACTION_SECONDS_MAX:
+        raise ValueError(
+            f"timeout is above 0 and at most {TRANSACTION_SECONDS_MAX:g} s, not {seconds}"
+        )
 
 
 async def _timestamp(moment: Awaitable[int]) -> Timestamp:

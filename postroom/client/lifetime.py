@@ -96,6 +96,9 @@ _SAID: Final = {
 }
 
 
+_OPEN: Final = State.OPEN  # a member is slow to find in its class
+
+
 class Lifetime:
     """The state and the time of one transaction, and whether the store keeps something for it.
 
@@ -104,26 +107,28 @@ class Lifetime:
         closed: why it takes no calls, in words; empty while it does.
         timeout: seconds that it may take.
         began: the timestamp at which its time began.
+        expires: the moment, of the client's monotonic clock, at which its time is over.
         holds: whether the leaseholder may keep locks or claims for it.
     """
 
-    __slots__ = ("_expires", "_id", "_sender", "began", "closed", "holds", "state", "timeout")
+    __slots__ = ("_id", "_sender", "began", "closed", "expires", "holds", "state", "timeout")
 
     def __init__(self, sender: Sender, transaction_id: bytes, timeout: float) -> None:
         self._sender = sender
         self._id = transaction_id
         self.timeout = timeout
         self.holds = False
-        self.state = State.OPEN
+        self.state = _OPEN
         self.closed = ""
-        self.start_clock()
+        self.began = sender.reading()
+        self.expires = sender.monotonic() + timeout
 
     # --- state
 
     def to(self, event: Event) -> None:
         """Goes to the next state. Whatever ends without a commit lets go of what it holds."""
-        self.state = TRANSITIONS[self.state][event]
-        self.closed = _SAID[self.state]
+        self.state = state = TRANSITIONS[self.state][event]
+        self.closed = _SAID[state]
 
     def end(self, event: Event) -> None:
         """Goes to a state that is an end, and has the store forget what it keeps."""
@@ -145,16 +150,16 @@ class Lifetime:
     def start_clock(self) -> None:
         """Its time begins now."""
         self.began = self._sender.reading()
-        self._expires = self._sender.monotonic() + self.timeout
+        self.expires = self._sender.monotonic() + self.timeout
 
     def remaining(self) -> float:
         """Seconds that are left; 0 if it is over."""
-        return max(self._expires - self._sender.monotonic(), 0.0)
+        return max(self.expires - self._sender.monotonic(), 0.0)
 
     @property
     def is_over(self) -> bool:
         """Whether its time is over."""
-        return self._sender.monotonic() > self._expires
+        return self._sender.monotonic() > self.expires
 
     # --- whether it takes a call
 
@@ -176,8 +181,9 @@ class Lifetime:
 
     def check_alive(self) -> None:
         """Before what asks the store."""
-        self.check_open()
-        if self._sender.monotonic() > self._expires:
+        if self.closed:
+            self.check_open()
+        if self._sender.monotonic() > self.expires:
             raise expired(self.timeout)
 
 

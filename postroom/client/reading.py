@@ -38,15 +38,17 @@ class Reads:
     Attributes:
         timestamp: where it reads; 0 before the first answer.
         keys, spans: what it has read, for the check at the commit.
+        inboxes: whether it has read any; if not, there are no ``checks`` to ask for.
     """
 
-    __slots__ = ("_drained", "_peeked", "_sender", "keys", "spans", "timestamp")
+    __slots__ = ("_drained", "_peeked", "_sender", "inboxes", "keys", "spans", "timestamp")
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self.timestamp = 0
         self.keys: list[bytes] = []
         self.spans: list[tuple[bytes, bytes | None]] = []
+        self.inboxes = False
         self._peeked: list[CheckInbox] = []
         self._drained: dict[CheckInbox, None] = {}
 
@@ -94,11 +96,13 @@ class Reads:
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
         ids = tuple(id_ for id_, _ in reply.messages)
         is_whole = len(ids) < limit
+        self.inboxes = True
         self._peeked.append(CheckInbox(key, len(ids) if is_whole else None, ids))
         return reply.messages
 
     def found_drained(self, key: bytes, held: int) -> None:
         """An inbox held nothing but ``held`` messages that this transaction has taken itself."""
+        self.inboxes = True
         self._drained[CheckInbox(key, held, ())] = None
 
     def __bool__(self) -> bool:

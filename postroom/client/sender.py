@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Awaitable, Coroutine
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, Reject
-from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
 
 T = TypeVar("T")
 
@@ -58,15 +60,19 @@ class TransactionIds:
 
     Args:
         client: 8 random bytes that no other client has.
+
+    Attributes:
+        draw: answers the next one.
     """
 
     def __init__(self, client: bytes) -> None:
-        self._client = client
-        self._numbers = itertools.count(1)
+        packed = partial(struct.Struct(f">{len(client)}sQ").pack, client)
+        # Each transaction draws one, from any thread: so no step of it is one of the interpreter's.
+        self.draw: Callable[[], bytes] = map(packed, itertools.count(1)).__next__
 
     def __call__(self) -> bytes:
         """The next one."""
-        return self._client + next(self._numbers).to_bytes(8, "big")
+        return self.draw()
 
 
 def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
@@ -106,7 +112,7 @@ class Sender(Protocol):
     """
 
     random: random.Random
-    next_id: TransactionIds
+    next_id: Callable[[], bytes]
     patience_seconds: float
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
@@ -115,6 +121,12 @@ class Sender(Protocol):
         Raises (when awaited):
             DeadlineExceeded: no answer came in time.
             Error: whatever the store says.
+        """
+
+    def try_get(self, key: bytes) -> Value | None:
+        """The newest value of ``key`` if it is known here, as it mostly is in an embedded store.
+
+        ``None``: a ``Get`` must be sent.
         """
 
     def sleep(self, seconds: float) -> Awaitable[None]:

@@ -20,7 +20,7 @@ from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
 from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
-from postroom.client.queues.sync_queue import QueuesOfDatabase
+from postroom.client.queues.sync_sending import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
@@ -28,6 +28,7 @@ from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_staging import StagingOfDatabase
 from postroom.client.sync_transaction import Transaction
+from postroom.client.transaction import UNKNOWN
 from postroom.client.values import (
     Change,
     Message,
@@ -76,7 +77,8 @@ class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDataba
             WrongType: the codec cannot unpack what is there.
             SnapshotTooOld: versions of ``at`` are collected already.
         """
-        return self._run(self._core.get(key, at=at))
+        found = self._core.known(key) if at is None else UNKNOWN
+        return self._run(self._core.get(key, at=at)) if found is UNKNOWN else found
 
     def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.

@@ -11,7 +11,7 @@ from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.kv.clock import Timestamp
 from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
-from postroom.messaging.queues.requests import QueuePage
+from postroom.messaging.queues.queries import QueuePage
 from postroom.ranges.bulk_requests import AccountingPage, Columns
 from postroom.ranges.requests import Changes
 

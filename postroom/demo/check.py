@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 import postroom
 import postroom.aio
-from postroom.demo.flights import Flight
+from postroom.demo.flights import Flight, Leg
 from postroom.demo.replay import decode, decode_board
+from postroom.demo.turn_rounds import QUEUE
 
 Values: TypeAlias = Mapping[str, object]
 
@@ -115,6 +116,26 @@ async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Fi
     ]
 
 
+async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> list[Finding]:
+    """Compare what the second act left with ``legs``, which are those that it was played with."""
+    flown = await asyncio.to_thread(list, legs)
+    hangars: dict[str, list[int]] = {}
+    for leg in flown:
+        turns, numbers = hangars.get(leg.tail, (0, 0))
+        hangars[leg.tail] = [turns + 1, numbers + leg.number]
+    turned = {str(leg.number): f"{leg.tail} at {leg.destination}" for leg in flown}
+    done, early = await _turn_rounds(db)
+    found = {name: decode(value) for name, value in await _pairs(db, b"hangar/")}
+    ramps = Counter(leg.destination for leg in flown)
+    return [
+        compare("turn-rounds", turned, done),
+        compare("turn-rounds per aircraft", hangars, found),
+        compare("turn-rounds per airport", ramps, await _counters(db, b"ramp/")),
+        compare("turn-rounds before their time", {}, early),
+        compare("turn-rounds still waiting", {}, await _queued(db)),
+    ]
+
+
 def compare(subject: str, expected: Values, found: Values) -> Finding:
     """Hold what is against what must be."""
     differences = [
@@ -160,6 +181,25 @@ async def _accounts(db: postroom.aio.Database, expected: Iterable[str]) -> Value
     # Nothing can hide elsewhere: what was added anywhere was added to "stats" too.
     found = {key: without_zeros(await db.accounting(key.encode())) for key in expected}
     return {key: sums for key, sums in found.items() if sums}
+
+
+async def _turn_rounds(db: postroom.aio.Database) -> tuple[Values, Values]:
+    """Those that are done, and those of them that were begun too early."""
+    done: dict[str, object] = {}
+    early: dict[str, object] = {}
+    for name, value in await _pairs(db, b"turn/"):
+        tail, airport, *result = decode(value)
+        number = str(int(name))
+        done[number] = f"{tail} at {airport}" if result else "planned"
+        if result and result[1] < 0:
+            early[number] = f"{-result[1]} ms too early"
+    return done, early
+
+
+async def _queued(db: postroom.aio.Database) -> Values:
+    stats = await db.queue(QUEUE).stats()
+    left = {"ready": stats.ready, "scheduled": stats.scheduled, "leased": stats.leased}
+    return without_zeros({**left, "dead": stats.dead})
 
 
 async def _waiting(db: postroom.aio.Database) -> Values:

@@ -18,8 +18,9 @@ from typing import Final
 from rich.console import Console
 
 import postroom.aio
+from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
-from postroom.demo.tour import claim, compare, replay_missing
+from postroom.demo.tour import claim, compare, replay_missing, turn_round
 from postroom.errors import Error
 from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import LocalFolder, lock
@@ -80,7 +81,10 @@ async def _demonstrate(
             total = await replay_missing(console, db, folder, wanted, pauses.note)
         if randomness is not None:
             console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
-        return await compare(console, db, total)
+        crew = ProcessCrew(running.addresses, folder)
+        async with _with_faults(console, running, db, randomness):
+            turned = await turn_round(console, db, crew, total)
+        return await compare(console, db, total, turned)
 
 
 def _remove(folder: Path) -> None:

@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -19,11 +20,12 @@ from zipfile import ZipFile
 from postroom.errors import Error, how_to_install
 
 NOTHING: Final = "NA"
+MINUTES_PER_DAY: Final = 24 * 60
 
 (
-    YEAR, MONTH, DAY, DEPARTED, DEPARTURE_DELAY, SCHEDULED_ARRIVAL,
+    YEAR, MONTH, DAY, DEPARTED, SCHEDULED_DEPARTURE, DEPARTURE_DELAY, SCHEDULED_ARRIVAL,
     CARRIER, FLIGHT, TAIL, ORIGIN, DESTINATION, DISTANCE,
-) = (0, 1, 2, 3, 5, 7, 9, 10, 11, 12, 13, 15)  # fmt: skip
+) = (0, 1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 13, 15)  # fmt: skip
 """The columns that are used."""
 
 
@@ -61,6 +63,22 @@ class Flight(NamedTuple):
         return f"stats/{self.origin}/{self.carrier}/{self.day[5:7]}"
 
 
+class Leg(NamedTuple):
+    """What an aircraft flew, as the second act needs it.
+
+    Attributes:
+        number: of the departure.
+        departs_minute: of the year, by the clocks of New York.
+        flight_minutes: until its arrival, by the timetable and the local clocks of both airports.
+    """
+
+    number: int
+    tail: str
+    destination: str
+    departs_minute: int
+    flight_minutes: int
+
+
 def flights(count_max: int | None = None) -> Iterator[Flight]:
     """The departures in the order of the source, read as they are asked for."""
     with _source() as file:
@@ -68,6 +86,16 @@ def flights(count_max: int | None = None) -> Iterator[Flight]:
         next(lines)  # the columns' names
         for number, line in enumerate(islice(lines, count_max), 1):
             yield _flight(number, line)
+
+
+def legs(count_max: int | None = None) -> Iterator[Leg]:
+    """The departures that were not cancelled, in the order of the source."""
+    with _source() as file:
+        lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
+        next(lines)  # the columns' names
+        for number, line in enumerate(islice(lines, count_max), 1):
+            if line[DEPARTED] != NOTHING:
+                yield _leg(number, line)
 
 
 def count_flights() -> int:
@@ -105,3 +133,16 @@ def _flight(number: int, line: list[str]) -> Flight:
         0 if cancelled else int(line[DEPARTURE_DELAY]),
         int(line[DISTANCE]),
     )
+
+
+def _leg(number: int, line: list[str]) -> Leg:
+    day = date(int(line[YEAR]), int(line[MONTH]), int(line[DAY])).timetuple().tm_yday - 1
+    takes = _minute(line[SCHEDULED_ARRIVAL]) - _minute(line[SCHEDULED_DEPARTURE])
+    departs_minute = day * MINUTES_PER_DAY + _minute(line[DEPARTED])
+    return Leg(number, line[TAIL], line[DESTINATION], departs_minute, takes % MINUTES_PER_DAY)
+
+
+def _minute(clock: str) -> int:
+    """Of the day, for a time such as ``819`` or ``1455``."""
+    hours, minutes = divmod(int(clock), 100)
+    return hours * 60 + minutes

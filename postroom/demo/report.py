@@ -5,7 +5,7 @@ Where the output is no terminal, progress is a line for each tenth: a log stays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,28 +23,31 @@ from rich.table import Table
 
 from postroom.demo.check import Finding
 from postroom.demo.replay import Measures
+from postroom.demo.turn_rounds import Attempts
 
 DIFFERENCES_SHOWN: Final = 3
 
 
 @contextmanager
-def progress(console: Console, done: int, total: int) -> Iterator[Callable[[], None]]:
-    """Shows how far the job is; what it gives is to be called for each departure."""
+def progress(
+    console: Console, done: int, total: int, what: str = "departures"
+) -> Iterator[Callable[[], None]]:
+    """Shows how far the job is; what it gives is to be called for each of ``what``."""
     if not console.is_terminal:
-        yield _line_per_tenth(console, done, total)
+        yield _line_per_tenth(console, done, total, what)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description}"), *columns, console=console) as bar:
-        task = bar.add_task("departures", total=total, completed=done)
+        task = bar.add_task(what, total=total, completed=done)
         yield lambda: bar.advance(task)
 
 
-def _line_per_tenth(console: Console, done: int, total: int) -> Callable[[], None]:
+def _line_per_tenth(console: Console, done: int, total: int, what: str) -> Callable[[], None]:
     def advance() -> None:
         nonlocal done
         before, done = done * 10 // total, done + 1
         if done * 10 // total > before:
-            console.out(f"{done:,} of {total:,} departures", highlight=False)
+            console.out(f"{done:,} of {total:,} {what}", highlight=False)
 
     return advance
 
@@ -74,6 +77,20 @@ def _percentiles(seconds: list[float]) -> str:
     seconds.sort()
     chosen = (seconds[int(len(seconds) * share)] * 1000 for share in (0.5, 0.95, 0.99) if seconds)
     return ", ".join(f"{milliseconds:.1f}" for milliseconds in chosen) + " ms" if seconds else "-"
+
+
+def show_attempts(console: Console, attempts: Sequence[Attempts], seconds: float) -> None:
+    """How the turn-rounds went: a row for each first attempt, each second one, and so on."""
+    done = sum(len(each.late_milliseconds) for each in attempts)
+    title = f"{done:,} turn-rounds; this run took {seconds:,.1f} s"
+    table = Table(title=title, title_justify="left")
+    for name in ("attempt", "begun", "failed", "lost", "done", "late p50, p95, p99"):
+        table.add_column(name, justify="right")
+    for number, each in enumerate(attempts, 1):
+        late = _percentiles([milliseconds / 1000 for milliseconds in each.late_milliseconds])
+        counts = (each.begun, each.failed, each.lost, len(each.late_milliseconds))
+        table.add_row(f"{number}", *(f"{count:,}" for count in counts), late)
+    console.print(table)
 
 
 def bytes_on_disk(folder: Path) -> int:

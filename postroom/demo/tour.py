@@ -11,10 +11,13 @@ from typing import Final
 from rich.console import Console
 
 import postroom.aio
-from postroom.demo.check import check
-from postroom.demo.flights import count_flights, flights
+from postroom.demo.check import check, check_turn_rounds
+from postroom.demo.crews import Crew, LocalCrew
+from postroom.demo.flights import count_flights, flights, legs
 from postroom.demo.replay import numbers_done, replay
-from postroom.demo.report import progress, show_findings, show_measures
+from postroom.demo.report import progress, show_attempts, show_findings, show_measures
+from postroom.demo.second_act import turn_round_missing
+from postroom.demo.turn_rounds import attempts
 from postroom.errors import Error
 
 MARK: Final = b"demo"
@@ -37,7 +40,8 @@ async def demonstrate(path: Path, flights_asked: int | None, fresh: bool) -> boo
     async with await postroom.aio.open(str(path)) as db:
         await claim(db, path)
         total = await replay_missing(console, db, path, min(flights_asked or available, available))
-        return await compare(console, db, total)
+        turned = await turn_round(console, db, LocalCrew(db), total)
+        return await compare(console, db, total, turned)
 
 
 async def replay_missing(
@@ -65,10 +69,31 @@ async def replay_missing(
     return total
 
 
-async def compare(console: Console, db: postroom.aio.Database, total: int) -> bool:
-    """Whether the store holds exactly what so many departures make of it; told in a table."""
+async def turn_round(console: Console, db: postroom.aio.Database, crew: Crew, total: int) -> int:
+    """Play the second act as far as it was not played yet.
+
+    Args:
+        console: what to tell it.
+        db: the store.
+        crew: the workers.
+        total: how many departures there are.
+
+    Returns:
+        After how many departures there are some now.
+    """
+    turned, seconds = await turn_round_missing(console, db, crew, total)
+    if seconds is not None:
+        show_attempts(console, await attempts(db), seconds)
+    return turned
+
+
+async def compare(console: Console, db: postroom.aio.Database, total: int, turned: int) -> bool:
+    """Whether the store holds exactly what so many departures, and the turn-rounds after so many of
+    them, make of it; told in a table.
+    """
     console.print("Comparing the store with the source ...")
     findings = await check(db, flights(total))
+    findings += await check_turn_rounds(db, legs(turned))
     show_findings(console, findings)
     return all(finding.passed for finding in findings)
 

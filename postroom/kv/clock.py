@@ -76,9 +76,8 @@ class SystemClock:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Seconds since some moment."""
 
 
 class ClockOffset(Exception):
@@ -123,6 +122,16 @@ class HybridLogicalClock:
         self._last = timestamp
         return timestamp
 
+    def following(self) -> int:
+        """The next timestamp after one that ``now`` has answered a moment ago: cheaper, since the
+        wall clock is not asked.
+        """
+        timestamp = self._last + 1
+        if timestamp >= self._ceiling:
+            return self.now()
+        self._last = timestamp
+        return timestamp
+
     def read(self) -> int:
         """A timestamp to read at: above all commits so far, and below all later ones.
 
@@ -132,11 +141,15 @@ class HybridLogicalClock:
 
     def reading(self) -> int:
         """About now: not below any timestamp handed out, and possibly handed out itself later."""
-        return max(self._wall() << LOGICAL_BITS, self._last)
+        reading = self._wall() << LOGICAL_BITS
+        return reading if reading > self._last else self._last
 
-    def outlives(self, timestamp: int) -> bool:
-        """Whether whatever this clock answers after a restart will be above ``timestamp``."""
-        return timestamp < self._ceiling
+    def lasting(self) -> int:
+        """``reading``, if whatever this clock answers after a restart will be above it, or it has
+        handed out nothing yet; else 0.
+        """
+        reading = self.reading()
+        return reading if reading < self._ceiling or self.rests else 0
 
     def last(self) -> int:
         """The greatest timestamp handed out or seen."""

@@ -132,18 +132,17 @@ class Claims:
             self._found_bytes -= found.size_bytes
         return found
 
-    def arrived(self, key: bytes, first: bytes) -> None:
-        """A message with an old id may have come in below the free mark."""
-        inbox = self._inboxes.get(key)
-        if inbox is not None:
-            inbox.free_mark = min(inbox.free_mark, first)
-            self._arrives(inbox, first)
+    def arrived(self, first: dict[bytes, bytes]) -> None:
+        """Messages with old ids may have come in below the free mark: by inbox, the first one."""
+        for key in self._inboxes.keys() & first:
+            inbox = self._inboxes[key]
+            inbox.free_mark = min(inbox.free_mark, first[key])
+            self._arrives(inbox, first[key])
 
-    def arriving(self, key: bytes, first: bytes) -> None:
-        """The same, of a message that arrives with the proposal under evaluation."""
-        inbox = self._inboxes.get(key)
-        if inbox is not None:
-            self._arrives(inbox, first)
+    def arriving(self, first: dict[bytes, bytes]) -> None:
+        """The same, of messages that arrive with the proposal under evaluation."""
+        for key in self._inboxes.keys() & first:
+            self._arrives(self._inboxes[key], first[key])
 
     def _arrives(self, inbox: _Claimed, first: bytes) -> None:
         if first <= inbox.last:

@@ -8,7 +8,7 @@ its id and so takes the place that its commit had.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import msgspec
@@ -22,7 +22,7 @@ from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
-_encode = msgspec.msgpack.encode
+_encode = msgspec.msgpack.Encoder().encode
 _entries = msgspec.msgpack.Decoder(Deliverable)
 
 
@@ -46,30 +46,49 @@ class Delivery:
         registry.commands[DeliverDue] = self.deliver_due
         registry.companions.append(self.deliver_sent)
 
-    def deliver_sent(self, ctx: Evaluation) -> None:
+    def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
         """What this proposal sends: delivered along with it, or stored for later."""
         parcels: list[Parcel] = ctx.sent
         if not parcels:
-            return
+            return None
         ctx.sent = []
+        ctx.count("enqueued", len(parcels))
+        left = limits.DELIVERED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
+        if len(parcels) > _parcels_a_turn():
+            return self._take_up_in_parts(ctx, parcels, left)
+        self._take_up(ctx, parcels, left)
+        return None
+
+    def _take_up_in_parts(
+        self, ctx: Evaluation, parcels: list[Parcel], left: int
+    ) -> Generator[None, None, None]:
+        """Hundreds of thousands may be sent by one transaction: a turn's share in each turn."""
+        for first in range(0, len(parcels), _parcels_a_turn()):
+            left = self._take_up(ctx, parcels[first : first + _parcels_a_turn()], left)
+            yield
+
+    def _take_up(self, ctx: Evaluation, parcels: list[Parcel], left: int) -> int:
+        """Delivers up to ``left`` parcels that are due, and stores the others; answers how many
+        more may be delivered.
+        """
         arrivals: Arrivals = {}
         now, sender = ctx.timestamp, self._sender
-        left = limits.DELIVERED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         for due, id_, request, transaction_id, source in parcels:
             if left and due <= now:
                 left -= 1
-                message = _encode(Delivered(now, request.value, request.headers))
-                arrived = (id_[:8] + sender + id_[8:], message)
-                if request.key in arrivals:
-                    arrivals[request.key].append(arrived)
+                message = _encode((now, request.value, request.headers))  # a ``Delivered``
+                arrived, key = (id_[:8] + sender + id_[8:], message), request.key
+                if key in arrivals:
+                    arrivals[key].append(arrived)
                 else:
-                    arrivals[request.key] = [arrived]
+                    arrivals[key] = [arrived]
             else:
                 entry = Deliverable(
                     request.key, request.value, request.headers, transaction_id, source
                 )
                 self._outbox.store(ctx, due, id_, entry)
         self._deliver(ctx, arrivals)
+        return left
 
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
         """``DeliverDue``."""
@@ -92,3 +111,8 @@ class Delivery:
     def _deliver(self, ctx: Evaluation, arrivals: Arrivals) -> None:
         if arrivals:
             ctx.count("delivered", self._inboxes.deliver(ctx, arrivals))
+
+
+def _parcels_a_turn() -> int:
+    """Each is read for, and written."""
+    return max(limits.TURN_STEPS_MAX // 2, 1)

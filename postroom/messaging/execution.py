@@ -16,7 +16,8 @@ parts are tried one by one, so that only those die that must.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -72,6 +73,15 @@ class Totals(NamedTuple):
     parts: list[Part]
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What the increments of one key come to."""
+
+    by: int
+    packed: bool
+    parts: list[Part]
+
+
 class AddingUp:
     """Turns updates, in order, into steps; increments of a key gather until something else
     comes.
@@ -87,8 +97,7 @@ class AddingUp:
         self.steps: list[Step] = []
         self.totals = Totals({}, [])
         self._stored_bytes = stored_bytes
-        self._sums: dict[bytes, int] = {}
-        self._parts: dict[bytes, list[Part]] = {}
+        self._sums: dict[bytes, _Sum] = {}
         self._bytes = self._metrics = 0
         self.is_full = False
 
@@ -97,12 +106,13 @@ class AddingUp:
         request = part.request
         if type(request) is Increment:
             key = request.key
-            if key in self._sums:
-                self._sums[key] += request.by
-                self._parts[key].append(part)
+            total = self._sums.get(key)
+            if total is None:
+                self._sums[key] = _Sum(request.by, request.packed, [part])
             else:
-                self._sums[key] = request.by
-                self._parts[key] = [part]
+                total.by += request.by
+                total.packed = total.packed or request.packed
+                total.parts.append(part)
         elif type(request) is Accounting and (
             not part.stored_at or _is_within_limits(request)  # what is new was checked just now
         ):
@@ -137,10 +147,9 @@ class AddingUp:
         self.steps.append(Step(request, [part]))
 
     def _flush(self, key: bytes) -> None:
-        if key in self._sums:
-            parts = self._parts.pop(key)
-            packed = any(getattr(part.request, "packed", False) for part in parts)
-            self.steps.append(Step(Increment(key, self._sums.pop(key), packed), parts))
+        total = self._sums.pop(key, None)
+        if total is not None:
+            self.steps.append(Step(Increment(key, total.by, total.packed), total.parts))
 
 
 class Execution:
@@ -163,20 +172,49 @@ class Execution:
         registry.commands[ExecuteDue] = self.execute_due
         registry.companions.append(self.execute_deferred)
 
-    def execute_deferred(self, ctx: Evaluation) -> None:
+    def execute_deferred(self, ctx: Evaluation) -> Iterator[None] | None:
         """What this proposal defers: carried out along with it, or stored for later."""
         parcels: list[Parcel] = ctx.deferred
         if not parcels:
-            return
+            return None
         ctx.deferred = []
+        ctx.count("enqueued", len(parcels))
+        left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
+        if len(parcels) > limits.TURN_STEPS_MAX:
+            return self._take_up_in_parts(ctx, parcels, left)
         parts: list[Part] = []
-        later: list[Part] = []
-        at_once, now = self._outbox.is_empty(ctx), ctx.timestamp
+        self._take_up(ctx, parcels, parts, left)
+        self._carry_out_new(ctx, parts)
+        return None
+
+    def _take_up_in_parts(
+        self, ctx: Evaluation, parcels: list[Parcel], left: int
+    ) -> Generator[None, None, None]:
+        """Hundreds of thousands may be deferred by one transaction: a turn's share in each turn."""
+        parts: list[Part] = []
+        for first in range(0, len(parcels), limits.TURN_STEPS_MAX):
+            some = parcels[first : first + limits.TURN_STEPS_MAX]
+            left = self._take_up(ctx, some, parts, left)
+            yield
+        self._carry_out_new(ctx, parts)
+        yield
+
+    def _take_up(self, ctx: Evaluation, parcels: list[Parcel], parts: list[Part], left: int) -> int:
+        """Sorts parcels into ``parts`` to carry out now, up to ``left`` of them, and the others,
+        which are stored; answers how many more may be carried out.
+        """
+        now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            part = Part(b"", id_, due, request, transaction_id, source)
-            is_due = at_once and due <= now and len(parts) < limits.EXECUTED_AT_ONCE_MAX
-            (parts if is_due else later).append(part)
-        for part in (*self._carry_out(ctx, parts), *later):
+            part = Part(b"", id_, due, request, transaction_id, source, b"", b"")
+            if left and due <= now:
+                left -= 1
+                parts.append(part)
+            else:
+                self._outbox.store(ctx, part.due, part.id, part.entry())
+        return left
+
+    def _carry_out_new(self, ctx: Evaluation, parts: list[Part]) -> None:
+        for part in self._carry_out(ctx, parts):
             self._outbox.store(ctx, part.due, part.id, part.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:

@@ -46,8 +46,9 @@ Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 
 _FEW: Final = 256
 
-_encode = msgspec.msgpack.encode
+_encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(Mail)
+_mail_decode = _mail.decode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
@@ -92,30 +93,27 @@ class Inboxes:
     def deliver(self, ctx: Evaluation, arrivals: Arrivals) -> int:
         """Puts messages into the inboxes of their recipients; answers how many there were."""
         writes, delivered = ctx.writes, 0
+        first: dict[bytes, bytes] = {}
         for key, messages in arrivals.items():
-            prefix = keys.inbox_prefix(key)
+            prefix, index = keys.inbox_prefix(key), keys.mail_key(key)
             for id_, stored in messages:
                 writes[prefix + id_] = stored
-            delivered += len(messages)
-            oldest = min(messages)[0]
-            self._claims.arriving(key, oldest)
-            self._announce(ctx, key, len(messages), oldest)
-        ctx.after.append(lambda: self._arrived(arrivals))
+            number = len(messages)
+            delivered += number
+            first[key] = oldest = min(messages)[0]
+            before = ctx.get(index)
+            if before is not None:
+                mail = _mail_decode(before)
+                number += mail.messages
+                oldest = min(oldest, mail.oldest)
+            writes[index] = _encode((number, oldest))
+        self._claims.arriving(first)
+        ctx.after.append(lambda: self._arrived(first))
         return delivered
 
-    def _announce(self, ctx: Evaluation, key: bytes, messages: int, oldest: bytes) -> None:
-        index = keys.mail_key(key)
-        stored = ctx.get(index)
-        if stored is not None:
-            before = _mail.decode(stored)
-            messages += before.messages
-            oldest = min(oldest, before.oldest)
-        ctx.writes[index] = _encode(Mail(messages, oldest))
-
-    def _arrived(self, arrivals: Arrivals) -> None:
-        for key, messages in arrivals.items():
-            self._claims.arrived(key, min(messages)[0])
-        self._wake([Arrival(key) for key in arrivals])
+    def _arrived(self, first: dict[bytes, bytes]) -> None:
+        self._claims.arrived(first)
+        self._wake([Arrival(key) for key in first])
 
     # --- reaping
 

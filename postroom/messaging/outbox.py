@@ -217,7 +217,7 @@ def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 
 
 def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:
-    """``EnqueueMessage``: the delivery decides where the message goes from here.
+    """``EnqueueMessage``: the delivery decides where the message goes from here, and counts it.
 
     Raises:
         Invalid, ValueTooLarge: its headers are nested too deep, or too large.
@@ -228,13 +228,12 @@ def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:
         ctx.grow(len(_encode(headers)))
     id_ = ctx.stamp + ctx.next_ordinal()
     ctx.sent.append((request.due, id_, request, ctx.transaction_id, ctx.source))
-    ctx.count("enqueued")
     ctx.steps += 1
-    ctx.grow(len(request.value) + len(request.key) + ENTRY_BYTES)
+    ctx.bytes += len(request.value) + len(request.key) + ENTRY_BYTES
 
 
 def enqueue_update(ctx: Evaluation, request: EnqueueUpdate) -> None:
-    """``EnqueueUpdate``: the execution decides where the update goes from here.
+    """``EnqueueUpdate``: the execution decides where the update goes from here, and counts it.
 
     Raises:
         ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
@@ -247,6 +246,5 @@ def enqueue_update(ctx: Evaluation, request: EnqueueUpdate) -> None:
         ctx.grow(len(update.value))
     id_ = ctx.stamp + ctx.next_ordinal()
     ctx.deferred.append((request.due, id_, update, ctx.transaction_id, ctx.source))
-    ctx.count("enqueued")
     ctx.steps += 1
-    ctx.grow(ENTRY_BYTES)
+    ctx.bytes += ENTRY_BYTES

@@ -49,8 +49,6 @@ class PostroomSource(DataSource):
             raise Invalid("path= needs the driver on this machine: give connect= instead")
         self.store = wanted.store if self.line is None else self.line.address(wanted.store)
         self.at = 0 if self.is_sink else self._pinned()
-        if wanted.table == "changes" and wanted.since is None:
-            self.wanted = replace(wanted, since=self._first_readable())
 
     def _pinned(self) -> int:
         """The timestamp of this data frame."""
@@ -65,7 +63,9 @@ class PostroomSource(DataSource):
         return wanted.at or int(connections.database(self.store).now())
 
     def _first_readable(self) -> int:
-        """After which timestamp all changes are there, and stay."""
+        """After which timestamp all changes are there. They stay as long as the pin does, so all
+        plans find the same.
+        """
         found = connections.database(self.store).partitions(part_bytes=1 << 60)
         since = max(each.readable_from for each in found)
         if self.line is not None:
@@ -84,7 +84,10 @@ class PostroomSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans and reads a batch."""
         tables.check(schema, self.wanted.table, self.wanted.format)
-        return TableReader(self.wanted, self.store, self.at, self.line, schema)
+        wanted = self.wanted
+        if wanted.table == "changes" and wanted.since is None:
+            wanted = replace(wanted, since=self._first_readable())
+        return TableReader(wanted, self.store, self.at, self.line, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """What plans and reads a stream of changes."""

@@ -19,6 +19,15 @@ from postroom.messaging.bulk_requests import (
     ScanOutbox,
 )
 from postroom.messaging.counters import Counters
+from postroom.messaging.queues.queries import (
+    ListQueueMessages,
+    QueuePage,
+    QueueStats,
+    ReadQueueMessage,
+    ReadQueues,
+    ReadQueueStats,
+    ReadSchedules,
+)
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -28,15 +37,8 @@ from postroom.messaging.queues.requests import (
     DropQueue,
     Enqueue,
     Extend,
-    ListQueueMessages,
     QueueDefinition,
     QueueMessage,
-    QueuePage,
-    QueueStats,
-    ReadQueueMessage,
-    ReadQueues,
-    ReadQueueStats,
-    ReadSchedules,
     Reject,
     ReplayMessages,
     Reschedule,

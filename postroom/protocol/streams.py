@@ -148,15 +148,22 @@ class Incoming:
     Attributes:
         frame_bytes_max: a longer frame is refused before it is read.
         greeted: the preamble has come.
+        frames: how many were cut.
     """
 
-    __slots__ = ("_held", "_wanted", "frame_bytes_max", "greeted")
+    __slots__ = ("_held", "_wanted", "frame_bytes_max", "frames", "greeted")
 
     def __init__(self, frame_bytes_max: int = OPENING_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.greeted = False
+        self.frames = 0
         self._held = bytearray()
         self._wanted = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Received of a frame that is not whole."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The frames that are whole with ``data``, one after the other; take them all, or no more.
@@ -203,6 +210,7 @@ class Incoming:
             if end - body < size:
                 self._keep(data, start, LENGTH_BYTES + size)
                 return
+            self.frames += 1
             yield data[body : body + size]
             start = body + size
         if start < end:

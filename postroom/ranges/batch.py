@@ -23,7 +23,6 @@ turns is the last one of its proposal: who had no share in that is the first one
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Generator
 from types import GeneratorType
 from typing import Any, Final
@@ -74,7 +73,7 @@ class Batcher:
         lease_holder: LeaseHolder,
     ) -> None:
         self.queue = FairQueue()
-        self.upkeep: deque[Call] = deque()
+        self.upkeep = FairQueue()
         self.refusal: Unavailable | None = None
         self._range_id = range_id
         self._registry = registry
@@ -211,17 +210,20 @@ class Batcher:
     def _evaluate_calls(
         self,
         ctx: Evaluation,
-        queue: deque[Call] | FairQueue,
+        queue: FairQueue,
         results: list[Result],
         share_bytes: int,
         share_steps: int,
     ) -> None:
-        commands, now, room = self._registry.commands, self._clock.now, self._requests_max
+        commands, room = self._registry.commands, self._requests_max
         if room < _REQUESTS_MAX:
             room -= len(results)  # both queues together, or it might not become less
         steps_max, bytes_max = ctx.steps + share_steps, ctx.bytes + ctx.moved + share_bytes
-        while room and queue and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
-            call = queue.popleft()
+        calls, now = queue.taken(), self._clock.now
+        while room and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
+            call = next(calls, None)
+            if call is None:
+                return
             room -= 1
             if call.cancelled:
                 continue
@@ -229,6 +231,8 @@ class Batcher:
                 results.append((call, None, self.refusal))
                 continue
             ctx.begin(now())
+            # Those after the first one: the wall clock need not be asked anew.
+            now = self._clock.following
             ctx.steps += 1
             try:
                 answer = commands[type(call.request)](ctx, call.request)
@@ -257,7 +261,9 @@ class Batcher:
                 if _is_large(ctx):
                     yield
                 ctx.begin(self._clock.now())
-                companion(ctx)
+                going_along = companion(ctx)
+                if going_along is not None:
+                    yield from going_along
                 ctx.accept()
         self._take_riders(ctx)
         if not ctx.staged:

@@ -206,12 +206,13 @@ class Evaluation:
 
     def accept(self) -> None:
         """The request's writes join the proposal."""
+        writes = self.writes
         if self._earlier:
             self.staged.update(self._earlier)
             self._unindexed.append(self._earlier)
-        if self.writes or self._erased or self._earlier:
-            join(self.staged, self.writes)
-            self._unindexed.append(self.writes)
+        if writes or self._erased or self._earlier:
+            join(self.staged, writes)
+            self._unindexed.append(writes)
             self.last_commit = self.timestamp
         if self._erased:
             self._unindexed.append(self._erased)
@@ -256,14 +257,13 @@ class Evaluation:
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of an engine key, as the requests before and this one have left it."""
-        value = self.writes.get(key, _UNKNOWN)
-        if value is _UNKNOWN and self._earlier:
-            value = self._earlier.get(key, _UNKNOWN)
-        if value is _UNKNOWN:
-            value = self.staged.get(key, _UNKNOWN)
-        if value is _UNKNOWN:
-            value = self._reader.get(key)
-        return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+        if key in self.writes:
+            return self.writes[key]
+        if key in self._earlier:
+            return self._earlier[key]
+        if key in self.staged:
+            return self.staged[key]
+        return self._reader.get(key)
 
     def is_deleted(self, key: bytes) -> bool:
         """Whether the requests before, or this one, have deleted an engine key. Reads nothing."""
@@ -324,19 +324,24 @@ class Evaluation:
 
     # --- writing
 
-    def put_version(self, key: bytes, kind: bytes, value: bytes = b"") -> None:
-        """Makes ``value`` (or a tombstone) the newest version of a user key."""
-        head = keys.head_key(key)
-        stamp = self.stamp
-        old = self.get(head)
-        if old is not None and old[1:9] != stamp:
-            history = keys.history_key(head, old[1:9])
-            self.writes[history] = old
+    def put_version(self, head: bytes, old: bytes | None, kind: bytes, value: bytes = b"") -> None:
+        """Makes ``value`` (or a tombstone) the newest version of a user key.
+
+        Args:
+            head: where the newest version of the key is.
+            old: what is there (``get``): whoever writes has looked already, as a rule.
+            kind: of the value.
+            value: the new one.
+        """
+        stamp, writes = self.stamp, self.writes
+        if old is not None and (before := old[1:9]) != stamp:
+            history = keys.history_key(head, before)
+            writes[history] = old
             self.moved += len(old)
             if self.moved - self._moved_before > COMMAND_BYTES_MAX:
                 raise too_much_moved()
             self.garbage.append(history)
-        self.writes[head] = kind + stamp + value
+        writes[head] = kind + stamp + value
         self.steps += 1
         self.bytes += len(value) + 2 * len(head) + WRITE_BYTES
 
@@ -346,7 +351,7 @@ class Evaluation:
         old = self.get(head)
         if versions.payload(old) is None:
             return False
-        self.put_version(key, versions.TOMBSTONE_KIND)
+        self.put_version(head, old, versions.TOMBSTONE_KIND)
         self.garbage.append(head)
         self.grow(2 * len(head))
         return True

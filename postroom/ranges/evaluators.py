@@ -69,17 +69,19 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 def put(ctx: Evaluation, request: Put) -> None:
     """``Put``."""
-    if not request.integer:
-        ctx.put_version(request.key, versions.VALUE_KIND, request.value)
-    elif len(request.value) == INTEGER.size:
-        ctx.put_version(request.key, versions.INTEGER_KIND, request.value)
-    else:
-        raise _no_integer(request.key, request.value)
+    kind = versions.VALUE_KIND
+    if request.integer:
+        kind = versions.INTEGER_KIND
+        if len(request.value) != INTEGER.size:
+            raise _no_integer(request.key, request.value)
+    head = keys.head_key(request.key)
+    ctx.put_version(head, ctx.get(head), kind, request.value)
 
 
 def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
     """``ConditionalPut``."""
-    stored = versions.newest(ctx, request.key)
+    head = keys.head_key(request.key)
+    stored = ctx.get(head)
     actual, integer = versions.payload(stored), versions.is_integer(stored)
     if integer and actual is not None and request.packed:
         number: int = INTEGER.unpack(actual)[0]
@@ -87,7 +89,7 @@ def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
             raise _condition_failed(request, str(number), number)
     elif actual != request.expected:
         raise _condition_failed(request, _describe(actual), actual)
-    ctx.put_version(request.key, versions.VALUE_KIND, request.value)
+    ctx.put_version(head, stored, versions.VALUE_KIND, request.value)
 
 
 def _condition_failed(request: ConditionalPut, holds: str, actual: object) -> ConditionFailed:
@@ -104,10 +106,11 @@ def _describe(value: bytes | None) -> str:
 
 def increment(ctx: Evaluation, request: Increment) -> int:
     """``Increment``: answers the new value."""
-    stored = versions.newest(ctx, request.key)
+    head = keys.head_key(request.key)
+    stored = ctx.get(head)
     value, integer = versions.payload(stored), versions.is_integer(stored)
     number = added(value, request.by, request.key, integer=integer, packed=request.packed)
-    ctx.put_version(request.key, versions.INTEGER_KIND, INTEGER.pack(number))
+    ctx.put_version(head, stored, versions.INTEGER_KIND, INTEGER.pack(number))
     return number
 
 

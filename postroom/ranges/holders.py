@@ -57,6 +57,11 @@ class Holders:
             self._rings_at = expiry
             self._ring_at(expiry)
 
+    def knows(self, transaction_id: bytes) -> bool:
+        """Whether it holds anything."""
+        clients = self._clients
+        return bool(clients) and transaction_id in clients.get(transaction_id[:CLIENT_ID_BYTES], ())
+
     def release(self, transaction_id: bytes) -> None:
         """It holds nothing any more."""
         self._expiries.cancel(transaction_id)

@@ -3,8 +3,12 @@
 ::
 
     leads, its own term's first entry applied, the last lease over ── ask ─▶ granted ─▶ serves
-                                                                               │
-    hand over ─▶ serves no longer ─▶ the lease is nobody's ─▶ resume, or another leader's
+
+How it is given back (``TRANSITIONS``)::
+
+    keeping ── hand over ──▶ giving back ── its turn ──▶ given back: it asks for none
+       ▲                          │                           │
+       └── resume · deposed ──────┴── resume · deposed, elected ─┘
 
 A new leader asks as soon as it may: there may be messages to deliver. After that it asks when there
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
@@ -17,12 +21,59 @@ replica proposes that like any other command.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from enum import IntEnum, auto
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from postroom.raft.group import Group
 from postroom.ranges import lease as leases
 from postroom.ranges.host import Host
 from postroom.ranges.lease_holder import LeaseHolder
+
+
+class State(IntEnum):
+    """Whether the lease is being given away."""
+
+    KEEPING = auto()
+    GIVING_BACK = auto()
+    GIVEN_BACK = auto()
+
+
+class Event(IntEnum):
+    """What happens to that."""
+
+    HAND_OVER = auto()
+    GIVE_BACK = auto()
+    """It is the turn in which that is done."""
+    RESUME = auto()
+    ELECTED = auto()
+    """This member leads, in a new term."""
+    DEPOSED = auto()
+    """It leads no longer."""
+
+
+TRANSITIONS: Final = MappingProxyType({
+    State.KEEPING: {
+        Event.HAND_OVER: State.GIVING_BACK,
+        Event.RESUME: State.KEEPING,
+        Event.ELECTED: State.KEEPING,
+        Event.DEPOSED: State.KEEPING,
+    },
+    State.GIVING_BACK: {
+        Event.HAND_OVER: State.GIVING_BACK,
+        Event.GIVE_BACK: State.GIVEN_BACK,
+        Event.RESUME: State.KEEPING,
+        Event.ELECTED: State.GIVING_BACK,
+        Event.DEPOSED: State.KEEPING,
+    },
+    State.GIVEN_BACK: {
+        Event.HAND_OVER: State.GIVING_BACK,
+        Event.RESUME: State.KEEPING,
+        Event.ELECTED: State.KEEPING,
+        Event.DEPOSED: State.KEEPING,
+    },
+})  # fmt: skip
+"""What each event leads to; what is not in it cannot happen."""
 
 
 class Owner(Protocol):
@@ -53,6 +104,7 @@ class LeaseAcquisition:
 
     Attributes:
         wanted: it is to be asked for, whether or not anybody waits for something.
+        state: see above.
     """
 
     def __init__(self, lease_holder: LeaseHolder, host: Host, owner: Owner) -> None:
@@ -60,24 +112,32 @@ class LeaseAcquisition:
         self._host = host
         self._owner = owner
         self.wanted = False
-        self._hands_over: Callable[[], None] | None = None
-        self._is_handing_over = False
+        self.state = State.KEEPING
+        self._when_given_back: Callable[[], None] | None = None
+
+    def _to(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
+    def _waiting(self) -> Callable[[], None] | None:
+        """Who waits for the lease to be given back, and does not any more."""
+        waiting, self._when_given_back = self._when_given_back, None
+        return waiting
 
     # --- when
 
     def _must_not_ask(self) -> bool:
-        return self._is_handing_over or not self._owner.group.has_applied_own_term
+        return self.state is not State.KEEPING or not self._owner.group.has_applied_own_term
 
     def deadline(self) -> float | None:
         """When this leader may ask; ``None``: it need not, or must not."""
-        if self._lease_holder.serves_from or self._must_not_ask():
+        if self._lease_holder.has_lease or self._must_not_ask():
             return None
         return self._lease_holder.may_ask_at(self._owner.group.entries_received_at)
 
     def must_wait(self) -> bool:
         """Whether this is a leader who must not ask for the lease, or not yet."""
         group = self._owner.group
-        if self._lease_holder.serves_from or not group.is_leader:
+        if self._lease_holder.has_lease or not group.is_leader:
             return False
         if self._must_not_ask():
             return True
@@ -89,7 +149,7 @@ class LeaseAcquisition:
         """For the same lease again, if it has lapsed; or for the next one."""
         if self._lease_holder.resting:
             lease, after = self._lease_holder.extended(), self._end_rest
-        elif self._lease_holder.serves_from:
+        elif self._lease_holder.has_lease:
             lease, after = self._lease_holder.extended(), self._owner.serve_again
         else:
             lease, after = self._lease_holder.successor(), self._begin_to_serve
@@ -98,7 +158,7 @@ class LeaseAcquisition:
     def rest(self) -> bool:
         """Alone, and with the lease of an earlier life: read, until there is something to write."""
         group = self._owner.group
-        if self._lease_holder.serves_from:
+        if self._lease_holder.has_lease:
             return False
         if group.learners or len(group.members) > 1 or not self._host.may_rest():
             return False
@@ -123,31 +183,34 @@ class LeaseAcquisition:
     @property
     def hands_over(self) -> bool:
         """Whether the lease is to be given back with the next turn."""
-        return self._hands_over is not None
+        return self.state is State.GIVING_BACK
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Serve no longer, so that a successor can begin at once; ``done`` is called in any case.
+        """Serve no longer, so that a successor can begin at once.
 
-        From then on this replica asks for no lease until it is told to ``resume``, or leads anew.
+        ``done`` is called when that is so, or this member leads no longer; not if it is told to
+        ``resume`` before. Until then, or until it leads anew, it asks for no lease.
         """
         if not self._owner.group.is_leader:
             done()
             return
-        self._hands_over = done
-        self._is_handing_over = True
+        self._to(Event.HAND_OVER)
+        self._when_given_back = done
         self._host.wake(urgent=True)
 
     def resume(self) -> None:
         """Nobody took over: serve again."""
-        self._is_handing_over = False
+        self._to(Event.RESUME)
+        self._waiting()
         self.wanted = self._owner.group.is_leader
         self._host.wake(urgent=True)
 
     def give_back(self) -> None:
         """It is the turn in which the lease is given back."""
-        done, self._hands_over = self._hands_over, None
+        self._to(Event.GIVE_BACK)
+        done = self._waiting()
         assert done is not None
-        if not self._lease_holder.serves_from:
+        if not self._lease_holder.has_lease:
             done()
             return
         # It stops before it says so: from here on nothing is read under this lease.
@@ -157,12 +220,12 @@ class LeaseAcquisition:
     def on_leadership(self, leads: bool) -> None:
         """This member has begun or ceased to lead."""
         self.wanted = leads
-        self._is_handing_over = False
+        self._to(Event.ELECTED if leads else Event.DEPOSED)
         if not leads:
             self._owner.stop_serving()
-            done, self._hands_over = self._hands_over, None
+            done = self._waiting()
             if done is not None:
                 done()
 
 
-__all__ = ["LeaseAcquisition"]
+__all__ = ["TRANSITIONS", "Event", "LeaseAcquisition", "State"]

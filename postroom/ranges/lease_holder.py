@@ -1,11 +1,14 @@
 """A replica's own view of the lease: whether it serves, until when, and when it may ask.
 
-::
+Its states, and what leads from one to the next (``TRANSITIONS``)::
 
-    nobody, or another one ── may ask ─▶ asked ── applied ─▶ serves ─┬─ lapsed ── asked ─▶ serves
-            ▲    ╲                                                   │ ▲
-            │     ╲─ its own, alone ─▶ rests: only reads ── asked ───┼─┘
-            └─────────────── given back · another one's · lead lost ─┘
+    without ── asked for it, begin ──▶ held ◀── granted ── resting: only reads
+       │ ▲                              │                    │ ▲
+       │ └── end: given back · another one's · lead lost ────┘ │
+       └── rest: its own, and alone ───────────────────────────┘
+
+A lease that is *held* lapses with its time, and is good again when more of it is granted: that is
+asked of the clock whenever something is to be served, and is no state.
 
 A node that is alone in its group, and holds the stored lease from an earlier life, *rests*: it
 reads under that lease without writing anything. Nobody else can take the lease: there is nobody,
@@ -20,10 +23,56 @@ if the stored lease had been applied just now.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum, auto
+from types import MappingProxyType
+from typing import Final
 
 from postroom.kv.clock import HybridLogicalClock
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
+
+
+class State(IntEnum):
+    """Whether this node has the lease."""
+
+    WITHOUT = auto()
+    RESTING = auto()
+    HELD = auto()
+
+
+class Event(IntEnum):
+    """What happens to that."""
+
+    REST = auto()
+    """Alone, under the lease of an earlier life: reads are served."""
+    BEGIN = auto()
+    """Memory has been begun afresh for the lease that is applied."""
+    GRANTED = auto()
+    """A proposal that asked for the lease, or for more of it, is applied."""
+    END = auto()
+    """It serves no longer under this lease."""
+
+
+TRANSITIONS: Final = MappingProxyType({
+    State.WITHOUT: {
+        Event.REST: State.RESTING,
+        Event.BEGIN: State.HELD,
+        Event.GRANTED: State.WITHOUT,
+        Event.END: State.WITHOUT,
+    },
+    State.RESTING: {
+        Event.BEGIN: State.RESTING,
+        Event.GRANTED: State.HELD,
+        Event.END: State.WITHOUT,
+    },
+    State.HELD: {
+        Event.GRANTED: State.HELD,
+        Event.END: State.WITHOUT,
+    },
+})  # fmt: skip
+"""What each event leads to; what is not in it cannot happen."""
+
+_HELD, _RESTING, _WITHOUT = State.HELD, State.RESTING, State.WITHOUT
 
 
 class LeaseHolder:
@@ -38,9 +87,7 @@ class LeaseHolder:
 
     Attributes:
         lease: the one that is applied.
-        resting: it serves reads only, and has written nothing.
-        serves_from: where this node's lease began, once memory has been begun afresh for it; 0:
-            it does not serve under the lease that is applied.
+        state: see above.
     """
 
     __slots__ = (
@@ -51,8 +98,7 @@ class LeaseHolder:
         "_seconds",
         "_until",
         "lease",
-        "resting",
-        "serves_from",
+        "state",
     )
 
     def __init__(
@@ -64,8 +110,7 @@ class LeaseHolder:
         seconds: float,
     ) -> None:
         self.lease = lease
-        self.serves_from = 0
-        self.resting = False
+        self.state = State.WITHOUT
         self._node_id = node_id
         self._clock = clock
         self._monotonic = monotonic
@@ -73,41 +118,50 @@ class LeaseHolder:
         self._until = 0.0
         self._applied_at = monotonic()
 
+    def _to(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
     # --- serving
 
     def serves(self, now: int) -> bool:
         """Whether this replica may read and write at ``now``, at this moment."""
-        if self.resting:
-            return True
-        return (
-            self.serves_from != 0
-            and self.lease.expiration > now
-            and self._until > self._monotonic()
-        )
+        if self.state is not _HELD:
+            return self.state is _RESTING
+        return self.lease.expiration > now and self._until > self._monotonic()
+
+    @property
+    def resting(self) -> bool:
+        """Whether it serves reads only, and has written nothing."""
+        return self.state is _RESTING
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the lease that is applied is this node's, and has begun; it may have lapsed."""
+        return self.state is not _WITHOUT
 
     def rest(self) -> bool:
         """Serve reads under the stored lease; false if it is not this node's. For a node alone."""
         if self.lease.holder != self._node_id or not self._clock.rests:
             return False
-        self.resting = True
+        self._to(Event.REST)
         return True
 
     def begin(self) -> int:
         """Memory is fresh: serve. Answers from which timestamp on."""
-        self.serves_from = self.lease.start
-        return self.serves_from
+        self._to(Event.BEGIN)
+        return self.lease.start
 
     def granted(self, until: float) -> None:
         """A proposal that asked for the lease, or for more of it, is applied."""
         self._until = max(self._until, until)
         if until:
-            self.resting = False
+            self._to(Event.GRANTED)
 
     def end(self) -> bool:
         """Serve no longer under this lease; whether it did."""
-        served, self.serves_from = self.serves_from != 0, 0
-        self.resting = False
-        return served
+        had = self.has_lease
+        self._to(Event.END)
+        return had
 
     def applied(self, stored: bytes | None) -> bool:
         """Another state of the lease is applied; whether it is the same node's same lease."""

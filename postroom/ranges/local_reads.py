@@ -32,7 +32,7 @@ from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.host import Host
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import Get, Value
+from postroom.ranges.requests import Value
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_MAX: Final = 1000
@@ -204,7 +204,7 @@ class LocalReads:
 
     # --- beside whoever drives the node
 
-    def try_get(self, request: Get) -> Value | None:
+    def try_get(self, key: bytes) -> Value | None:
         """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
 
         The one method that several threads may call at once, also while the others are called. What
@@ -212,10 +212,10 @@ class LocalReads:
         timestamp of the last commit applied: commits that are evaluated just now are above it,
         though the clock has passed them.
         """
-        if request.timestamp or self.is_stopped:
+        if self.is_stopped:
             return None
         generation, at = self._generation, self.last_commit
-        head = keys.head_key(request.key)
+        head = keys.head_key(key)
         if not self._lease_holder.serves(self._clock.reading()):
             return None
         if head in self._view.in_flight:

@@ -7,7 +7,7 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ class Registry:
             up; and whether one may take that long. Reads and commands may always be.
         companions: evaluated after the requests of a proposal, each like one more request, when
             those have tallied anything: what can be done along with them (delivering what they
-            send).
+            send). Who has more to do than a turn has room for answers a generator that does it.
         riders: evaluated last, like companions, into any proposal that is made, when the first of
             the pair says that there is something to do. One that fails leaves no trace: the
             requests do not suffer.
@@ -46,6 +46,7 @@ class Registry:
         on_client_gone: called with a client's id (the first bytes of its transactions' ids) when it
             has not been heard of for too long.
         holds: asked with a client's id whether anything else is held for it than by transactions.
+        holders: asked, with a new lease, which clients hold something by what is stored.
         on_given_up: called with a request that had to wait, and that nobody waits for any more.
         sizes: of what is kept in memory for clients, by name. They return to zero.
         observers: engine keys of records, and who is told, on every replica, what is applied there.
@@ -57,7 +58,7 @@ class Registry:
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
     checks: set[type] = field(default_factory=set)
     may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
-    companions: list[Callable[[Evaluation], None]] = field(default_factory=list)
+    companions: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
     riders: list[tuple[Callable[[Evaluation], bool], Callable[[Evaluation], Any]]] = field(
         default_factory=list
     )
@@ -67,6 +68,7 @@ class Registry:
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)
     on_client_gone: list[Callable[[bytes], None]] = field(default_factory=list)
     holds: list[Callable[[bytes], bool]] = field(default_factory=list)
+    holders: list[Callable[[], Iterable[bytes]]] = field(default_factory=list)
     on_given_up: list[Callable[[object], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)

@@ -32,7 +32,6 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -138,11 +137,13 @@ class Replica:
 
     def wake(self, tokens: list[object]) -> None:
         """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
-        for token in tokens:
+        for token in tokens if self._waiting.lines else ():
             self._waiting.wake(token)
 
     def release_locks(self, transaction_id: bytes) -> None:
         """A transaction has ended: whoever waits for what it locked may go on."""
+        if not (self._waiting.lines or self.holders.knows(transaction_id)):
+            return  # whatever is taken for a transaction, it is among the holders from then on
         self.holders.release(transaction_id)
         for release in self.registry.on_release:
             tokens = release(transaction_id)
@@ -159,6 +160,10 @@ class Replica:
     def holds_for(self, client: bytes) -> bool:
         """Whether anything is held for a client, or for its transactions."""
         return bool(self.holders.of(client)) or any(h(client) for h in self.registry.holds)
+
+    def clients_that_hold(self) -> set[bytes]:
+        """The clients that hold something by what is stored, whether they are there or not."""
+        return {client for holders in self.registry.holders for client in holders()}
 
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""
@@ -316,10 +321,7 @@ class Replica:
     # --- serving no longer
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Serve no longer, so that a successor can begin at once; ``done`` is called in any case.
-
-        From then on this replica asks for no lease until it is told to ``resume``, or leads anew.
-        """
+        """Serve no longer, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:
@@ -457,7 +459,7 @@ class Replica:
             self.stop_serving()
 
 
-def _taken(calls: dict[Call, Any] | deque[Call] | FairQueue) -> list[Call]:
+def _taken(calls: dict[Call, Any] | FairQueue) -> list[Call]:
     """All of ``calls``, which is left empty."""
     taken = list(calls)
     calls.clear()

@@ -127,11 +127,12 @@ class Committer:
         if request.spans or len(request.reads) + len(request.writes) > _FEW:
             return True
         may_be_long = self._may_be_long
-        for write in request.writes:
-            kind = type(write)
-            if kind in may_be_long and may_be_long[kind](write):
-                return True
-        return False
+        if may_be_long.keys().isdisjoint(map(type, request.writes)):  # as a rule
+            return False
+        return any(
+            type(write) in may_be_long and may_be_long[type(write)](write)
+            for write in request.writes
+        )
 
     def _evaluate_in_parts(
         self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes
@@ -160,15 +161,15 @@ class Committer:
         answers: list[Any],
     ) -> Committed:
         """Leaves the COMMIT record, if anything was written."""
-        if self._only_checks(request.writes):
+        writes = request.writes
+        if not writes or (type(writes[0]) in self._checks and self._only_checks(writes)):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
         ctx.writes[record] = ctx.stamp + _encode(answers) if answers else ctx.stamp
         ctx.garbage.append(record)
         return Committed(ctx.timestamp, answers)
 
     def _only_checks(self, writes: list[Any]) -> bool:
-        checks = self._checks
-        return not writes or (type(writes[0]) in checks and all(type(w) in checks for w in writes))
+        return all(type(write) in self._checks for write in writes)
 
 
 def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
@@ -224,9 +225,9 @@ def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
         return
-    stamp = since.to_bytes(8, "big")
+    stamp, head_key = since.to_bytes(8, "big"), keys.head_key
     for key in request.reads:
-        head = ctx.get(keys.head_key(key))
+        head = ctx.get(head_key(key))
         if head is not None and head[1:9] > stamp:
             raise _conflict(key)
     ctx.steps += len(request.reads)

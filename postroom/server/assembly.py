@@ -114,5 +114,5 @@ def assemble(node: Node, stored: Engine) -> Parts:
         "collector": collector.run,
         "feed": lambda: feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(node, replica.group, nodes_changed).run,
-    })  # fmt: skip
+    }, {"queues": messaging.queues.trouble})  # fmt: skip
     return Parts(replica, feed, rest, services, nodes_changed)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from postroom.client.sender import TransactionIds, taken_back_by
-from postroom.errors import Error, Invalid
+from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
-from postroom.limits import REQUEST_SECONDS
+from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES
+from postroom.ranges.requests import CLIENT_ID_BYTES, Value
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -32,33 +33,45 @@ WRITTEN_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
 class _AsyncioAnswer(Answer):
     """Awaited on the event loop."""
 
-    __slots__ = ("_driver",)
+    __slots__ = ()
 
     def __init__(self, driver: AsyncioDriver, request: Any, timeout_seconds: float | None) -> None:
-        super().__init__(request, timeout_seconds)
         self._driver = driver
+        self.request = request
+        self.timeout_seconds = timeout_seconds
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self.done = False
+        self.woken: asyncio.Future[None] | None = None
 
-    def wake(self) -> None:
-        """Its task goes on."""
-        if not self.woken.done():
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """It is here; its task goes on."""
+        self._result = result
+        self._error = error
+        self.done = True
+        if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
-    def until_done(self) -> Generator[Any, None, None]:
-        """A future of the loop stands for it."""
-        loop = self._driver.loop
-        self.woken = future = loop.create_future()
-        timer = None
-        if self.timeout_seconds is not None:
-            timer = loop.call_later(self.timeout_seconds, self._expire)
-        try:
-            yield from future
-        except BaseException:
-            if not self._withdraw():
-                self._take_back()
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            driver = self._driver
+            self.woken = future = driver.new_future()
+            timer = None
+            if self.timeout_seconds is not None:
+                timer = driver.loop.call_later(self.timeout_seconds, self._expire)
+            try:
+                yield from future
+            except BaseException:
+                if not self._withdraw():
+                    self._take_back()
+                raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def _expire(self) -> None:
         if not self.done and self._withdraw():
@@ -112,9 +125,12 @@ class AsyncioDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[None]] = partial(
+            asyncio.Future, loop=self.loop
+        )
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
@@ -123,6 +139,8 @@ class AsyncioDriver:
         self._refusal = CLOSED
         node.on_wake = self._on_wake
         self._submit = node.replicas.submit
+        self._try_get = node.replicas.try_get
+        self._reads_left = TURN_STEPS_MAX
         self.monotonic = node.monotonic
         forks.mind(self)
 
@@ -134,10 +152,21 @@ class AsyncioDriver:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         self._submit(answer)
         return answer
+
+    def try_get(self, key: bytes) -> Value | None:
+        """The newest value of ``key``, if it is known.
+
+        So many times a turn: then it must be asked for, which waits for the next turn at last. So
+        a task that only reads does not keep the loop for itself.
+        """
+        self._reads_left -= 1
+        if self._closed or self._reads_left < 0:
+            return None
+        return self._try_get(key)
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
@@ -146,14 +175,12 @@ class AsyncioDriver:
     def now(self) -> int:
         """A timestamp."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
 
     def reading(self) -> int:
         """About now: cheap, and below what the clock answers after a restart, if it has begun."""
-        clock = self.node.clock
-        reading = clock.reading()
-        return reading if clock.rests or clock.outlives(reading) else self.now()
+        return self.node.clock.lasting() or self.now()
 
     def forked(self) -> None:
         """This is the child of a fork: node and folder are the parent's."""
@@ -186,6 +213,7 @@ class AsyncioDriver:
         if self._writing is not None:
             return  # the end of it takes a turn
         self._turn_wanted = False
+        self._reads_left = TURN_STEPS_MAX
         if self._closed:
             return
         staged = self.node.prepare()

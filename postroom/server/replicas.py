@@ -17,7 +17,7 @@ from collections.abc import Callable
 from postroom.errors import Error, Unavailable
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import Get, Value
+from postroom.ranges.requests import Value
 
 
 class Replicas:
@@ -25,11 +25,11 @@ class Replicas:
 
     Attributes:
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
-        try_get: answers a ``Get`` at once, from any thread; ``None``: it must be submitted.
+        try_get: the newest value of a key, from any thread; ``None``: a ``Get`` must be submitted.
     """
 
     submit: Callable[[Call], None]
-    try_get: Callable[[Get], Value | None]
+    try_get: Callable[[bytes], Value | None]
 
     def __init__(self) -> None:
         self._by_id: dict[int, Replica] = {}
@@ -80,6 +80,14 @@ class Replicas:
     def holds_for(self, client: bytes) -> bool:
         """Whether a client, or its transactions, hold something."""
         return self._holder.holds_for(client)
+
+    def clients_that_hold(self) -> set[bytes]:
+        """The clients that hold something by what is stored, whether they are there or not."""
+        return self._holder.clients_that_hold()
+
+    def on_lease(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called when this node has begun to serve under a new lease."""
+        self._holder.registry.on_lease.append(lambda _: act())
 
     def release_client(self, client: bytes) -> None:
         """A client has gone: nothing is held for its transactions any more."""

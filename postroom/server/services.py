@@ -86,9 +86,16 @@ class Services:
     Args:
         tasks: where they run.
         begin: makes their coroutines, by name.
+        troubles: of those that go on though a part of what they do fails: how often, and why.
     """
 
-    def __init__(self, tasks: Tasks, begin: Mapping[str, Service]) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        begin: Mapping[str, Service],
+        troubles: Mapping[str, Callable[[], tuple[int, str]]] | None = None,
+    ) -> None:
+        self._troubles = troubles or {}
         self._tasks = tasks
         self._services = [_Supervised(name, tasks, each) for name, each in begin.items()]
         self._running: list[Coroutine[Any, Any, None]] = []
@@ -100,7 +107,13 @@ class Services:
 
     def status(self) -> tuple[ServiceStatus, ...]:
         """What each of them is doing; none of them runs on a node without the lease."""
-        return tuple(each.status for each in self._services)
+        return tuple(self._with_trouble(each.status) for each in self._services)
+
+    def _with_trouble(self, status: ServiceStatus) -> ServiceStatus:
+        failures, why = self._troubles.get(status.name, lambda: (0, ""))()
+        if not failures:
+            return status
+        return ServiceStatus(status.name, status.running, status.failures + failures, why)
 
     def start(self) -> None:
         """The lease is this node's: all services begin."""

@@ -17,15 +17,15 @@ import random  # noqa: TID251 - passed in, as an instance
 import threading
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Generator
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from postroom.client.sender import TransactionIds
-from postroom.errors import Error, Invalid
+from postroom.errors import DatabaseClosed
 from postroom.kv import forks
+from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get
+from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -39,24 +39,37 @@ CHAINS: Final = 6
 class _ThreadAnswer(Answer):
     """Waited for by one thread, which may have to drive meanwhile."""
 
-    __slots__ = ("_driver", "drive")
+    __slots__ = ("drive",)
 
     def __init__(self, driver: ThreadDriver, request: Any, timeout_seconds: float | None) -> None:
-        super().__init__(request, timeout_seconds)
         self._driver = driver
+        self.request = request
+        self.timeout_seconds = timeout_seconds
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self.done = False
         self.drive = False
+        self.woken: threading.Lock | None = None
 
-    def wake(self) -> None:
-        """Called under the driver's lock."""
-        self._driver.will_wake(self, self.woken)
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """It is here. Called under the driver's lock."""
+        self._result = result
+        self._error = error
+        self.done = True
+        if self.woken is not None:
+            self._driver.will_wake(self, self.woken)
 
     def wait(self) -> None:
         """Block until it is there."""
         self._driver.wait_for(self)
 
-    def until_done(self) -> Generator[_ThreadAnswer, None, None]:
-        """Whoever runs the coroutine waits."""
-        yield self
+    def __await__(self) -> Generator[_ThreadAnswer, None, Any]:
+        if not self.done:
+            yield self  # whoever runs the coroutine waits
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class _Sleep:
@@ -79,10 +92,11 @@ class ThreadDriver:
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
         self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES))
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self._lock = threading.Lock()
         self._driving = False
+        self._prepared: WriteSet | None = None
         self._waiting: dict[_ThreadAnswer, None] = {}
         self._to_wake: deque[threading.Lock] = deque()
         self._closed = False
@@ -108,14 +122,11 @@ class ThreadDriver:
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``. Common requests do without the lock, which others may hold."""
+        """The answer to ``request``. Commits do without the lock, which others may hold."""
         if self._closed:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
-        kind = type(request)
-        if kind is Get and (value := self._try_get(request)) is not None:
-            answer.complete(value, None)
-        elif kind is CommitTransaction:
+        if type(request) is CommitTransaction:
             self._submit(answer)
         else:
             with self._lock:
@@ -125,6 +136,10 @@ class ThreadDriver:
                     self._call_background(0.0)
         return answer
 
+    def try_get(self, key: bytes) -> Value | None:
+        """The newest value of ``key``, if it is known without the lock."""
+        return None if self._closed else self._try_get(key)
+
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Let a time pass."""
         return _Sleep(self._stopped, seconds)
@@ -133,14 +148,12 @@ class ThreadDriver:
         """A timestamp."""
         with self._lock:
             if self._closed:
-                raise Invalid(self._refusal)
+                raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
 
     def reading(self) -> int:
         """About now: cheap, and below what the clock answers after a restart, if it has begun."""
-        clock = self.node.clock
-        reading = clock.reading()
-        return reading if clock.rests or clock.outlives(reading) else self.now()
+        return self.node.clock.lasting() or self.now()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` to its end, blocking whenever it waits."""
@@ -187,6 +200,10 @@ class ThreadDriver:
         deadline = None
         if answer.timeout_seconds is not None:
             deadline = self.monotonic() + answer.timeout_seconds
+        if not self._driving and self._take_over(answer):
+            self._drive(answer)  # as mostly: so nothing need be prepared for being woken
+            if answer.done:
+                return
         while self._sleep_or_drive(answer, deadline):
             self._drive(answer)
 
@@ -200,8 +217,10 @@ class ThreadDriver:
 
         Woken all at once they would only queue up for the interpreter's lock, at a price for each.
         """
-        with suppress(IndexError):
+        try:
             self._to_wake.popleft().release()
+        except IndexError:
+            return  # nobody has, or another thread was quicker
 
     def _wake_some(self) -> None:
         for _ in range(CHAINS):
@@ -240,14 +259,15 @@ class ThreadDriver:
         return answer.drive
 
     def _take_over(self, answer: _ThreadAnswer) -> bool:
-        """Nobody seemed to drive: whether this thread must."""
+        """Nobody seemed to drive: whether this thread must; its first turn is prepared then."""
         with self._lock:
             if self._let_go and not answer.done:
-                answer.complete(None, Invalid(self._refusal))
+                answer.complete(None, DatabaseClosed(self._refusal))
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
             self.forget(answer)
             self._driving = True
+            self._prepare()
             return True
 
     def _left(self, deadline: float) -> float:
@@ -262,33 +282,56 @@ class ThreadDriver:
             else:
                 self.wake_next()
             if answer.drive:
-                self._hand_over()
+                self._hand_over(wanted=self.node.wants_turn())
             answer.drive = False
             if not answer.done and self.node.replicas.cancel(answer):
                 answer.complete(None, error)
 
     def _drive(self, answer: _ThreadAnswer) -> None:
-        """Turns, until ``answer`` is there or nothing wants one; then somebody else's turn."""
+        """Turns, until ``answer`` is there or nothing wants one; then somebody else's turn.
+
+        The lock is taken once a turn: what ends one, and what begins the next, is done under it.
+        """
         answer.woken = None
-        while True:
-            error = self._turn()
+        if self._prepared is None:
             with self._lock:
-                self.node.finish(error)
-                self._wake_some()
-                if answer.done or not self.node.wants_turn():
-                    self._hand_over()
-                    return
+                self._prepare()
+        while not self._write_and_finish(answer):
+            pass
 
-    def _turn(self) -> Error | None:
+    def _prepare(self) -> None:
+        """The first part of a turn. Called under the lock by who drives."""
+        self._deadline = None
+        self._prepared = self.node.prepare()
+
+    def _write_and_finish(self, answer: _ThreadAnswer | None) -> bool:
+        """The rest of the turn that is prepared; whether this thread has done its part.
+
+        It has if ``answer`` is there, or nothing wants another turn: then somebody else drives, or
+        nobody. If not, the next turn is prepared.
+        """
+        staged, self._prepared = self._prepared, None
+        assert staged is not None
+        error = self.node.write(staged)
         with self._lock:
-            self._deadline = None
-            staged = self.node.prepare()
-        return self.node.write(staged)
+            self.node.finish(error)
+            if self._to_wake:
+                self._wake_some()
+            wanted = self.node.wants_turn()
+            if answer is None or answer.done or not wanted:
+                self._hand_over(wanted=wanted)
+                return True
+            self._prepare()
+            return False
 
-    def _hand_over(self) -> None:
-        """Called under the lock by who drove: one of those who wait drives next, or nobody."""
+    def _hand_over(self, *, wanted: bool) -> None:
+        """Called under the lock by who drove: one of those who wait drives next, or nobody.
+
+        Args:
+            wanted: whether a turn is.
+        """
         self._driving = False
-        if not self.node.wants_turn():
+        if not wanted:
             return
         for following in list(self._waiting):
             if following.woken is not None and not following.done:
@@ -335,11 +378,8 @@ class ThreadDriver:
                 if not self._await_work():
                     return
                 self._driving = True
-            error = self._turn()
-            with self._lock:
-                self.node.finish(error)
-                self._wake_some()
-                self._hand_over()
+                self._prepare()
+            self._write_and_finish(None)
 
     def _await_work(self) -> bool:
         """Under the lock: wait until a turn is due that nobody drives; false when closed."""

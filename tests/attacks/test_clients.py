@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
@@ -52,13 +51,6 @@ from postroom.server.cluster.admission import Limits
 from tests.attacks.hostile import Attacker, Target, memory_below
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def target() -> Iterator[Target]:
-    target = Target()
-    yield target
-    target.store.db.close()
 
 
 # --- answers that nobody reads

@@ -22,8 +22,9 @@ import postroom
 from postroom.client.remote.native import offering_native
 from postroom.protocol import frames, streams
 from postroom.protocol.streams import PREAMBLE, Opening, framed
-from postroom.server.cluster import connections, grpc_services
+from postroom.server.cluster import connections, grpc_services, native_server
 from postroom.server.cluster.security import Security
+from postroom.server.cluster.unfinished import Unfinished
 from tests.cluster.places import Loopback
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
@@ -283,6 +284,34 @@ def test_a_large_frame_of_a_stranger_is_not_kept() -> None:
             writer.close()
 
     run(main())
+
+
+def test_frames_that_never_end_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients that were let in and have said hello: each holds 400 KB of a frame of 1 MB."""
+    from tests.remote.servers import Server  # noqa: PLC0415 - has a loop of its own
+
+    budget = Unfinished(2 * 1024 * 1024)
+    monkeypatch.setattr(native_server, "Unfinished", lambda: budget)
+    part = (1024 * 1024).to_bytes(4, "big") + bytes(400_000)
+    with Server() as server, contextlib.ExitStack() as stack:
+        hoarders = []
+        for number in range(8):
+            hello = frames.encode((0, frames.PROTOCOL_VERSION, b"%08d" % number, 1))
+            one = stack.enter_context(connected(server.address))
+            one.sendall(streams.opening_bytes(Opening(streams.TALK)) + framed(hello))
+            assert one.recv(1000).startswith(PREAMBLE)
+            one.sendall(part)
+            hoarders.append(one)
+        with postroom.connect(server.address, insecure=True) as db:
+            db.put(b"key", bytes(900_000))
+            assert db.get(b"key") == bytes(900_000)
+        hoarders[0].settimeout(20)
+        said = b""
+        while more := hoarders[0].recv(100_000):
+            said += more
+        assert b"this frame is the slowest" in said
+        assert budget.bytes <= 2 * 1024 * 1024
+    assert budget.bytes == 0
 
 
 def test_the_log_is_not_the_callers(caplog: pytest.LogCaptureFixture) -> None:

@@ -202,6 +202,9 @@ class HandDriver:
             self._timed.append(waiting)
         return waiting
 
+    def try_get(self, key: bytes) -> None:
+        """Everything is asked for."""
+
     def sleep(self, seconds: float) -> Awaitable[None]:
         waiting = _Waiting(None, self.monotonic() + seconds)
         self._timed.append(waiting)
@@ -335,6 +338,9 @@ class RemoteDriver(HandDriver):
 
     def now(self) -> Awaitable[int]:
         return self.send(Now())
+
+    def try_get(self, key: bytes) -> None:
+        """Everything is asked for."""
 
     def reading(self) -> int:
         return self.router.reading()

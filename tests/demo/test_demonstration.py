@@ -15,11 +15,22 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.demo.check import Finding, check
+from postroom.demo.check import Finding, check, check_turn_rounds
 from postroom.demo.cluster import demonstrate_on_cluster
-from postroom.demo.flights import Flight, count_flights, flights
+from postroom.demo.flights import Flight, Leg, count_flights, flights, legs
 from postroom.demo.replay import decode_board, depart, encode, flight_key, replay
 from postroom.demo.tour import demonstrate
+from postroom.demo.turn_rounds import (
+    FAILS_ONE_IN,
+    QUEUE,
+    add_task,
+    attempts,
+    depart_all,
+    fails,
+    make_queue,
+    plan,
+    turn_key,
+)
 from postroom.errors import Error, Invalid, StoreLocked
 from postroom.server.local_folder import LocalFolder
 
@@ -28,6 +39,10 @@ Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
 
 def failures(findings: list[Finding]) -> set[str]:
     return {finding.subject for finding in findings if not finding.passed}
+
+
+SUBJECTS = 14
+"""So many lines has the table of what was compared."""
 
 
 def nothing() -> None:
@@ -57,19 +72,33 @@ def test_the_first_departure() -> None:
     )
 
 
+def test_the_first_leg_and_those_that_were_flown() -> None:
+    assert next(legs()) == Leg(1, "N14228", "IAH", 5 * 60 + 17, 3 * 60 + 4)
+    assert sum(1 for _ in legs()) == 336_776 - 8255
+    assert all(0 <= leg.flight_minutes < 24 * 60 for leg in legs(20_000))
+
+
+def test_one_attempt_in_fifty_fails() -> None:
+    failed = sum(fails(number, attempt) for number in range(10_000) for attempt in (1, 2, 3))
+    assert failed == pytest.approx(30_000 / FAILS_ONE_IN, rel=0.1)
+
+
 def test_it_ends_exact_and_says_so_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
     assert asyncio.run(demonstrate(store, 400, fresh=False))
     first = capsys.readouterr().out
-    assert first.count("PASS") == 9
+    assert first.count("PASS") == SUBJECTS
     assert "commit p50" in first
+    assert "killed worker 2" in first
+    assert "400 turn-rounds; this run took" in first
 
     assert asyncio.run(demonstrate(store, 300, fresh=False))  # it has gone further already
     second = capsys.readouterr().out
     assert "400 of 400 departures: complete" in second
-    assert second.count("PASS") == 9
+    assert "turn-rounds; this run" not in second, "they are done"
+    assert second.count("PASS") == SUBJECTS
 
     assert asyncio.run(demonstrate(store, 50, fresh=True))
     assert "50 of 50" in capsys.readouterr().out
@@ -80,19 +109,23 @@ def test_it_goes_on_from_a_part(tmp_path: Path) -> None:
     assert asyncio.run(demonstrate(tmp_path / "store", 250, fresh=False))
 
 
-@pytest.mark.parametrize("tenths", [1, 5, 9, 10])
+@pytest.mark.parametrize("tenths", [1, 5, 10, 12, 16])
 def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: int) -> None:
+    """Ten lines tell of the first act, a table follows, and then ten lines of the second one."""
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
-    command += ["--path", str(tmp_path / "store"), "--flights", "3000"]
+    command += ["--path", str(tmp_path / "store"), "--flights", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for _ in range(tenths):
-            assert "of 3,000 departures" in process.stdout.readline()
+        for line in process.stdout:
+            tenths -= "of 1,000 departures" in line or "of 996 turn-rounds" in line
+            if not tenths:
+                break
+        assert not tenths
         process.kill()
     again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "of 3,000 departures: " in again.stdout.splitlines()[0]
-    assert again.stdout.count("PASS") == 9
+    assert "of 1,000 departures: " in again.stdout.splitlines()[0]
+    assert again.stdout.count("PASS") == SUBJECTS
 
 
 def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> None:
@@ -103,15 +136,18 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
         check=False, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "killed node" in first.stdout
-    assert first.stdout.count("PASS") == 9
+    first_act, second_act = first.stdout.split("This run")
+    assert "killed node" in first_act
+    assert "killed node" in second_act
+    assert "killed worker 2" in second_act
+    assert first.stdout.count("PASS") == SUBJECTS
 
     again = subprocess.run(
         [*command, "1600", "--nodes", "3"], check=False, capture_output=True, text=True, timeout=120
     )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "holds 1,500 of 1,600 departures" in again.stdout
-    assert again.stdout.count("PASS") == 9
+    assert again.stdout.count("PASS") == SUBJECTS
 
 
 def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> None:
@@ -128,7 +164,7 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
     again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "of 2,000 departures: going on" in again.stdout
-    assert again.stdout.count("PASS") == 9
+    assert again.stdout.count("PASS") == SUBJECTS
 
 
 def wait_until_nobody_listens(ports: list[int]) -> None:
@@ -238,6 +274,61 @@ TAMPERED: dict[str, tuple[Tamper, set[str]]] = {
         {"dead letters"},
     ),
 }
+
+
+async def turned_round(db: postroom.aio.Database, count: int) -> None:
+    await make_queue(db)
+    await depart_all(db, legs(count), 0.01)
+    worker = postroom.aio.Worker(db)
+    add_task(worker)
+    while sum(len(each.late_milliseconds) for each in await attempts(db)) < count:
+        await worker.run_until_idle()
+        await asyncio.sleep(0.01)
+    await db.drain()
+
+
+async def _enqueue_again(db: postroom.aio.Database) -> None:
+    async with db.begin() as tx:
+        tx.enqueue(QUEUE, b"[1]", deliver_at=3600)
+
+
+async def _lose_worker(db: postroom.aio.Database) -> None:
+    """As if a turn-round had been planned, and nobody had done it."""
+    leg = Leg(99, "N1", "IAH", 0, 0)
+    await db.run(plan, leg, 3600.0)
+
+
+TAMPERED_TURNS: dict[str, tuple[Tamper, set[str]]] = {
+    "nothing": (lambda db: asyncio.sleep(0), set()),
+    "one is lost": (lambda db: db.delete(turn_key(7)), {"turn-rounds"}),
+    "one is not done": (_lose_worker, {"turn-rounds", "turn-rounds still waiting"}),
+    "one is left in the queue": (_enqueue_again, {"turn-rounds still waiting"}),
+    "one was done twice": (
+        lambda db: db.put(b"hangar/N14228", b"[2,2]"),
+        {"turn-rounds per aircraft"},
+    ),
+    "an airport is off by one": (
+        lambda db: db.increment(b"ramp/IAH"),
+        {"turn-rounds per airport"},
+    ),
+    "one came before its aircraft": (
+        lambda db: db.put(turn_key(1), b'["N14228","IAH",1,-1]'),
+        {"turn-rounds before their time"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED_TURNS)
+def test_the_check_of_the_second_act_notices(name: str) -> None:
+    tamper, expected = TAMPERED_TURNS[name]
+
+    async def tampered() -> list[Finding]:
+        async with await postroom.aio.open(":memory:") as db:
+            await turned_round(db, 60)
+            await tamper(db)
+            return await check_turn_rounds(db, legs(60))
+
+    assert failures(asyncio.run(tampered())) == expected
 
 
 @pytest.mark.parametrize("name", TAMPERED)

@@ -17,7 +17,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv.engine import EngineFailed
 from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT, decode_header
 from postroom.kv.memory import WriteFault
-from tests.kv.test_storage import SEGMENT_BYTES, Book, entry
+from tests.kv.book import SEGMENT_BYTES, Book, entry
 
 HALF = SEGMENT_BYTES // 2
 

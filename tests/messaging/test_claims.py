@@ -63,8 +63,8 @@ def test_what_another_one_has_reaped_is_not_found_any_more() -> None:
 def test_what_arrives_in_between_leaves_a_gap(applied: bool) -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1, 5))
-    (claims.arrived if applied else claims.arriving)(KEY, ids(7)[0])
-    (claims.arrived if applied else claims.arriving)(KEY, ids(3)[0])
+    for first in (7, 3):
+        (claims.arrived if applied else claims.arriving)({KEY: ids(first)[0], b"another": b""})
     found = claims.take_found(KEY, ONE, ids(1, 5))
     assert found is not None
     assert not found.is_gapless

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason='pip install "postroom[spark]"')
-
 import postroom
-from postroom import pipeline
-from postroom.pipeline.driver_service import DriverService
 from postroom.server.loopback import LoopbackServer
 from tests.pipeline.sessions import start
+
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
+"""Without the extra ``[spark]`` there is nothing to test here."""
 
 
 @pytest.fixture
@@ -34,8 +34,10 @@ def db(served: str) -> Iterator[postroom.Database]:
 
 
 @pytest.fixture
-def service() -> Iterator[DriverService]:
+def service() -> Iterator[Any]:
     """Of a driver whose Spark does nothing."""
+    from postroom.pipeline.driver_service import DriverService  # noqa: PLC0415 - needs the extra
+
     service = DriverService(lambda: False, time.monotonic)
     yield service
     service.close()
@@ -44,6 +46,8 @@ def service() -> Iterator[DriverService]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one session."""
+    from postroom import pipeline  # noqa: PLC0415 - needs the extra
+
     session = start(tmp_path_factory.mktemp("spark"))
     pipeline.register(session)
     yield session

@@ -7,10 +7,18 @@ from typing import Any
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
-from postroom.errors import Unavailable
+from postroom.errors import (
+    Unavailable,
+)
 from postroom.protocol import frames
 from postroom.protocol.failures import NOT_LEASEHOLDER
-from postroom.ranges.requests import Committed, CommitTransaction, Put, Value
+from postroom.ranges.requests import (
+    Committed,
+    CommitTransaction,
+    Get,
+    Put,
+    Value,
+)
 
 NODES = [(1, "a:1"), (2, "b:1"), (3, "c:1")]
 CLOCK = 1_700_000_000_000 << 16
@@ -160,3 +168,23 @@ def commit(number: int = 1, *writes: Any) -> CommitTransaction[Any]:
 
 COMMITTED = Committed(7, [])
 VALUE = Value(b"v", 5)
+
+
+GET = Get(b"k")
+
+
+def only(stream_requests: dict[int, object]) -> int:
+    """The number of the only request."""
+    (number,) = stream_requests
+    return number
+
+
+def reconnect(world: World, address: str) -> None:
+    """Until a stream to ``address`` is open; others break."""
+    for _ in range(100):
+        if world.opened(address):
+            return
+        for stream in [each for each in world.streams.values() if each.open]:
+            stream.breaks()
+        world.pass_time(0.05)
+    raise AssertionError(f"no stream to {address}")

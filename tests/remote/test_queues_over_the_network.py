@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ import postroom.aio
 from tests.remote.servers import Server
 
 WAIT_SECONDS = 30.0
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
 
 
 def connect(server: Server) -> postroom.Database:

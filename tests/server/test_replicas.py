@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import postroom.server
-from postroom.ranges.requests import Get
 from postroom.server.node import RANGE_ID
 from tests.client.stores import Store
 
@@ -27,7 +26,7 @@ def test_the_door_is_that_of_the_replica() -> None:
     store.db.put(b"key", b"value")
     replicas, replica = store.node.replicas, store.node.replica
     assert replicas.submit == replica.submit
-    found = replicas.try_get(Get(b"key"))
+    found = replicas.try_get(b"key")
     assert found is not None
     assert found.value == b"value"
     assert replicas.lease_sequence == replica.lease.sequence

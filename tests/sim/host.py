@@ -192,8 +192,7 @@ class Host:
         if self.node is None:
             raise Unavailable("the node is down", retry_after=0.01)
         clock = self.node.clock
-        reading = clock.reading()
-        return reading if clock.rests or clock.outlives(reading) else self.now()
+        return clock.lasting() or self.now()
 
     # --- turns
 

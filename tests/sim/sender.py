@@ -108,6 +108,9 @@ class SimulatedSender:
             self.world.at(timeout_seconds, lambda: self._expire(answer))
         return answer
 
+    def try_get(self, key: bytes) -> None:
+        """Everything is asked for."""
+
     def sleep(self, seconds: float) -> Pause:
         """Let a time pass."""
         self._require_alive()

@@ -9,12 +9,12 @@ import msgspec
 
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
+from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import (
     Claimed,
     ClaimQueue,
     QueueDefinition,
     QueueMessage,
-    ReadQueues,
 )
 from postroom.protocol.failures import DeadlineExceeded
 

@@ -81,12 +81,16 @@ class Consumer:
         """
         give_up = None if patience is None else self._sender.monotonic() + patience
         while True:
-            message = self._intake.take(self._sender.monotonic())
+            message = self.at_hand()
             if message is not None:
                 return message
             await self.give_back()
             if not await self._more(give_up):
                 return None
+
+    def at_hand(self) -> QueueMessage | None:
+        """The next of those that were claimed; ``None``: there is none to be handed out at once."""
+        return self._intake.take(self._sender.monotonic())
 
     async def _more(self, give_up: float | None) -> bool:
         """Asks for more, or waits for credit; false: the time is over."""

@@ -10,11 +10,11 @@ from postroom.client.queues import arguments as checks
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
 from postroom.client.sender import Sender
+from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import (
     CreateQueue,
     QueueDefinition,
     QueueSettings,
-    ReadQueues,
 )
 
 

@@ -29,18 +29,20 @@ from postroom.client.queues.messages import (
 )
 from postroom.client.sender import Sender
 from postroom.kv.clock import Timestamp
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    CancelMessages,
-    ClaimQueue,
-    DropQueue,
-    Extend,
+from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
     QueueStats,
     ReadQueueMessage,
     ReadQueueStats,
     ReadSchedules,
+)
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    CancelMessages,
+    ClaimQueue,
+    DropQueue,
+    Extend,
     Reject,
     ReplayMessages,
     Reschedule,

@@ -78,9 +78,14 @@ class RemoteCall:
 
 
 class UpkeepCall(RemoteCall):
-    """A request of the router's own: good for one link only, and nobody waits for it."""
+    """A request of the router's own: good for one link only as a rule, and nobody waits for it."""
 
     __slots__ = ()
+
+    @property
+    def may_stay(self) -> bool:
+        """As for all that only frees something."""
+        return self.link is None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Nobody waits."""

@@ -5,6 +5,14 @@
     place ──▶ batch ── take (encoded, many in a frame) ──▶ sent ── answered ──▶ gone
        └────▶ commits ──┘ (together)
 
+Its states, and what leads from one to the next (``TRANSITIONS``)::
+
+    opening ── greet ──▶ greeted ── welcomed ──▶ ready ◀── heard ── asked ── silent: given up
+       its hello is taken     it says who it is    └────── ask ──────▲
+
+Nothing but the hello is sent before the node is ready. While a sign of life is *asked* for, all
+goes on as before. Whoever gives a link up forgets it; so that is no state.
+
 Commits leave together: as many at least as are under way, or as soon as none is. A node makes one
 proposal after the other, and each costs a sync, so commits that trickled in would be proposed, and
 answered, in small groups for ever; a few commits do not wait (cf. PostgreSQL's ``commit_siblings``,
@@ -14,10 +22,13 @@ and Nagle's algorithm, RFC 896).
 from __future__ import annotations
 
 import math
+from enum import IntEnum, auto
+from types import MappingProxyType
 from typing import Final
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.errors import TransactionTooLarge
+from postroom.protocol.failures import WireError
 from postroom.protocol.frames import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -36,7 +47,38 @@ SILENT_SECONDS: Final = 1.0
 """A node that gives no sign of life for so long, when asked for one, is given up."""
 OPENING_SECONDS: Final = 10.0
 
-_OPENING, _READY = 0, 1
+
+class State(IntEnum):
+    """How far a link has come."""
+
+    OPENING = auto()
+    GREETED = auto()
+    READY = auto()
+    ASKED = auto()
+
+
+class Event(IntEnum):
+    """What happens to it."""
+
+    GREET = auto()
+    """The hello is taken, to be written."""
+    WELCOMED = auto()
+    """The node has said who it is, or who leads."""
+    ASK = auto()
+    """A sign of life is asked for."""
+    HEARD = auto()
+    """A frame has come in, whichever."""
+
+
+TRANSITIONS: Final = MappingProxyType({
+    State.OPENING: {Event.GREET: State.GREETED, Event.HEARD: State.OPENING},
+    State.GREETED: {Event.WELCOMED: State.READY, Event.HEARD: State.GREETED},
+    State.READY: {
+        Event.WELCOMED: State.READY, Event.ASK: State.ASKED, Event.HEARD: State.READY,
+    },
+    State.ASKED: {Event.ASK: State.ASKED, Event.HEARD: State.READY},
+})  # fmt: skip
+"""What each event leads to; what is not in it cannot happen, or is no sense of the node's."""
 
 
 class Link:
@@ -51,9 +93,10 @@ class Link:
         commits: those that wait for company; of all else that is not sent yet there is ``batch``.
         sent: what may have reached the node and is not answered, by number.
         open: how many of those, and of what is not sent yet, do not wait there for long.
+        state: see above.
         heard_at: when a frame last came in.
         spoke_at: when the last frame was taken.
-        asked_at: when it was asked for a sign of life; 0: it need not give one.
+        asked_at: when it was asked for a sign of life, if it is.
     """
 
     __slots__ = (
@@ -84,7 +127,7 @@ class Link:
         self.number = number
         self.address = address
         self.node_id = 0
-        self.state = _OPENING
+        self.state = State.OPENING
         self.lease = 0
         self.holds = False
         self.batch: list[RemoteCall] = []
@@ -97,23 +140,37 @@ class Link:
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
-        self._hello: bytes | None = encode((0, PROTOCOL_VERSION, client, number, True))
+        self._hello = encode((0, PROTOCOL_VERSION, client, number, True))
         self._told = True
         self._thins = False
         self._commits_out = 0
 
-    # --- what is to be sent
+    # --- how far it has come
 
     @property
     def ready(self) -> bool:
         """Whether the node has said who it is."""
-        return self.state == _READY
+        return self.state >= State.READY
+
+    def heard(self, now: float) -> None:
+        """A frame has come in."""
+        self.heard_at = now
+        self.state = TRANSITIONS[self.state][Event.HEARD]
 
     def welcomed(self, node_id: int, requests_max: int) -> None:
-        """The node has said who it is."""
-        self.state = _READY
+        """The node has said who it is.
+
+        Raises:
+            WireError: nobody has greeted it.
+        """
+        state = TRANSITIONS[self.state].get(Event.WELCOMED)
+        if state is None:
+            raise WireError("a Welcome before the Hello")
+        self.state = state
         self.node_id = node_id
         self.requests_max = requests_max
+
+    # --- what is to be sent
 
     def place(self, call: RemoteCall) -> bool:
         """``call`` is sent with the next frame; whether the port must be told that there is one."""
@@ -148,9 +205,10 @@ class Link:
 
     def look_up(self, now: float) -> bool:
         """Ask for a sign of life, and who leads; whether the port must be told."""
-        if not self.asked_at:
+        if self.state is not State.ASKED:
             self.asked_at = now
             self.looks_up = True
+        self.state = TRANSITIONS[self.state][Event.ASK]
         return self.tell()
 
     def speak(self) -> bool:
@@ -160,14 +218,14 @@ class Link:
 
     def take(self, clock: int) -> bytes | None:
         """The next frame, with what is placed, as far as it goes into one."""
-        if self._hello is not None:
-            hello, self._hello = self._hello, None
-            return hello
+        if self.state is State.OPENING:
+            self.state = TRANSITIONS[self.state][Event.GREET]
+            return self._hello
         if self.commits_may_go():
             self.batch += self.commits
             self.commits = []
         has_words = self.batch or self.withdrawn or self.looks_up or self.speaks
-        if not has_words or self.state == _OPENING:
+        if not has_words or not self.ready:
             self._told = False
             return None
         batch, self.batch = self.batch, []
@@ -244,10 +302,10 @@ class Link:
 
     def next_look(self) -> float:
         """When ``is_silent`` may have something to say, or a look-up is due."""
-        if self.state == _OPENING:
+        if not self.ready:
             return self.heard_at + OPENING_SECONDS
         is_busy = self.sent or self.holds
-        if self.asked_at:
+        if self.state is State.ASKED:
             look = self.asked_at + SILENT_SECONDS
         else:
             look = self.heard_at + (QUIET_SECONDS if is_busy else IDLE_SECONDS)
@@ -255,18 +313,21 @@ class Link:
 
     def is_to_speak(self, now: float) -> bool:
         """Whether the node might take this client for dead if nothing is said now."""
-        is_busy = self.state == _READY and (self.sent or self.holds)
+        is_busy = self.ready and (self.sent or self.holds)
         return bool(is_busy) and now >= self.spoke_at + SPEAK_SECONDS
 
     def is_to_look_up(self, now: float) -> bool:
         """Whether it is time to ask for a sign of life."""
-        if self.asked_at or self.state == _OPENING:
+        if self.state is not State.READY:
             return False
         busy = self.sent or self.holds
         return now >= self.heard_at + (QUIET_SECONDS if busy else IDLE_SECONDS)
 
     def is_silent(self, now: float) -> bool:
         """Whether the node is to be given up."""
-        if self.state == _OPENING:
+        if not self.ready:
             return now >= self.heard_at + OPENING_SECONDS
-        return self.asked_at > 0 and now >= self.asked_at + SILENT_SECONDS
+        return self.state is State.ASKED and now >= self.asked_at + SILENT_SECONDS
+
+
+__all__ = ["TRANSITIONS", "Event", "Link", "State"]

@@ -20,8 +20,8 @@ from postroom.client.remote.calls import RemoteCall
 from postroom.errors import (
     AccessDenied,
     CommitUnknown,
+    DatabaseClosed,
     Error,
-    Invalid,
     TransactionConflict,
     TransactionExpired,
     Unavailable,
@@ -129,7 +129,7 @@ def too_many_waits(calls_max: int) -> Error:
 
 def client_closed() -> Error:
     """What is said to those who come, or still wait, when the client is closed."""
-    return Invalid("the database was closed; nothing was changed: connect again")
+    return DatabaseClosed("the database was closed; nothing was changed: connect again")
 
 
 def clock_is_behind() -> Unavailable:

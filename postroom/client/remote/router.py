@@ -11,20 +11,15 @@ Plain synchronous code, without a network, a loop or a clock of its own: a shell
 
 Who leads is found out by :mod:`.search`. Requests go only to a node that says that it does.
 
-*A node that has too much to do*, or no room, refuses: the request is sent again, with a back-off,
-until its deadline.
-
-*What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
-recognised by its transaction's id and answered as the first time. If there is no plain answer,
-:mod:`.outcomes` decides what is said.
+What a node could not do, or would not, is sent again until its deadline (:mod:`.attempts`).
 
 *A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
 asked for every half second, and after another second without one the link is given up.
 
 What the leaseholder keeps in memory for this client goes with the lease, and protections go with
-the link: they are asked for again; whoever waits asks again. It keeps what it holds for
-transactions (locks, claims) while it hears of this client. So something is said every second while
-anything is held or awaited there, whatever the application does meanwhile.
+the link: they are asked for again (:mod:`.upkeep`); whoever waits asks again. It keeps what it
+holds for transactions (locks, claims) while it hears of this client. So something is said every
+second while anything is held or awaited there, whatever the application does meanwhile.
 """
 
 from __future__ import annotations
@@ -34,43 +29,29 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from postroom.client.remote import lost_claims
 from postroom.client.remote.addresses import Addresses
-from postroom.client.remote.calls import Port, RemoteCall, UpkeepCall
+from postroom.client.remote.attempts import Attempts, Pauses
+from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
 from postroom.client.remote.link import Link
-from postroom.client.remote.outcomes import (
-    Outcomes,
-    client_closed,
-    clock_is_behind,
-    too_many_waits,
-)
+from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
-from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX, given_back
-from postroom.errors import CommitUnknown, Unavailable
+from postroom.client.remote.upkeep import OF_HOLDINGS, Upkeep
+from postroom.errors import Unavailable
 from postroom.limits import REQUEST_SECONDS
-from postroom.messaging.queues.requests import Claimed, ClaimQueue
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames
-from postroom.protocol.failures import (
-    CLOCK_AHEAD,
-    NOT_LEASEHOLDER,
-    WITHDRAWN,
-    DeadlineExceeded,
-    Failure,
-    WireError,
-    error_from,
-    leader_address,
-)
+from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
     GetForUpdate,
-    Protect,
-    ReleaseLocks,
     ScanChanges,
     Unprotect,
 )
@@ -82,13 +63,10 @@ SWEEP_SECONDS: Final = 0.25
 """How late a deadline without a time of its own may be noticed."""
 WITHDRAWING_SECONDS: Final = 1.0
 """How long the node's word on a withdrawn request is awaited."""
-GIVING_BACK: Final = 1 << 62
-"""From here on the router numbers transactions of its own."""
 LATE_SECONDS: Final = 0.25
 """If ``tick`` is called so much too late, this process was not running."""
 
 _MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
-_OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
 
 
@@ -120,7 +98,6 @@ class Router:
         self.reading = self.clock.reading
         self._port = port
         self._monotonic = monotonic
-        self._random = randomness
         self._request_seconds = request_seconds
         self.client = randomness.randbytes(CLIENT_ID_BYTES)
         self._search = Search(
@@ -132,6 +109,13 @@ class Router:
         )
         self._pending = PendingCalls()
         self._holdings = Holdings()
+        self._attempts = Attempts(
+            self._pending, self._outcomes, self._search, self._holdings, self.clock,
+            Pauses(monotonic, randomness, request_seconds, self._arm),
+        )  # fmt: skip
+        self._upkeep = Upkeep(
+            self._holdings, port, self.clock, monotonic, self.client, self._next_number
+        )
         self._number = 0
         self._sweep_at = math.inf
         self._alarm_at = math.inf
@@ -170,11 +154,15 @@ class Router:
         elif link.place(call):
             self._port.output(link.number)
 
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
     def cancel(self, call: RemoteCall) -> None:
         """Nobody wants the answer any more: ``complete`` will not be called."""
         if not call.done:
             self._withdraw(call)
-            self._done(call)
+            self._attempts.done(call)
 
     def take(self, link: int) -> bytes | None:
         """The next frame to write to the link; ``None``: nothing, until ``Port.output``."""
@@ -189,8 +177,7 @@ class Router:
         known = self._links.get(link)
         if known is None:
             return
-        known.heard_at = self._monotonic()
-        known.asked_at = 0.0
+        known.heard(self._monotonic())
         try:
             message = frames.from_node(frame)
             if type(message) is frames.Answers:
@@ -215,7 +202,7 @@ class Router:
         if self._closed:
             return
         self._holdings.let_go(now)
-        self._mark_holding(self._search.target)
+        self._upkeep.mark(self._search.target)
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
@@ -245,38 +232,40 @@ class Router:
         self._links.clear()
         self._pending.queue.clear()
         for call in unanswered:
-            self._finish(call, self._outcomes.cut_off(call, closed=True))
+            self._attempts.finish(call, self._outcomes.cut_off(call, closed=True))
 
     # --- placing
 
     def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
         link = self._search.target
+        if kind is ClaimQueue:
+            lost_claims.number(call)
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
             if link is None or link.waiting() < WAITS_MAX:
                 return False
-            self._finish(call, too_many_waits(WAITS_MAX))
+            self._attempts.finish(call, too_many_waits(WAITS_MAX))
             return True
         if kind is Unprotect:
             self._holdings.unprotect(call.request.timestamp)
-            self._mark_holding(link)
+            self._upkeep.mark(link)
             if link is None:  # whoever leads next does not know of it
-                self._done(call)
+                self._attempts.done(call)
                 call.complete(None, None)
             return link is None
         if kind is DescribeNode and link is None:
             link = self._search.any_ready()
             if link is not None:
-                self._place(link, call)
+                self._upkeep.place(link, call)
             return link is not None
         call.is_commit = kind is RetireNode or kind is RebindNode
         return False
 
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
-            self._finish(call, client_closed())
+            self._attempts.finish(call, client_closed())
         elif len(self._pending.queue) >= QUEUE_MAX:
-            self._finish(call, self._outcomes.queue_full(call, QUEUE_MAX))
+            self._attempts.finish(call, self._outcomes.queue_full(call, QUEUE_MAX))
         else:
             self._pending.queue.append(call)
             self._search.hurry()
@@ -289,38 +278,7 @@ class Router:
                 return
             queue.popleft()
             if not call.done:
-                self._place(link, call)
-
-    def _place(self, link: Link, call: RemoteCall) -> None:
-        is_news = False
-        if call.was_sent and type(call.request) is ReapQueue:
-            # What an answer that was lost took for the transaction, nobody could take now.
-            is_news = link.place(self._upkeep(ReleaseLocks(call.request.transaction_id)))
-        if link.place(call) or is_news:
-            self._port.output(link.number)
-
-    def _upkeep(self, request: Any) -> UpkeepCall:
-        call = UpkeepCall(request)
-        self._number += 1
-        call.number = self._number
-        call.deadline = math.inf
-        return call
-
-    def _again(self, call: RemoteCall) -> bool:
-        """``call`` is to be sent again; false: it need not be."""
-        call.link = None
-        if call.done or type(call) is UpkeepCall:
-            return False
-        if call.withdrawn:
-            self._finish(call, DeadlineExceeded())
-            return False
-        if type(call.request) is Unprotect:
-            self._done(call)
-            call.complete(None, None)
-            return False
-        if call.waits and call.timeout_seconds is None:
-            call.deadline = self._monotonic() + self._request_seconds
-        return True
+                self._upkeep.place(link, call)
 
     # --- answers
 
@@ -329,7 +287,7 @@ class Router:
         if message.lease != link.lease:
             link.lease = message.lease
             if link is self._search.target:
-                self._protect_again(link)
+                self._upkeep.protect_again(link)
         for answer in message.answers:
             call = link.answered(answer.number)
             if call is None:
@@ -338,7 +296,7 @@ class Router:
             if failure is None:
                 self._on_result(link, call, answer.result)
             elif not call.done:
-                self._on_failure(link, call, failure, message.clock)
+                self._attempts.failed(link, call, failure, message.clock)
         if self._pending.queue:
             self._place_queued()
         if link.commits_may_go() and link.tell():
@@ -351,96 +309,12 @@ class Router:
         except WireError:
             link.sent[call.number] = call  # it goes on elsewhere, with all others
             raise
-        if kind is Protect:
-            self._on_protected(link, call, answer)
-        elif kind is ClaimQueue:
-            self._on_claimed(link, call, answer)
-        elif kind in _OF_TRANSACTIONS:
-            self._holdings.answered(call.request, answer, self._monotonic())
-            self._mark_holding(link)
+        if kind in OF_HOLDINGS:
+            self._upkeep.answered(link, call, answer)
         if not call.done:
-            self._done(call)
+            self._attempts.done(call)
             self.addresses.served()
             call.complete(answer, None)
-
-    def _on_protected(self, link: Link, call: RemoteCall, moment: int) -> None:
-        if call.done:
-            if link.place(self._upkeep(Unprotect(moment))):
-                self._port.output(link.number)
-        elif type(call) is not UpkeepCall:
-            self._holdings.protect(moment)
-            link.holds = True
-
-    def _on_claimed(self, link: Link, call: RemoteCall, answer: Claimed) -> None:
-        """Messages are this client's while the leaseholder hears of it; nobody's, if nobody waits
-        for them any more.
-        """
-        now = self._monotonic()
-        if not call.done or call.request.transaction_id is not None:
-            self._holdings.claimed(answer, self.clock.reading(), now)
-            self._mark_holding(link)
-            return
-        self._number += 1
-        own_id = self.client + (GIVING_BACK + self._number).to_bytes(8, "big")
-        request = given_back(own_id, self.clock.reading(), call.request, answer)
-        if request is not None and link.place(self._upkeep(request)):
-            self._port.output(link.number)
-
-    def _mark_holding(self, link: Link | None) -> None:
-        if link is not None:
-            link.holds = bool(self._holdings)
-
-    def _on_failure(self, link: Link, call: RemoteCall, failure: Failure, clock: int) -> None:
-        name = failure[0]
-        if name == NOT_LEASEHOLDER:
-            self._on_redirect(link, call, failure)
-        elif name == WITHDRAWN or call.withdrawn:
-            self._finish(call, DeadlineExceeded())
-        elif name == CLOCK_AHEAD:
-            self.clock.refused(clock)
-            call.refused = clock_is_behind()
-            call.refusals += 1
-            self._try_later(call, 0.05)
-        elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
-            call.maybe = True
-            self._try_later(call, 0.02)
-        else:
-            error = error_from(failure)
-            if isinstance(error, Unavailable):
-                self._on_refusal(call, error)
-            else:
-                self._finish(call, self._outcomes.failed(call, error))
-
-    def _on_refusal(self, call: RemoteCall, refusal: Unavailable) -> None:
-        """The node cannot do it now: it is sent again until its deadline, after longer and longer
-        pauses, so that those who are refused do not make it worse.
-        """
-        call.refused = refusal
-        pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, REFUSED_SECONDS_MAX)
-        call.refusals += 1
-        self._try_later(call, max(refusal.retry_after, pause))
-
-    def _on_redirect(self, link: Link, call: RemoteCall, failure: Failure) -> None:
-        if self._again(call):
-            self._pending.queue.append(call)
-        self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
-
-    def _try_later(self, call: RemoteCall, seconds: float) -> None:
-        if self._again(call):
-            when = self._monotonic() + seconds * self._random.uniform(0.5, 1.0)
-            self._pending.pause(call, when)
-            self._arm(when)
-
-    def _finish(self, call: RemoteCall, error: BaseException) -> None:
-        self._done(call)
-        if type(call.request) is CommitTransaction:
-            self._holdings.ended(call.request.transaction_id)
-        call.complete(None, error)
-
-    def _done(self, call: RemoteCall) -> None:
-        call.done = True
-        if call.timeout_seconds is not None:
-            self._pending.timed.cancel(call)
 
     # --- who leads
 
@@ -449,21 +323,8 @@ class Router:
             # By another clock than the leaseholder's, a transaction might begin long ago.
             self.clock.heard(message.clock)
         if self._search.welcomed(link, message):
-            self._protect_again(link)
+            self._upkeep.protect_again(link)
             self._place_queued()
-
-    def _protect_again(self, link: Link) -> None:
-        """The leaseholder's memory of this client is gone, or another node's.
-
-        Or it is not: this is called when a node says that it leads, and again with its first answer
-        under a lease. A timestamp that is protected twice would be so for as long as the stream
-        lasts, so it is taken back first; of what it does not protect, the node ignores that.
-        """
-        self._mark_holding(link)
-        moments = list(self._holdings.protected())
-        for again in (Unprotect, Protect):
-            for moment in moments:
-                self._place(link, self._upkeep(again(moment)))
 
     # --- links that end
 
@@ -476,13 +337,17 @@ class Router:
             if call.is_commit:
                 call.maybe = True
                 call.adrift.append((link.node_id, link.number))
-        unanswered = [call for call in (*link.sent.values(), *link.unsent()) if self._again(call)]
+        unanswered = [
+            call for call in (*link.sent.values(), *link.unsent()) if self._attempts.again(call)
+        ]
         self._pending.return_first(unanswered)
         self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
         if hopeless is not None and self._search.target is None:
             for call in self._pending.take_queue():
-                self._finish(call, self._outcomes.unknown(hopeless) if call.maybe else hopeless)
+                self._attempts.finish(
+                    call, self._outcomes.unknown(hopeless) if call.maybe else hopeless
+                )
 
     # --- time
 
@@ -501,7 +366,7 @@ class Router:
                 continue
             self._withdraw(call)
             if call.link is None or call.withdrawn:
-                self._finish(call, DeadlineExceeded())
+                self._attempts.finish(call, DeadlineExceeded())
             else:  # the node may just have answered, or can at once: its word counts
                 call.withdrawn = True
                 self._pending.timed.set(call, now + WITHDRAWING_SECONDS)
@@ -519,7 +384,7 @@ class Router:
     def _give_up(self, call: RemoteCall) -> None:
         error = self._outcomes.cut_off(call, closed=self._closed)
         self._withdraw(call)
-        self._finish(call, error)
+        self._attempts.finish(call, error)
 
     def _withdraw(self, call: RemoteCall) -> None:
         link = call.link

@@ -127,8 +127,8 @@ class Search:
         """
         given_up = []
         for link in self.links.values():
-            if late and link.asked_at:
-                link.asked_at = now
+            if late:
+                link.asked_at = now  # if it is asked
             if link.is_silent(now):
                 given_up.append(link)
             elif link.is_to_look_up(now):

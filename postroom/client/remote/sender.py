@@ -25,7 +25,7 @@ from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
-from postroom.errors import Invalid
+from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.ranges.requests import Now
 
@@ -94,7 +94,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.next_id = TransactionIds(self.router.client)
+        self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._closed = False
         self.router.start()
@@ -106,6 +106,9 @@ class AsyncioSender:
         answer = _Awaited(self, request, timeout_seconds)
         self._submit(answer)
         return answer
+
+    def try_get(self, key: bytes) -> None:
+        """Nothing is known here."""
 
     async def sleep(self, seconds: float) -> None:
         """Let a time pass."""
@@ -226,7 +229,7 @@ class ThreadSender:
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
         if self._refusal:
-            raise Invalid(self._refusal)
+            raise DatabaseClosed(self._refusal)
         answer = _Blocking(self, request, timeout_seconds)
         self._requests.append(answer)
         self._call()
@@ -246,6 +249,9 @@ class ThreadSender:
     def cancel(self, answer: _Blocking) -> None:
         """Nobody waits for it any more."""
         self._loop.call_soon_threadsafe(self._sender.router.cancel, answer)
+
+    def try_get(self, key: bytes) -> None:
+        """Nothing is known here."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Let a time pass; closing the database ends it."""
@@ -300,7 +306,7 @@ class ThreadSender:
 
 
 def _closed() -> Invalid:
-    return Invalid("the database was closed; nothing was changed: connect again")
+    return DatabaseClosed("the database was closed; nothing was changed: connect again")
 
 
 # --- the background thread

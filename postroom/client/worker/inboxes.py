@@ -23,6 +23,7 @@ import asyncio
 import functools
 import hashlib
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -152,35 +153,42 @@ class InboxLoop:
             pause = min(2 * pause, IDLE_SECONDS_MAX)
 
     async def run_ready(self) -> int:
-        """Works off the mail that is there now; returns how many batches of it that were."""
-        done = 0
-        while started := await self._round():
-            done += sum(await asyncio.gather(*started))
-            if not any(each.result() for each in started):
-                break
+        """Works off the mail that is there now; returns how many batches of it that were.
+
+        A key whose function fails is not tried again by this call, whatever its delay.
+        """
+        done, failed = 0, set[bytes]()
+        while started := await self._round(failed):
+            worked = await asyncio.gather(*started.values())
+            done += sum(worked)
+            failed.update(key for key, has in zip(started, worked, strict=True) if not has)
         return done
 
-    async def _round(self) -> list[asyncio.Task[bool]]:
-        """Begins to work on the keys that have mail; those that it could begin with."""
+    async def _round(self, passed: Collection[bytes] = ()) -> dict[bytes, asyncio.Task[bool]]:
+        """Begins to work on the keys that have mail; those that it could begin with.
+
+        Args:
+            passed: these keys are left alone.
+        """
         db = self._caller.db
         start, end = span_of(self.task.prefix)
         now = db.sender.monotonic()
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
-        passed_by = len(self._backoffs) + len(self._elsewhere) + len(self._busy)
+        passed_by = len(passed) + len(self._backoffs) + len(self._elsewhere) + len(self._busy)
         limit = min(LOOKED_AT_MAX + passed_by, INBOXES_LISTED_MAX)
         found = await db.inboxes(start, end, limit=limit)
-        started: list[asyncio.Task[bool]] = []
+        started: dict[bytes, asyncio.Task[bool]] = {}
         for info in found:
             if self._stopping.is_set():
                 break
             left_alone = self._backoffs.holds(info.key, now) or info.key in self._elsewhere
-            if info.key in self._busy or left_alone:
+            if info.key in self._busy or left_alone or info.key in passed:
                 continue
             await self._own_slots.acquire()
             running = asyncio.ensure_future(self._work(info.key))
             self._busy[info.key] = running
             running.add_done_callback(functools.partial(self._freed, info.key))
-            started.append(running)
+            started[info.key] = running
         return started
 
     def _freed(self, key: bytes, _: asyncio.Task[bool]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from postroom.client.sender import Sender
+from postroom.errors import DatabaseClosed
 from postroom.log_once import LogOnce
 
 PAUSE_SECONDS_FIRST: Final = 0.1
@@ -37,12 +38,17 @@ class Supervisor:
         Args:
             name: for the log.
             begin: the loop.
+
+        Raises:
+            DatabaseClosed: it would fail for ever.
         """
         pause = PAUSE_SECONDS_FIRST
         while not self._stopping.is_set():
             began = self._sender.monotonic()
             try:
                 await begin()
+            except DatabaseClosed:
+                raise
             except Exception as error:
                 if self._sender.monotonic() - began >= SOUND_SECONDS:
                     pause = PAUSE_SECONDS_FIRST

@@ -61,6 +61,7 @@ class Worker(Tasks[blocking.Database]):
 
         Raises:
             Invalid: a queue of its tasks does not exist.
+            DatabaseClosed: the database was closed meanwhile.
         """
 
         async def work(run: Run) -> None:

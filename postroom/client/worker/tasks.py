@@ -133,6 +133,9 @@ class TaskLoop:
             await self._consumer.give_back()
 
     async def _next(self) -> QueueMessage | None:
+        # What was claimed together begins together: their transactions share a turn of the store.
+        if (message := self._consumer.at_hand()) is not None:
+            return message
         if self._patience is not None:
             return await self._consumer.next(self._patience)
         asked = asyncio.ensure_future(self._consumer.next())

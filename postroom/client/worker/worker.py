@@ -292,6 +292,7 @@ class Worker(Tasks[asynchronous.Database]):
 
         Raises:
             Invalid: a queue of its tasks does not exist.
+            DatabaseClosed: the database was closed meanwhile.
         """
         run = self._begin(queues, concurrency)
         with stopped_by_signals(run, wanted=signals):

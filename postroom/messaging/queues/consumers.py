@@ -31,12 +31,12 @@ class Wish:
         headers: reads the headers of a message.
 
     Attributes:
-        kinds, looks_closer, seen: see :class:`.ready.Wants`.
+        kinds, looks_closer: see :class:`.turns.Wants`.
         cursor: how far the stored messages were looked through for those that are not in memory;
             ``None``: to the end.
     """
 
-    __slots__ = ("_end", "_headers", "_start", "_where", "cursor", "kinds", "looks_closer", "seen")
+    __slots__ = ("_end", "_headers", "_start", "_where", "cursor", "kinds", "looks_closer")
 
     def __init__(
         self, selection: Selection, headers: Callable[[Entry], dict[str, Any] | None]
@@ -47,7 +47,6 @@ class Wish:
         self.kinds = None if selection.kinds is None else frozenset(selection.kinds)
         self.looks_closer = bool(self._where or self._start or self._end is not None)
         self.cursor: bytes | None = b""
-        self.seen = 0
 
     def takes(self, entry: Entry) -> bool:
         """Whether this is one of them."""

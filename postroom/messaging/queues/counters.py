@@ -23,7 +23,7 @@ Change: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored part of ``QueueStats``, in its order; and those ``moved`` to another queue."""
+    """The stored part of ``QueueStats``; and those ``moved`` to another queue."""
 
     ready: int = 0
     scheduled: int = 0
@@ -41,6 +41,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cancelled: int = 0
     purged: int = 0
     moved: int = 0
+    retried: int = 0
 
     @property
     def live(self) -> int:
@@ -64,6 +65,7 @@ ENQUEUED_READY: Final[Change] = (("enqueued", 1), ("ready", 1))
 ENQUEUED_SCHEDULED: Final[Change] = (("enqueued", 1), ("scheduled", 1))
 BECAME_DUE: Final[Change] = (("scheduled", -1), ("ready", 1))
 FIRED: Final[Change] = (("ready", -1), ("leased", 1), ("fired", 1))
+FIRED_AGAIN: Final[Change] = (*FIRED, ("retried", 1))
 GIVEN_BACK: Final[Change] = (("leased", -1), ("ready", 1))
 PURGED_DONE: Final[Change] = (("done", -1), ("purged", 1))
 PURGED_OTHER: Final[Change] = (("purged", 1),)

@@ -20,7 +20,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
@@ -28,18 +27,16 @@ from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.consumers import Waiter, Wish
 from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.pacing import TokenBucket
-from postroom.messaging.queues.places import read_state
+from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Lease, encode
-from postroom.messaging.queues.requests import LEASE_SECONDS_MAX, QueueMessage
+from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE_MAX: Final = 2000
 """So many messages are fired in one proposal."""
 READ_AT_ONCE_MAX: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
-GROUP_BUCKETS_MAX: Final = 10_000
 
 
 class Firing:
@@ -92,7 +89,7 @@ class Firing:
     def _read_known(self, budget: int) -> bool:
         """Of the groups that are known, what is behind what is here."""
         ready = self._manager.ready
-        for name in ready.groups_with_more():
+        for name in ready.groups_with_more(budget):
             if budget <= 0:
                 return False
             budget -= self._read_group(name, min(budget, ready.quantum))
@@ -182,7 +179,7 @@ class Firing:
         if most is not None and held >= most:
             return False
         if settings.group_max_rate is not None:
-            bucket = self._bucket(group, settings.group_max_rate)
+            bucket = manager.group_buckets.of(group, settings.group_max_rate, self._now)
             if not bucket.available(self._now):
                 self._free_later(group, bucket.next_at(self._now) - self._now)
                 return False
@@ -193,17 +190,6 @@ class Firing:
         self._manager.freed_at.set(group, moment)
         self._manager.around.wake_by(moment)
 
-    def _bucket(self, group: str, rate: float) -> TokenBucket:
-        buckets = self._manager.group_buckets
-        bucket = buckets.get(group)
-        if bucket is None:
-            if len(buckets) >= GROUP_BUCKETS_MAX:
-                full = [name for name, each in buckets.items() if each.is_full(self._now)]
-                for name in full:
-                    del buckets[name]
-            buckets[group] = bucket = TokenBucket(rate, self._now)
-        return bucket
-
     def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
         """A message is fired; whether it was: it may be too large to join those that are."""
         manager, ctx = self._manager, self._ctx
@@ -211,10 +197,9 @@ class Firing:
         wanted = request.seconds or manager.definition.settings.ack_wait
         seconds = wanted if wanted < LEASE_SECONDS_MAX else LEASE_SECONDS_MAX
         now = ctx.timestamp
-        lease = Lease(
-            entry, request.consumer, now, now + from_seconds(seconds), request.transaction_id or b""
-        )
-        message = self._message(lease)
+        until, transaction = now + from_seconds(seconds), request.transaction_id or b""
+        lease = Lease(entry, request.consumer, now, until, transaction, request.number)
+        message = leased_message(ctx, manager, lease)
         size = waiter.size + len(message.payload)
         if waiter.messages and size > min(request.bytes_max, READ_BYTES_MAX):
             manager.ready.offer(key, entry)
@@ -230,7 +215,8 @@ class Firing:
         self._served[waiter] = None
         manager.leases.promise(lease)
         manager.consumers.served(waiter)
-        ctx.notes.append((manager, counters.FIRED, Manager.lease_added, lease, self._now + seconds))
+        change = counters.FIRED_AGAIN if entry.epoch else counters.FIRED
+        ctx.notes.append((manager, change, Manager.lease_added, lease, self._now + seconds))
         self._pace(entry.group)
         manager.lateness.append(_seconds(now - entry.due))
         ctx.steps += 2
@@ -241,27 +227,7 @@ class Firing:
         manager = self._manager
         if manager.bucket is not None:
             manager.bucket.take()
-        bucket = manager.group_buckets.get(group)
-        if bucket is not None:
-            bucket.take()
-
-    def _message(self, lease: Lease) -> QueueMessage:
-        manager, entry = self._manager, lease.entry
-        stored = self._ctx.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
-        if stored is None:
-            raise StoreCorrupted(
-                f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
-                "body is gone; nothing was changed: please report this"
-            )
-        body = records.bodies.decode(stored)
-        error = ""
-        if entry.has_failed:
-            state = read_state(self._ctx, manager, entry.locator)
-            error = "" if state is None else state.error
-        return QueueMessage(
-            entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
-            body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
-        )  # fmt: skip
+        manager.group_buckets.take(group)
 
     def _is_full(self, waiter: Waiter) -> bool:
         batch_size = self._manager.definition.settings.batch_size

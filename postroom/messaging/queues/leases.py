@@ -137,6 +137,11 @@ class LeaseTable:
             for locator in held
         ]
 
+    def of_claim(self, consumer: bytes, claim: int) -> list[Lease]:
+        """What a consumer holds by one of its claims."""
+        held = (self._leases[locator] for locator in self._of_consumers.get(consumer, ()))
+        return [lease for lease in held if lease.claim == claim]
+
     def of_transaction(self, transaction_id: bytes) -> list[Locator]:
         """What was claimed in a transaction."""
         return list(self._of_transactions.get(transaction_id, ()))

@@ -31,7 +31,7 @@ from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_left
-from postroom.messaging.queues.pacing import TokenBucket
+from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
 from postroom.messaging.queues.requests import (
@@ -40,6 +40,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     Selection,
 )
+from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 
@@ -94,7 +95,7 @@ class Manager:
         try_again_at: when the limits of the queue allow more.
         poll_at: when what is stored is looked at though no timer rang.
         empty_from: of a dropped queue, nothing is left below this key.
-        set_aside_until: it has failed, and is left alone until then.
+        trouble: it fails, and is left alone for a while.
     """
 
     def __init__(self, range_id: int, definition: QueueDefinition, around: Surroundings) -> None:
@@ -119,11 +120,11 @@ class Manager:
         self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
         self.rode = False
         self.try_again_at: float | None = None
-        self.set_aside_until = 0.0
+        self.trouble = Trouble()
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.freed_at: Deadlines[str] = Deadlines()
-        self.group_buckets: dict[str, TokenBucket] = {}
+        self.group_buckets = GroupBuckets(around.monotonic())
         self._bucket: TokenBucket | None = None
         self._wishes: dict[bytes, Wish] = {}
         self._reader: Reader | Evaluation | None = None
@@ -181,7 +182,7 @@ class Manager:
             self.ready.forget()
         self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
-        self.group_buckets.clear()
+        self.group_buckets.clear(self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
 

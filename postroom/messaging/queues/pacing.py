@@ -2,7 +2,7 @@
 
 A rate is a *token bucket*: tokens come at the rate, a message takes one, and no more are saved up
 than a tenth of a second's. A bucket begins empty, with each lease of the range too: whatever the
-leader before has fired a moment ago, both together do not exceed the rate.
+leader before has fired a moment ago, both together do not exceed the rate. Groups have buckets too.
 
 How many are leased is stored with the leases, so ``max_concurrency`` needs no such care.
 """
@@ -13,6 +13,7 @@ from typing import Final
 
 BURST_SECONDS: Final = 0.1
 """Tokens of so much time are saved up, one at least."""
+GROUP_BUCKETS_MAX: Final = 10_000
 
 
 class TokenBucket:
@@ -57,7 +58,53 @@ class TokenBucket:
         self._burst = max(1.0, rate * BURST_SECONDS)
         self._tokens = min(self._tokens, self._burst)
 
-    def is_full(self, now: float) -> bool:
-        """Whether it has saved up all it may: nothing is lost if it is made anew."""
+    def began_at(self, now: float) -> float:
+        """When one must have begun that has as many tokens now, and never gave one away."""
         self._fill(now)
-        return self._tokens >= self._burst
+        return now - self._tokens / self._rate
+
+
+class GroupBuckets:
+    """A bucket for each group that was fired lately; of other groups nothing need be known.
+
+    A group that has none gets one that began when these were begun. There is room for a number of
+    them. When they are more, the fullest ones are forgotten, and from then on new ones begin no
+    sooner than these have: so no group gets more than its rate, whatever is forgotten.
+
+    Args:
+        now: seconds of a monotonic clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._buckets: dict[str, TokenBucket] = {}
+        self._began_at = now
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def of(self, group: str, rate: float, now: float) -> TokenBucket:
+        """That of a group."""
+        bucket = self._buckets.get(group)
+        if bucket is None:
+            if len(self._buckets) >= GROUP_BUCKETS_MAX:
+                self._forget(now)
+            self._buckets[group] = bucket = TokenBucket(rate, self._began_at)
+        return bucket
+
+    def _forget(self, now: float) -> None:
+        """An eighth of them, those that would have begun first."""
+        oldest = sorted((each.began_at(now), group) for group, each in self._buckets.items())
+        for began_at, group in oldest[: len(oldest) // 8 + 1]:
+            del self._buckets[group]
+            self._began_at = max(self._began_at, began_at)
+
+    def take(self, group: str) -> None:
+        """A message of a group is fired."""
+        bucket = self._buckets.get(group)
+        if bucket is not None:
+            bucket.take()
+
+    def clear(self, now: float) -> None:
+        """They have another rate: all begin now."""
+        self._buckets.clear()
+        self._began_at = now

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Lease, Locator, State
-from postroom.messaging.queues.requests import Attempt
+from postroom.messaging.queues.requests import Attempt, QueueMessage
 from postroom.ranges.evaluation import Evaluation, View
 
 
@@ -93,6 +94,26 @@ def find_unheld(
     return _placed(reader, counters.READY, ready, state) or _placed(
         reader, counters.SCHEDULED, layout.scheduled_key(entry), state
     )
+
+
+def leased_message(reader: Evaluation | View, manager: Manager, lease: Lease) -> QueueMessage:
+    """A message as its holder is told of it."""
+    entry = lease.entry
+    stored = reader.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
+    if stored is None:
+        raise StoreCorrupted(
+            f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
+            "body is gone; nothing was changed: please report this"
+        )
+    body = records.bodies.decode(stored)
+    error = ""
+    if entry.has_failed:
+        state = read_state(reader, manager, entry.locator)
+        error = "" if state is None else state.error
+    return QueueMessage(
+        entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
+        body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
+    )  # fmt: skip
 
 
 def _placed(reader: Evaluation | View, where: str, key: bytes, state: State | None) -> Place | None:

@@ -8,9 +8,9 @@
 
 An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* goes along
 with every proposal for which there is something to fire: so a message that somebody waits for is
-fired in the very write that enqueues it. The *finisher* adds up the notes: one record of counters,
-and one list of what was ended, for each queue. When the proposal is applied, the notes take effect
-in memory, and who was given something is answered.
+fired in the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`).
+When the proposal is applied, the notes take effect in memory, and who was given something is
+answered (:mod:`.claiming`).
 """
 
 from __future__ import annotations
@@ -20,31 +20,24 @@ from typing import Final
 import msgspec
 
 from postroom.errors import Invalid
-from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX, UPKEEP_BYTES
-from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.limits import UPKEEP_BYTES
+from postroom.messaging.queues import groups, periodic
 from postroom.messaging.queues.advance import (
-    CONSUMER_HAS_GONE,
-    TRANSACTION_HAS_ENDED,
     Advance,
     empty,
 )
-from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
-from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.records import Ended
 from postroom.messaging.queues.requests import (
     Acknowledge,
     AdvanceQueues,
     CancelMessages,
-    Claimed,
-    ClaimQueue,
     Enqueue,
     Extend,
     QueueSettings,
@@ -56,16 +49,13 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
 from postroom.messaging.queues.settling import Settling
+from postroom.messaging.queues.summing_up import apply_bare, sum_up
 from postroom.messaging.queues.surroundings import Nobody, Surroundings
 from postroom.messaging.requests import Moved
-from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import CLIENT_ID_BYTES
 
-SET_ASIDE_SECONDS: Final = 1.0
 POLL_SECONDS_MIN: Final = 0.05
-ENDED_LIST_MAX: Final = 1000
-"""Of what a proposal has ended, so many in one list: a list is purged as a whole."""
 _FEW: Final = 256
 
 
@@ -83,13 +73,14 @@ class RangeQueues:
         self._to_look: dict[Manager, None] = {}
         self._advancing: Manager | None = None
         self._stored: Reader | None = None
-        self._claiming: dict[bytes, set[Manager]] = {}
         self.kept = around.kept
         self.monotonic, self.reading = around.monotonic, around.reading
         self.chance, self.may_purge = around.chance, around.may_purge
         self._directory = Directory(range_id, self, self._has_dropped)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.find, self.find_if_there = self._directory.find, self._directory.find_if_there
+        self._claiming = Claiming(self._by_name, self._directory.known, around)
+        self.answer = self._claiming.answer
         self._settling = Settling(self)
         self._rescheduling = Rescheduling(self)
         around.agenda = self
@@ -111,20 +102,11 @@ class RangeQueues:
         for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
             registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
         registry.commands[AdvanceQueues] = self.advance
-        registry.reads[ClaimQueue] = self.claim
-        registry.locking.add(ClaimQueue)
+        self._claiming.register(registry)
         registry.riders.append((self._has_to_fire, self._fire))
-        registry.finishers.append(self._finish)
+        registry.finishers.append(sum_up)
         registry.on_lease.append(self.restart)
         registry.on_lease_end.append(self._end)
-        registry.on_release.append(self._release)
-        registry.on_given_up.append(self._given_up)
-        registry.on_client_gone.append(self._client_gone)
-        registry.holds.append(self._holds_for)
-        registry.sizes |= {
-            "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
-            "queue claims": lambda: len(self._claiming),
-        }
         Reading(
             self._directory.known, lambda: list(self._by_name.values()), self._around.check_age
         ).register(registry)
@@ -143,22 +125,8 @@ class RangeQueues:
             manager.restart(stored, self.reading())
             manager.next_tick = periodic.first_tick(stored, manager)
             self._by_name[definition.name] = manager
-            self._remember_transactions(manager)
-            self._forget_strangers(manager)
-
-    def _remember_transactions(self, manager: Manager) -> None:
-        """What was claimed in transactions under another leader ends with them all the same."""
-        for transaction_id in manager.leases.transactions:
-            self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(transaction_id, set()).add(manager)
-
-    def _forget_strangers(self, manager: Manager) -> None:
-        """What was held by who cannot be there any more goes back."""
-        for lease in manager.leases.all():
-            client = lease.consumer[:CLIENT_ID_BYTES]
-            if not self._around.may_be_there(client):
-                attempt = (lease.entry.locator, lease.entry.epoch)
-                manager.to_give_back[attempt] = CONSUMER_HAS_GONE
+            self._claiming.remember_transactions(manager)
+            self._claiming.forget_strangers(manager)
 
     def _end(self) -> None:
         for manager in self._by_name.values():
@@ -167,7 +135,6 @@ class RangeQueues:
         self._dropped.clear()
         self._to_look.clear()
         self._claiming.clear()
-        self._around.refusals.clear()
         self._advancing = None
 
     def first_due(self, stored: Reader) -> int:
@@ -226,78 +193,6 @@ class RangeQueues:
         manager, _ = self.find(ctx, request.queue)
         periodic.set_schedule(ctx, manager, request)
 
-    # --- claims
-
-    def claim(self, _: View, request: ClaimQueue) -> Claimed:
-        """``ClaimQueue``: waits until a proposal has leased something to it.
-
-        Raises:
-            Invalid: there is no such queue, or it was dropped.
-        """
-        manager = self._by_name.get(request.queue)
-        waiter = None if manager is None else manager.consumers.of(request)
-        if waiter is not None:
-            if not waiter.granted:
-                raise MustWait(waiter)
-            assert manager is not None
-            manager.consumers.remove(waiter)
-            return Claimed(waiter.messages)
-        refusal = self._around.refusals.pop(id(request), None)
-        if refusal is not None:
-            raise refusal
-        manager = self._directory.known(request.queue)
-        self._around.seen(request.consumer[:CLIENT_ID_BYTES])
-        if request.transaction_id is not None:
-            self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(request.transaction_id, set()).add(manager)
-        waiter = manager.wait(request)
-        if not request.wait or not manager.ready.is_complete or len(manager.ready):
-            self.look_at(manager)
-        raise MustWait(waiter)
-
-    def answer(self, waiter: Waiter) -> None:
-        """A claim that waits can be answered."""
-        if waiter.refused is not None:
-            self._around.refusals[id(waiter.request)] = waiter.refused
-        self._around.answer(waiter)
-
-    def _given_up(self, request: object) -> None:
-        """Nobody waits for the answer of a claim any more."""
-        if type(request) is not ClaimQueue:
-            return
-        self._around.refusals.pop(id(request), None)
-        manager = self._by_name.get(request.queue)
-        waiter = None if manager is None else manager.consumers.of(request)
-        if manager is None or waiter is None:
-            return
-        manager.consumers.remove(waiter)
-        if waiter.granted:
-            for message in waiter.messages:
-                locator = (message.key, message.kind, message.id)
-                manager.to_give_back[locator, message.epoch] = None
-            self._around.wake()
-
-    def _release(self, transaction_id: bytes) -> list[object]:
-        """A transaction has ended: what it has claimed and not settled goes back."""
-        for manager in self._claiming.pop(transaction_id, ()):
-            for locator in manager.leases.of_transaction(transaction_id):
-                self._fail(manager, locator, TRANSACTION_HAS_ENDED)
-        return []
-
-    def _client_gone(self, client: bytes) -> None:
-        for manager in self._by_name.values():
-            for locator in manager.leases.of_client(client):
-                self._fail(manager, locator, CONSUMER_HAS_GONE)
-
-    def _fail(self, manager: Manager, locator: records.Locator, why: str) -> None:
-        lease = manager.leases.get(locator)
-        if lease is not None:
-            manager.to_give_back[locator, lease.entry.epoch] = why
-            self._around.wake()
-
-    def _holds_for(self, client: bytes) -> bool:
-        return any(manager.leases.holds_for(client) for manager in self._by_name.values())
-
     # --- firing
 
     def look_at(self, manager: Manager) -> None:
@@ -333,13 +228,13 @@ class RangeQueues:
         now = self.monotonic()
         try:
             for manager in to_look:
-                if manager.set_aside_until <= now:
+                if manager.trouble.until <= now:
                     self._fire_one(ctx, manager)
-        except Exception:
+        except Exception as error:
             # Nothing of it takes place; but for the queue that has failed, all are tried again.
             for manager in to_look:
                 manager.roll_back()
-            self.failed()
+            self.failed(error)
             raise
 
     def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
@@ -381,17 +276,17 @@ class RangeQueues:
             if ctx.bytes >= bytes_max:
                 more = True
                 break
-            if manager.set_aside_until <= now and self._is_due(manager):
+            if manager.trouble.until <= now and self._is_due(manager):
                 self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 self._advancing = manager
                 step = Advance(self, self._settling, manager, ctx, bytes_max)
                 more |= step.step(request.messages_max)
         for number, manager in list(self._dropped.items()):
-            if manager.set_aside_until <= now:
+            if manager.trouble.until <= now:
                 self._advancing = manager
                 more |= self._empty(ctx, number, manager, request.messages_max)
         self._advancing = None
-        ctx.after.append(lambda: _apply_bare(ctx))
+        ctx.after.append(lambda: apply_bare(ctx))
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
 
     def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
@@ -417,12 +312,12 @@ class RangeQueues:
         for manager in list(self._to_look):
             if not len(manager.consumers):
                 del self._to_look[manager]
-            elif manager.set_aside_until <= now:
+            elif manager.trouble.until <= now:
                 return True
-        if any(manager.set_aside_until <= now for manager in self._dropped.values()):
+        if any(manager.trouble.until <= now for manager in self._dropped.values()):
             return True
         return any(
-            manager.set_aside_until <= now and self._is_due(manager)
+            manager.trouble.until <= now and self._is_due(manager)
             for manager in self._by_name.values()
         )
 
@@ -433,68 +328,36 @@ class RangeQueues:
         for manager in self._by_name.values():
             moment = manager.next_moment(reading)
             if moment is not None:
-                moments.append(max(moment, manager.set_aside_until))
+                moments.append(max(moment, manager.trouble.until))
             poll = manager.next_poll()
             if poll is not None:
                 moments.append(max(poll, now + POLL_SECONDS_MIN))
         waiting = (*self._to_look, *self._dropped.values())
-        moments += [manager.set_aside_until for manager in waiting]
+        moments += [manager.trouble.until for manager in waiting]
         self._around.sleeps_until = until = max(min(moments), now)
         return until - now
 
-    def failed(self) -> None:
-        """What was being advanced has failed: it is left alone for a while."""
+    def failed(self, error: Exception) -> tuple[str, bool] | None:
+        """What was being advanced has failed: it is left alone for a while.
+
+        Returns:
+            Which queue, and whether it was sound before; ``None``: no queue in particular.
+        """
         manager, self._advancing = self._advancing, None
-        if manager is not None:
-            manager.roll_back()
-            manager.set_aside_until = self.monotonic() + SET_ASIDE_SECONDS
+        if manager is None:
+            return None
+        manager.roll_back()
+        return manager.name, manager.trouble.failed(error, self.monotonic())
 
-    # --- summing up
-
-    def _finish(self, ctx: Evaluation) -> None:
-        """The counters and lists of what a proposal does."""
-        notes: list[Note] = ctx.notes
-        if not notes:
-            return
-        changes: dict[Manager, dict[Change, int]] = {}
-        ended: dict[tuple[Manager, bool], list[Ended]] = {}
-        for manager, change, act, _, thing in notes:
-            of_queue = changes.get(manager)
-            if of_queue is None:
-                changes[manager] = of_queue = {}
-                manager.begin(ctx)
-            of_queue[change] = of_queue.get(change, 0) + 1
-            if act is Manager.ended or act is Manager.archived:
-                ended.setdefault((manager, act is Manager.archived), []).append(thing)
-        counted = []
-        for manager, of_queue in changes.items():
-            after = counters.add(manager.name, manager.counted, of_queue)
-            ctx.staged[manager.layout.counters] = records.encode(after)
-            counted.append((manager, after))
-        for (manager, is_archived), listed in ended.items():
-            prefix = manager.layout.archived if is_archived else manager.layout.done
-            for number in range(0, len(listed), ENDED_LIST_MAX):
-                key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
-                ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
-        # Before what the rider has left behind: who is answered finds memory as it is stored.
-        ctx.after.insert(0, lambda: _apply(notes, counted))
-        ctx.scratch[_Finished] = True
-
-
-class _Finished:
-    """In an evaluation's scratch: its notes are taken care of."""
-
-
-def _apply_bare(ctx: Evaluation) -> None:
-    """The notes of a proposal that writes nothing: what was thought to be due is not."""
-    if _Finished not in ctx.scratch:
-        ctx.scratch[_Finished] = True
-        managers = dict.fromkeys(note[0] for note in ctx.notes)
-        _apply(ctx.notes, [(manager, manager.counted) for manager in managers])
-
-
-def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
-    for manager, _, act, one, other in notes:
-        act(manager, one, other)
-    for manager, after in counted:
-        manager.applied(after)
+    def trouble(self) -> tuple[int, str]:
+        """How often queues have failed that are not sound, and what the first of them suffers
+        from.
+        """
+        now = self.monotonic()
+        managers = (*self._by_name.values(), *self._dropped.values())
+        failing = [each for each in managers if each.trouble.failures(now)]
+        if not failing:
+            return 0, ""
+        more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
+        said = f"queue {failing[0].name!r}{more}: {failing[0].trouble.why(now)}"
+        return sum(each.trouble.failures(now) for each in failing), said

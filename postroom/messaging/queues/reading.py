@@ -15,23 +15,26 @@ import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
+from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import READ_BYTES_MAX
 from postroom.messaging.pages import LIST_MAX
 from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
-from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
-from postroom.messaging.queues.requests import (
+from postroom.messaging.queues.queries import (
     ListQueueMessages,
-    QueueDefinition,
-    QueueMessage,
     QueuePage,
     QueueStats,
     ReadQueueMessage,
     ReadQueues,
     ReadQueueStats,
     ReadSchedules,
+)
+from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
+from postroom.messaging.queues.requests import (
+    QueueDefinition,
+    QueueMessage,
     SetSchedule,
 )
 from postroom.ranges.evaluation import View
@@ -283,13 +286,17 @@ class Reading:
         counted = msgspec.structs.asdict(manager.counted)
         del counted["moved"]
         lateness = sorted(manager.lateness)
+        oldest, now = _oldest(view, manager), manager.around.monotonic()
         view.steps += len(manager.ready) // 16
         return QueueStats(
             **counted,
             consumers=len(manager.consumer_ids()),
-            oldest=_oldest(view, manager),
+            oldest=oldest,
             lateness_p50=_quantile(lateness, 0.5),
             lateness_p99=_quantile(lateness, 0.99),
+            oldest_age=max(view.now - oldest >> LOGICAL_BITS, 0) / 1000 if oldest else None,
+            failures=manager.trouble.failures(now),
+            trouble=manager.trouble.why(now),
         )
 
 

@@ -7,74 +7,38 @@
              group c   1                                  c  1
                                                    turns   a b c a b a a …
 
-The groups take turns, one message each. Within a group it is the order of rank (:mod:`.records`).
-Memory is bounded: no more entries than ``size`` are kept, without their payloads, and the rest is
-read as those are fired. Reading goes through the stored groups in turns as well, a *quantum* of
-each: so a flood of one group delays another one by one such round at most.
+The groups take turns, one message each (:mod:`.turns`). Within a group it is the order of rank
+(:mod:`.records`). Memory is bounded: no more entries than ``size`` are kept, without their
+payloads, and the rest is read as those are fired. Reading goes through the stored groups in turns
+as well, a *quantum* of each: so a flood of one group delays another one by one such round at most.
 
 Of a group, the cache holds its first entries without a gap. ``more`` says that there may be others
 behind them. ``knows_all_groups`` says that whatever group is not here has nothing stored: what
-comes for such a group is taken in. If there is no room, the group that has most here gives up its
+comes for such a group is taken in. If there is no room, a group that has many here gives up its
 last ones.
 
 A group that may not fire just now (its limits, its failing head) is *held*: it has no turns until
-it is freed. Nothing here is stored, and nothing is decided: all of it can be forgotten and read
-again (``forget``).
+it is freed. Taking an entry costs the same, but for a logarithm, however many groups and kinds
+there are, and however many groups are held. Nothing here is stored, and nothing is decided: all of
+it can be forgotten and read again (``forget``).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Final, TypeAlias
 
+from postroom.messaging.queues.lanes import Group, Sizes
 from postroom.messaging.queues.records import Entry
+from postroom.messaging.queues.turns import Turns, Wants
 
 Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, by which those of a group are ordered."""
 
-
-class Wants(Protocol):
-    """What a consumer takes.
-
-    Attributes:
-        kinds: these, or any.
-        looks_closer: whether it depends on more than the kind.
-        seen: it takes none of what had been added before this many ``additions``: that is not
-            looked at again, since it may mean to read each message.
-    """
-
-    kinds: frozenset[str] | None
-    looks_closer: bool
-    seen: int
-
-    def takes(self, entry: Entry) -> bool:
-        """Whether it takes this one."""
-
-
 QUANTUM_SHARE: Final = 16
-
-
-_Queued: TypeAlias = tuple[bytes, int, Entry]
-"""The same in a heap: no two of them have the same number."""
-
-
-class _Group:
-    """The entries of one group, by kind.
-
-    Attributes:
-        count: how many there are.
-        last: the greatest key up to which none is missing, if there are ``more``.
-    """
-
-    __slots__ = ("count", "lanes", "last", "more")
-
-    def __init__(self) -> None:
-        self.lanes: dict[str, list[_Queued]] = {}
-        self.count = 0
-        self.more = False
-        self.last = b""
+ORDERS_MAX: Final = 64
+"""For so many wishes an order of turns is kept."""
 
 
 class ReadyCache:
@@ -83,7 +47,6 @@ class ReadyCache:
     Args:
         size: how many it may hold.
         ordered: whether the groups are in order: of each only the first entry may be taken.
-
         on_left_out: told of what is stored and not kept here.
 
     Attributes:
@@ -104,10 +67,11 @@ class ReadyCache:
 
     def forget(self) -> None:
         """Nothing is known of what is stored."""
-        self._groups: dict[str, _Group] = {}
-        self._turns: deque[str] = deque()
-        self._held: dict[str, None] = {}
+        self._groups: dict[str, Group] = {}
+        self._sizes = Sizes()
         self._alive: dict[bytes, Entry] = {}
+        self._turns: dict[Wants | None, Turns] = {}
+        self._held: dict[str, dict[Turns, None]] = {}
         self._more: dict[str, None] = {}
         self._hungry: dict[str, None] = {}
         self.knows_all_groups = False
@@ -142,16 +106,15 @@ class ReadyCache:
         """An entry is stored; whether it is kept here."""
         if key in self._alive:
             return True
-        group = self._groups.get(entry.group)
+        name = entry.group
+        group = self._groups.get(name)
         if group is None and self._may_open():
-            group = self._open(entry.group)
+            group = self._open(name)
         if group is None or (group.more and key > group.last):
             self._on_left_out(key, entry)
             return False
         self._add(group, key, entry)
-        if entry.group in self._hungry:
-            del self._hungry[entry.group]
-            self._turns.append(entry.group)
+        self._hungry.pop(name, None)
         if len(self._alive) > self.size:
             self._give_up()
         return key in self._alive
@@ -179,9 +142,10 @@ class ReadyCache:
             if key not in self._alive:
                 self._add(group, key, entry)
         self._set_more(name, group, has_more=has_more)
-        if name in self._hungry:
-            del self._hungry[name]
-            self._turns.append(name)
+        if group.count:
+            self._hungry.pop(name, None)
+        else:
+            self._emptied(name, group)
         return visited
 
     def known_up_to(self, name: str) -> bytes | None:
@@ -193,58 +157,75 @@ class ReadyCache:
             return None
         return group.last if group.more else b""
 
-    def groups_with_more(self) -> list[str]:
+    def groups_with_more(self, groups_max: int) -> list[str]:
         """Of which groups more is stored; those first that have nothing here."""
-        return [*self._hungry, *(name for name in self._more if name not in self._hungry)]
+        fed: Iterable[str] = (name for name in self._more if name not in self._hungry)
+        return list(islice(chain(self._hungry, fed), groups_max))
 
     @property
     def has_room_for_groups(self) -> bool:
         """Whether another group can be taken in."""
         return len(self._groups) < self.size
 
-    def _set_more(self, name: str, group: _Group, *, has_more: bool) -> None:
+    def _set_more(self, name: str, group: Group, *, has_more: bool) -> None:
         group.more = has_more
+        self._more.pop(name, None)
         if has_more:
-            self._more[name] = None
-        else:
-            self._more.pop(name, None)
+            self._more[name] = None  # behind those that were read longer ago
 
-    def _open(self, name: str) -> _Group:
-        self._groups[name] = group = _Group()
-        self._turns.append(name)
+    def _open(self, name: str) -> Group:
+        self._groups[name] = group = Group(self._alive, in_one_lane=self.ordered)
         return group
 
-    def _add(self, group: _Group, key: bytes, entry: Entry) -> None:
-        lane = "" if self.ordered else entry.kind
+    def _add(self, group: Group, key: bytes, entry: Entry) -> None:
         self.additions += 1
-        heapq.heappush(group.lanes.setdefault(lane, []), (key, self.additions, entry))
-        group.count += 1
+        queued = (key, self.additions, entry)
         self._alive[key] = entry
+        group.push(queued)
+        self._sizes.changed(entry.group, group.count - 1, group.count)
+        for turns in self._turns.values():
+            turns.added(queued)
 
     def _give_up(self) -> None:
-        """The group that has most gives up the last half of what it has here."""
-        name, group = max(self._groups.items(), key=lambda pair: pair[1].count)
-        alive = self._alive
-        lanes = group.lanes.values()
-        queued = sorted(each for lane in lanes for each in lane if alive.get(each[0]) is each[2])
+        """A group that has many gives up the last half of what it has here."""
+        name = self._sizes.largest()
+        group = self._groups[name]
+        queued, before = group.queued(), group.count
         kept, given_up = queued[: len(queued) // 2], queued[len(queued) // 2 :]
         for key, _, entry in given_up:
-            del alive[key]
+            del self._alive[key]
             self._on_left_out(key, entry)
-        group.lanes = {}
-        for each in kept:
-            group.lanes.setdefault("" if self.ordered else each[2].kind, []).append(each)
-        group.count = len(kept)
+        group.keep(kept)
         group.last = kept[-1][0] if kept else b""
+        self._sizes.changed(name, before, group.count)
         self._set_more(name, group, has_more=True)
+        if not kept:
+            self._emptied(name, group)
 
     # --- out
 
     def discard(self, key: bytes) -> None:
         """An entry is not ready any more."""
-        entry = self._alive.pop(key, None)
+        entry = self._alive.get(key)
         if entry is not None:
-            self._groups[entry.group].count -= 1
+            self._remove(key, entry.group, self._groups[entry.group])
+
+    def _remove(self, key: bytes, name: str, group: Group) -> None:
+        del self._alive[key]
+        group.count -= 1
+        self._sizes.changed(name, group.count + 1, group.count)
+        if not group.count:
+            self._emptied(name, group)
+        elif self.ordered:  # another one is its first now
+            for turns in self._turns.values():
+                turns.join(name)
+
+    def _emptied(self, name: str, group: Group) -> None:
+        """It has nothing here. If more is stored, that is read next."""
+        if group.more:
+            self._hungry[name] = None
+        else:
+            self._groups.pop(name, None)
 
     def take(self, wants: Wants | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
         """The entry whose turn it is.
@@ -253,88 +234,37 @@ class ReadyCache:
             wants: what the consumer takes; ``None``: any.
             may: whether a group may fire; if not, it is held until it is freed. ``None``: any may.
         """
-        for _ in range(len(self._turns)):
-            name = self._turns[0]
-            group = self._groups[name]
-            first = self._first(group)
-            if first is None:
-                self._close(name, group)
+        turns = self._turns.get(wants) or self._begin_turns(wants)
+        turns.catch_up()
+        line, held, groups = turns.line, self._held, self._groups
+        while line:
+            name = line[0]
+            group = groups.get(name)
+            found = None if group is None or name in held else turns.first(name, group)
+            if group is None or found is None:
+                turns.leave()
+                if name in held:
+                    held[name][turns] = None
                 continue
-            if may is not None and not may(name, first[2]):
-                self._turns.popleft()
-                self._held[name] = None
+            key, _, entry = found
+            if may is not None and not may(name, entry):
+                turns.leave()
+                held[name] = {turns: None}
                 continue
-            self._turns.rotate(-1)
-            found = self._take_from(group, first, wants)
-            if found is not None:
-                del self._alive[found[0]]
-                group.count -= 1
-                return found[0], found[2]
-        if wants is not None and not (self.ordered or self._held):
-            wants.seen = self.additions
+            line.rotate(-1)
+            self._remove(key, name, group)
+            return key, entry
         return None
 
-    def _first(self, group: _Group) -> _Queued | None:
-        """The first entry of a group, of whatever kind."""
-        first: _Queued | None = None
-        if len(group.lanes) == 1:
-            return self._head(group, next(iter(group.lanes)))
-        for kind in list(group.lanes):
-            head = self._head(group, kind)
-            if head is not None and (first is None or head[0] < first[0]):
-                first = head
-        return first
-
-    def _head(self, group: _Group, kind: str) -> _Queued | None:
-        lane, alive = group.lanes[kind], self._alive
-        while lane and alive.get(lane[0][0]) is not lane[0][2]:
-            heapq.heappop(lane)
-        if not lane:
-            del group.lanes[kind]
-            return None
-        return lane[0]
-
-    def _take_from(self, group: _Group, first: _Queued, wants: Wants | None) -> _Queued | None:
-        lanes = group.lanes
-        if wants is None or (first[1] > wants.seen and wants.takes(first[2])):
-            return heapq.heappop(lanes["" if self.ordered else first[2].kind])
-        if self.ordered:
-            return None
-        found: _Queued | None = None
-        for kind in list(lanes):
-            if wants.kinds is None or kind in wants.kinds:
-                candidate = self._wanted(group, kind, wants)
-                if candidate is not None and (found is None or candidate[0] < found[0]):
-                    found = candidate
-        if found is None:
-            return None
-        lane = lanes[found[2].kind]
-        if lane[0] is found:
-            heapq.heappop(lane)
-        else:
-            lane.remove(found)
-            heapq.heapify(lane)
-        return found
-
-    def _wanted(self, group: _Group, kind: str, wants: Wants) -> _Queued | None:
-        """The first of a kind that a consumer takes."""
-        head = self._head(group, kind)
-        if head is None or (head[1] > wants.seen and wants.takes(head[2])):
-            return head
-        if not wants.looks_closer:
-            return None
-        alive, seen = self._alive, wants.seen
-        new = (each for each in group.lanes[kind] if each[1] > seen)
-        living = (each for each in new if alive.get(each[0]) is each[2])
-        return min((each for each in living if wants.takes(each[2])), default=None)
-
-    def _close(self, name: str, group: _Group) -> None:
-        """It has nothing here. If more is stored, that is read next."""
-        self._turns.popleft()
-        if group.more:
-            self._hungry[name] = None
-        else:
-            del self._groups[name]
+    def _begin_turns(self, wants: Wants | None) -> Turns:
+        """All that is here is new to it."""
+        if len(self._turns) >= ORDERS_MAX:
+            del self._turns[next(iter(self._turns))]
+        self._turns[wants] = turns = Turns(wants, self._alive, ordered=self.ordered)
+        for group in self._groups.values():
+            for queued in group.queued():
+                turns.added(queued)
+        return turns
 
     def oldest(self) -> int:
         """When the oldest of those here became due; 0: there is none."""
@@ -344,12 +274,16 @@ class ReadyCache:
 
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""
-        if name in self._held:
-            del self._held[name]
-            self._turns.append(name)
+        waiting = self._held.pop(name, None)
+        if waiting is not None:
+            for turns in waiting:
+                turns.join(name)
             self.additions += 1
 
     def free_all(self) -> None:
         """All may."""
         for name in list(self._held):
             self.free(name)
+
+
+__all__ = ["Placed", "ReadyCache", "Wants"]

@@ -85,6 +85,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         since, until: timestamps.
         transaction: the claim ends with this transaction, if it is not empty.
+        claim: the number of the claim, among those of the consumer.
     """
 
     entry: Entry
@@ -92,6 +93,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since: int
     until: int
     transaction: bytes = b""
+    claim: int = 0
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -341,6 +341,9 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
         bytes_max: no more payload than that, but one message at least.
         seconds: of the lease; 0: the queue's ``ack_wait``.
         transaction_id: for ``tx.claim``: the leases end with the transaction; else ``None``.
+        number: of this claim among those of its consumer; 0: it is never sent again.
+        again: it may have been answered before. What it got then, and holds yet, it gets; with
+            ``messages_max=0`` nothing else.
     """
 
     queue: QueueName
@@ -351,6 +354,8 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
     bytes_max: Count = UNBOUNDED
     seconds: Seconds = 0.0
     transaction_id: TransactionId | None = None
+    number: Count = 0
+    again: bool = False
 
 
 class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -385,93 +390,6 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a consumer holds now."""
 
     messages: list[QueueMessage]
-
-
-# --- reads ------------------------------------------------------------------------------------
-
-
-class ReadQueues(Request, frozen=True, array_like=True, tag="read_queues", gc=False):
-    """The definitions of the queue ``name``, or of all (``""``): ``list[QueueDefinition]``."""
-
-    name: str = ""
-
-
-class ReadQueueMessage(Request, frozen=True, array_like=True, tag="read_queue_message", gc=False):
-    """The messages with an id, of whatever kind (``None``) or of one: ``list[QueueMessage]``."""
-
-    queue: QueueName
-    id: QueueMessageId
-    kind: Kind | None = None
-
-
-class ListQueueMessages(Request, frozen=True, array_like=True, tag="list_queue_messages", gc=False):
-    """A page of a queue's messages, by state.
-
-    Attributes:
-        state: one of those of ``QueueMessage``; ``""``: all that live (not done, not dead).
-        after: the ``next`` of the page before; ``b""``: from the start.
-        start, end: of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
-            timestamps, ``end=0`` is unbounded.
-        timestamp: as of when; 0: now.
-    """
-
-    queue: QueueName
-    state: str = ""
-    after: bytes = b""
-    start: Moment = 0
-    end: Moment = 0
-    messages_max: Count = 100
-    bytes_max: Count = UNBOUNDED
-    timestamp: Moment = 0
-
-
-class QueuePage(msgspec.Struct, frozen=True, array_like=True):
-    """Some messages; ``next``: where the next page goes on (``b""``: there is none)."""
-
-    messages: list[QueueMessage]
-    next: bytes = b""
-
-
-class ReadSchedules(Request, frozen=True, array_like=True, tag="read_schedules", gc=False):
-    """The periodic schedules of a queue: ``list[SetSchedule]``."""
-
-    queue: QueueName
-
-
-class ReadQueueStats(Request, frozen=True, array_like=True, tag="read_queue_stats", gc=False):
-    """What a queue has done, and holds: ``QueueStats``."""
-
-    queue: QueueName
-
-
-class QueueStats(msgspec.Struct, frozen=True, array_like=True):
-    """Of one queue. What is counted is stored, and changes with what it counts; ``fired`` and the
-    like only grow. ``consumers`` and lateness are what this leaseholder has seen.
-
-    Attributes:
-        lateness_p50, lateness_p99: seconds from due to fired, of the last ones (``None``: none).
-        oldest: the timestamp at which the oldest ready message became due; 0: none is ready.
-    """
-
-    ready: int = 0
-    scheduled: int = 0
-    leased: int = 0
-    dead: int = 0
-    done: int = 0
-    archived: int = 0
-    enqueued: int = 0
-    fired: int = 0
-    acknowledged: int = 0
-    rejected: int = 0
-    expired: int = 0
-    buried: int = 0
-    replayed: int = 0
-    cancelled: int = 0
-    purged: int = 0
-    consumers: int = 0
-    oldest: int = 0
-    lateness_p50: float | None = None
-    lateness_p99: float | None = None
 
 
 # --- upkeep -----------------------------------------------------------------------------------

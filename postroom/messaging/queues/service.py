@@ -4,10 +4,14 @@ It sleeps until the next moment that a manager has named (a lease runs out, a me
 limit allows more) or until somebody wakes it: a claim for which there is something. What is due by
 the wall clock is looked at every few seconds besides, because that clock may be set. While nothing
 is due it asks for nothing: a range at rest stays at rest.
+
+A step that fails because of one queue does not stop the service: that queue is left alone for a
+while (:mod:`.trouble`), and the others are advanced.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -20,6 +24,8 @@ ADVANCE: Final = AdvanceQueues(512)
 REST_SECONDS: Final = 0.002
 """After a step that came to nothing."""
 
+_log = logging.getLogger(__name__)
+
 
 class Agenda(Protocol):
     """What the service asks of the queues."""
@@ -30,8 +36,10 @@ class Agenda(Protocol):
     def seconds_left(self, seconds_max: float) -> float:
         """How long there is nothing to do, but ``seconds_max`` at most."""
 
-    def failed(self) -> None:
-        """The last step has failed, and not for a lack of leadership."""
+    def failed(self, error: Exception) -> tuple[str, bool] | None:
+        """The last step has failed, and not for a lack of leadership; of which queue, and whether
+        that was sound before.
+        """
 
 
 class Advancer:
@@ -78,9 +86,14 @@ class Advancer:
             moved: Moved = await self._send(ADVANCE)
         except (Retryable, CommitUnknown):
             raise
-        except Exception:
-            self._agenda.failed()
-            raise
+        except Exception as error:
+            failed = self._agenda.failed(error)
+            if failed is None:
+                raise
+            name, is_news = failed
+            if is_news:
+                _log.error("the queue %s fails, and is left alone for now", name, exc_info=error)
+            return False
         has_moved = moved.messages > 0 or moved.more
         self._rest_seconds = 0.0 if has_moved else REST_SECONDS
         return has_moved

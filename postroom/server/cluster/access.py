@@ -32,14 +32,14 @@ from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
 from postroom.messaging.bulk_requests import ScanDeadLetters, ScanInboxes, ScanOutbox
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
+from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
     ReadQueues,
     ReadQueueStats,
     ReadSchedules,
 )
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import (
     AwaitQuiet,
     ListDeadLetters,

@@ -52,6 +52,7 @@ from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.unfinished import Unfinished
 
 LINGER_SECONDS: Final = 1.0
 """How long what a refused one still sends is read, and what is to be sent yet may take."""
@@ -68,6 +69,7 @@ class NativeDoor:
 
     Attributes:
         sessions: for clients, once there is a node.
+        unfinished: what has come in part, of clients.
         is_closed: nobody is let in any more.
     """
 
@@ -75,6 +77,7 @@ class NativeDoor:
         self.sessions: Sessions | None = None
         self.security = security
         self.nodes = nodes
+        self.unfinished = Unfinished()
         self.streams: set[ServedStream] = set()
         self.is_closed = False
 
@@ -129,6 +132,7 @@ class ServedStream(asyncio.Protocol):
         self.is_full = False
         self._door = door
         self._incoming = Incoming()
+        self._cut = 0
         self._conversation: _Conversation | None = None
         self._task: asyncio.Task[None] | None = None
         self.is_over = False
@@ -158,6 +162,23 @@ class ServedStream(asyncio.Protocol):
             self.refuse(Refused(str(error), MALFORMED))
         except Refused as refused:
             self.refuse(refused)
+        self._account()
+
+    def _account(self) -> None:
+        """What a client has sent of a frame counts, until it is whole."""
+        if self.is_over or isinstance(self._conversation, _Node):
+            return
+        incoming = self._incoming
+        began, self._cut = incoming.frames != self._cut, incoming.frames
+        self._door.unfinished.holds(self, incoming.unfinished_bytes, began=began)
+
+    def end_unfinished(self) -> None:
+        """Its frame takes too long, and others need the room."""
+        self._incoming = Incoming()
+        self.refuse(Refused(
+            "the node is receiving more than it has room for, and this frame is the slowest: "
+            "send it again", UNAVAILABLE,
+        ))  # fmt: skip
 
     def _received(self, frame: bytes) -> None:
         if self.is_over:
@@ -187,6 +208,7 @@ class ServedStream(asyncio.Protocol):
         del exc
         self.is_over = True
         self._door.streams.discard(self)
+        self._door.unfinished.forget(self)
         self.connection.closed()
         self._end_conversation()
 

@@ -1,5 +1,12 @@
 """The stream to one other node, made again whenever it breaks.
 
+Its states, and what leads from one to the next (``TRANSITIONS``)::
+
+    calling ─┬─ answered ──▶ connected ─┬─ broken ───▶ apart ─── call ──▶ calling
+             ├─ no answer ──▶ apart     └─ refused ─┐
+             └─ refused ───────────────────────────┴▶ refused ── call ──▶ calling
+    any of them ── close ──▶ closed
+
 Connecting goes on beside everything else, with growing pauses that chance spreads; what waits to be
 sent is bounded. Frames that have queued up while the other node did not take them leave together.
 """
@@ -9,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from enum import IntEnum, auto
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from postroom.log_once import shown
@@ -30,6 +39,49 @@ REFUSED_PAUSE_SECONDS_MAX: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
+class State(IntEnum):
+    """Where a link stands."""
+
+    CALLING = auto()
+    CONNECTED = auto()
+    APART = auto()
+    REFUSED = auto()
+    CLOSED = auto()
+
+
+class Event(IntEnum):
+    """What happens to it."""
+
+    CALL = auto()
+    """The pause is over."""
+    ANSWERED = auto()
+    """There is a stream."""
+    BROKEN = auto()
+    """There is none, or it has ended, as streams do."""
+    REFUSED = auto()
+    """The other node does not take this one, or is not who it should be."""
+    CLOSE = auto()
+
+
+TRANSITIONS: Final = MappingProxyType({
+    State.CALLING: {
+        Event.ANSWERED: State.CONNECTED,
+        Event.BROKEN: State.APART,
+        Event.REFUSED: State.REFUSED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.CONNECTED: {
+        Event.BROKEN: State.APART,
+        Event.REFUSED: State.REFUSED,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.APART: {Event.CALL: State.CALLING, Event.CLOSE: State.CLOSED},
+    State.REFUSED: {Event.CALL: State.CALLING, Event.CLOSE: State.CLOSED},
+    State.CLOSED: dict.fromkeys(Event, State.CLOSED),
+})  # fmt: skip
+"""What each event leads to; what is not in it cannot happen."""
+
+
 class PeerLink:
     """See the module.
 
@@ -39,14 +91,14 @@ class PeerLink:
         address: where it is.
 
     Attributes:
-        connected: there is a stream.
+        state: see above.
         connection_error: why there is none, in words; empty: there is, or nobody knows.
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
     def __init__(self, peers: Peers, node_id: int, address: str) -> None:
         self.address = address
-        self.connected = False
+        self.state = State.APART
         self.connection_error = ""
         self.fingerprint = b""
         self._shown = b""
@@ -58,8 +110,15 @@ class PeerLink:
         self._stream: Outgoing | None = None
         self._dropping = False
         self._refusal = ""
-        self._is_refused = False
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a stream."""
+        return self.state is State.CONNECTED
+
+    def _to(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state][event]
 
     def send(self, frame: bytes) -> None:
         """Send a frame now, or queue it if the other node does not take it."""
@@ -85,22 +144,27 @@ class PeerLink:
 
     async def _run(self) -> None:
         pause = PAUSE_SECONDS_MIN
-        while True:
+        while self.state is not State.CLOSED:
             started = self._peers.monotonic()
+            self._to(Event.CALL)
             try:
                 await self._talk()
-                self._is_refused = False
+                self._to(Event.BROKEN)
                 _log.info("lost the connection to node %d at %s", self._node_id, self._where)
             except NoAnswer as error:
                 self._report(error)
+            except BaseException:
+                self._to(Event.CLOSE)
+                raise
             finally:
-                self._stream, self.connected, self.fingerprint = None, False, b""
+                self._stream, self.fingerprint = None, b""
                 self._queue.clear()
                 self._bytes = 0
             # Else a node that is restarted soon would be waited for as long as one that is gone.
-            if not self._is_refused and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
+            is_refused = self.state is State.REFUSED
+            if not is_refused and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_MIN
-            longest = REFUSED_PAUSE_SECONDS_MAX if self._is_refused else PAUSE_SECONDS_MAX
+            longest = REFUSED_PAUSE_SECONDS_MAX if is_refused else PAUSE_SECONDS_MAX
             pause = min(pause, longest)
             await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
             pause *= 2
@@ -119,7 +183,8 @@ class PeerLink:
             raise
         how = "" if stream.is_native else ", over gRPC"
         _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
-        self._stream, self.connected, self.fingerprint = stream, True, self._shown
+        self._to(Event.ANSWERED)
+        self._stream, self.fingerprint = stream, self._shown
         self.connection_error = self._refusal = ""
         self._send_queued()
         ended = asyncio.ensure_future(stream.until_ended())
@@ -142,10 +207,12 @@ class PeerLink:
 
     def _report(self, error: NoAnswer) -> None:
         self.connection_error = shown(error)
-        self._is_refused, is_other = error.code != UNAVAILABLE, isinstance(error, WrongKey)
-        if self._is_refused:
+        was_connected, is_refused = self.connected, error.code != UNAVAILABLE
+        self._to(Event.REFUSED if is_refused else Event.BROKEN)
+        if is_refused:
+            is_other = isinstance(error, WrongKey)
             self._report_refusal("is not who it should be" if is_other else "refuses")
-        elif self.connected:
+        elif was_connected:
             _log.info("lost the connection to node %d at %s", self._node_id, self._where)
         else:
             _log.debug(
@@ -165,4 +232,8 @@ class PeerLink:
 
     def close(self) -> None:
         """For good."""
+        self._to(Event.CLOSE)
         self._task.cancel()
+
+
+__all__ = ["TRANSITIONS", "Event", "PeerLink", "State"]

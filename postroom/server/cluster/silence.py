@@ -7,6 +7,9 @@
 
 A client that waits for something, or holds something, says something every second; one that does
 neither looks up every ten seconds. One timer serves all streams of the node.
+
+Leases of queue messages are stored, and outlive the leader. The next one has not heard of those who
+hold them: they have as long, from then on, as if their streams had broken just now.
 """
 
 from __future__ import annotations
@@ -61,6 +64,14 @@ class Silence:
         self._streams = streams
         self._heard_at: dict[bytes, float] = {}
         self._looks_at: float | None = None
+        node.replicas.on_lease(self._took_over)
+
+    def _took_over(self) -> None:
+        """This node leads: whoever holds something, by what is stored, has to come here."""
+        here, now = {stream.client for stream in self._streams()}, self._node.monotonic()
+        for client in self._node.replicas.clients_that_hold() - here:
+            self._heard_at[client] = now
+            self._look_soon()
 
     def opened(self, client: bytes) -> None:
         """A client has come, or come back."""

@@ -53,6 +53,9 @@ class FakeSender:
         assert is_commit, f"no answer was given for {request}"
         return _There(Committed(self.reading(), [None] * len(request.writes)))
 
+    def try_get(self, key: bytes) -> None:
+        """Everything is asked for."""
+
     async def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 

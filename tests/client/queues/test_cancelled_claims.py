@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+import postroom
 import postroom.aio
 from postroom.client.remote.calls import RemoteCall
 from postroom.messaging.queues.requests import ClaimQueue, Enqueue, Selection
@@ -75,4 +78,74 @@ def test_while_the_answer_is_on_its_way() -> None:
     driver.settle()
     (message,) = q.claim(1, wait=1)
     assert (message.id, message.epoch) == ("i", 0)
+    store.db.close()
+
+
+class _Waits(RemoteCall):
+    """By a client that waits for the answer."""
+
+    answer: Any = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        assert error is None
+        self.answer = result
+
+
+def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> RemoteDriver:
+    """A claim is answered, and the stream breaks before the client hears of it."""
+    driver = store.driver
+    assert isinstance(driver, RemoteDriver)
+    driver.router.submit(asked)
+    driver.settle()
+    driver.cut = True
+    write = Enqueue("q", b"k", "", b"i", b"")
+    store.node.submit(_Posted(
+        CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
+    ))  # fmt: skip
+    store.advance(0.01)
+    if cancelled:
+        driver.router.cancel(asked)
+    return driver
+
+
+def _break(driver: RemoteDriver) -> None:
+    for number in list(driver._streams):
+        driver._streams.pop(number).close()
+        driver.router.disconnected(number, postroom.Unavailable("the stream broke"))
+    driver.cut = False
+    driver.settle()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_answer_that_is_lost_is_given_again(restarts: bool) -> None:
+    store = Store(remote=True)
+    q = store.db.create_queue("q", ack_wait=600)
+    asked = _Waits(ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True))
+    driver = _lost(store, asked)
+    if restarts:
+        driver.cut = False
+        store.restart()
+    else:
+        _break(driver)
+    store.advance(1)
+    assert asked.done
+    assert [(each.id, each.epoch) for each in asked.answer.messages] == [(b"i", 0)]
+    assert (q.stats().leased, q.stats().fired) == (1, 1)
+    store.db.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_answer_that_is_lost_and_not_wanted_is_given_back(again: bool) -> None:
+    """Also if the stream breaks another time while it is asked what the claim holds."""
+    store = Store(remote=True)
+    q = store.db.create_queue("q", ack_wait=600)
+    asked = _Asked(ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True))
+    driver = _lost(store, asked, cancelled=True)
+    if again:
+        _break(driver)
+        driver.cut = True
+        store.advance(0.01)
+    _break(driver)
+    (message,) = q.claim(1, wait=1)
+    assert (message.id, message.epoch, q.stats().expired) == ("i", 0, 0)
     store.db.close()

@@ -465,3 +465,34 @@ def test_one_worker_a_key_at_a_time() -> None:
         assert together == []
         for key in (b"k1", b"k2", b"k3"):
             assert [number for of, number in seen if of == key] == list(range(15))
+
+
+def test_what_was_claimed_together_begins_together() -> None:
+    """Otherwise each transaction has a turn of the store, and a sync, of its own."""
+    together = 8
+
+    async def main() -> int:
+        async with await postroom.testing.open_async() as db:
+            q = await db.create_queue("q", batch_size=together)
+            worker = postroom.aio.Worker(db)
+            running, most = 0, 0
+
+            @worker.task("q", concurrency=together)
+            async def work(message: Any, tx: postroom.aio.Transaction) -> None:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                await asyncio.sleep(0)
+                running -= 1
+
+            async with db.begin() as tx:
+                for _ in range(8 * together):
+                    work.enqueue(tx, b"")
+            going = asyncio.ensure_future(worker.run())
+            while (await q.stats()).acknowledged < 8 * together:
+                await asyncio.sleep(0.001)
+            worker.stop()
+            await going
+            return most
+
+    assert asyncio.run(main()) >= together // 2, "the other half may be in hand still"

@@ -6,9 +6,10 @@ Each speaks native streams and gRPC, as nodes do, or gRPC alone, as those of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from random import Random  # noqa: TID251 (seeded)
+from typing import Any
 
 from grpc import aio
 
@@ -137,3 +138,7 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while not holds():
             await asyncio.sleep(0.005)
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 60))

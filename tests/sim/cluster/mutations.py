@@ -7,7 +7,8 @@ function of the product while it is in force.
 
 What needs a cluster to go wrong (elections, replication, leases, snapshots) is looked for in
 simulated clusters; what a single leaseholder does (messages, garbage, the feed, locks, protections)
-in simulated embedded stores, which are quicker.
+in simulated embedded stores, which are quicker. What needs several rare things one after the other
+is looked for in a schedule (:mod:`.schedules`), whose seeds vary only the delays.
 
 The product goes on, and what a mutation replaces may be called otherwise one day. Such a mutation
 breaks nothing, or everything at once; ``OutOfDate`` says so, and it does not count as found.
@@ -24,18 +25,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from tests.sim.cluster import schedules
 from tests.sim.cluster.broken import Patch, consensus, messages, queues, upkeep
+from tests.sim.cluster.schedules import Schedule
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, EMBEDDED
 from tests.sim.simulation import STEPS, Simulation
 
+SCHEDULE: Final = "schedule"
+
 
 class Mutation(NamedTuple):
-    """What is broken, and within how many seeds, of which kind of simulation, it has to be seen."""
+    """What is broken, and within how many seeds, of which kind of simulation, or in which schedule,
+    it has to be seen.
+    """
 
     breaks: Callable[[], Patch]
     seeds: int
     kind: str = CLUSTER
+    schedule: Schedule | None = None
 
     @property
     def name(self) -> str:
@@ -48,12 +56,18 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(consensus.lease_not_waited_for, 300),
     Mutation(consensus.lease_never_ends, 300),
     Mutation(consensus.lease_starts_too_early, 300),
-    Mutation(consensus.lease_not_checked, 300),
+    Mutation(consensus.lease_not_checked, 1, SCHEDULE, schedules.proposal_of_a_former_lease),
     Mutation(consensus.vote_not_stored, 300),
+    Mutation(
+        consensus.later_vote_not_stored,
+        1,
+        SCHEDULE,
+        schedules.vote_in_a_term_that_was_entered_before,
+    ),
     Mutation(consensus.votes_for_anybody, 300),
     Mutation(consensus.sends_everything_early, 300),
     Mutation(consensus.cuts_blindly, 300),
-    Mutation(consensus.commits_earlier_terms, 300),
+    Mutation(consensus.commits_earlier_terms, 1, SCHEDULE, schedules.entry_of_an_earlier_term),
     Mutation(consensus.commits_without_majority, 300),
     Mutation(consensus.never_syncs, 300),
     Mutation(consensus.commits_twice, 300),
@@ -154,14 +168,20 @@ def first_failure(mutation: Mutation, length: int = 0) -> tuple[int, Exception] 
     with in_force(mutation.breaks):
         for seed in range(mutation.seeds):
             try:
-                if mutation.kind == CLUSTER:
-                    ClusterSimulation(seed, length or EVENTS).run()
-                else:
-                    Simulation(seed, length or STEPS).run()
+                _run(mutation, seed, length)
             except Exception as error:
                 _require_honest(mutation, seed, error)
                 return seed, error
     return None
+
+
+def _run(mutation: Mutation, seed: int, length: int) -> None:
+    if mutation.schedule is not None:
+        mutation.schedule(seed)
+    elif mutation.kind == CLUSTER:
+        ClusterSimulation(seed, length or EVENTS).run()
+    else:
+        Simulation(seed, length or STEPS).run()
 
 
 def main() -> int:

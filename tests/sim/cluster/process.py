@@ -118,6 +118,9 @@ class Process:
             self._cluster.witness.answered(answer.request, result, error)
         self._cluster.resume(answer)
 
+    def try_get(self, key: bytes) -> None:
+        """Everything is asked for."""
+
     def sleep(self, seconds: float) -> Pause:
         """Let a time pass."""
         self._require_alive()

@@ -127,6 +127,7 @@ class ClusterSimulation:
             quiet_after_seconds=choose([0.3 * pace, 1.0, None]),
             append_messages_in_flight_max=choose([1, 8]),
             log_entries_max=choose([3, 30, 4096]),
+            append_bytes_max=Random(f"appends {self.seed}").choice([1, 1 << 20, 1 << 20]),
         )
         everybody = tuple(range(1, size + 1))
         common = {

@@ -22,6 +22,10 @@ CLUSTER_EVENTS = 10_000
 
 QUICK = (
     "lease_not_waited_for",
+    "lease_not_checked",
+    "vote_not_stored",
+    "later_vote_not_stored",
+    "commits_earlier_terms",
     "sends_everything_early",
     "cuts_blindly",
     "commits_without_majority",

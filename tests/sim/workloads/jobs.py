@@ -26,6 +26,7 @@ from postroom.client.database import Database
 from postroom.errors import LeaseLost, Unavailable
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.advance import TIME_IS_OVER
+from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -33,7 +34,6 @@ from postroom.messaging.queues.requests import (
     CreateQueue,
     Enqueue,
     Extend,
-    ListQueueMessages,
     QueueMessage,
     QueueSettings,
     Reject,

@@ -34,7 +34,7 @@ def lease_not_waited_for() -> Patch:
 
 def lease_never_ends() -> Patch:
     """A holder serves until it hears of another lease."""
-    return LeaseHolder, "serves", lambda self, now: self.serves_from != 0
+    return LeaseHolder, "serves", lambda self, now: self.has_lease
 
 
 def lease_starts_too_early() -> Patch:
@@ -64,7 +64,21 @@ def lease_not_checked() -> Patch:
 
 
 def vote_not_stored() -> Patch:
-    """A vote is given, and is forgotten with the power."""
+    """A vote is given, and is forgotten with the process."""
+    hard_state = Journal._hard_state
+
+    def without_vote(self: Journal, *base: int) -> bytes:
+        vote, self.vote = self.vote, None
+        try:
+            return hard_state(self, *base)
+        finally:
+            self.vote = vote
+
+    return Journal, "_hard_state", without_vote
+
+
+def later_vote_not_stored() -> Patch:
+    """The same, if the member had entered the term before."""
 
     def set_term(self: Journal, term: int, vote: Any) -> None:
         entered = term > self.term

@@ -64,7 +64,7 @@ def claims_for_ever() -> Patch:
 
 def free_mark_stays() -> Patch:
     """A message that comes in below the free mark is stepped over."""
-    return Claims, "arrived", lambda self, key, first: None
+    return Claims, "arrived", lambda self, first: None
 
 
 def reaps_what_is_gone() -> Patch:
@@ -81,14 +81,17 @@ def reaps_what_is_gone() -> Patch:
 
 def index_forgets_the_first() -> Patch:
     """The index of inboxes names the newest message instead of the oldest one."""
-    announce = Inboxes._announce
+    deliver = Inboxes.deliver
 
-    def newest(self: Inboxes, ctx: Any, key: bytes, messages: int, oldest: bytes) -> None:
-        announce(self, ctx, key, messages, oldest)
-        mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
-        ctx.writes[keys.mail_key(key)] = inboxes._encode(inboxes.Mail(mail.messages, oldest))
+    def newest(self: Inboxes, ctx: Any, arrivals: Any) -> int:
+        delivered = deliver(self, ctx, arrivals)
+        for key, messages in arrivals.items():
+            mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
+            left = inboxes.Mail(mail.messages, min(messages)[0])
+            ctx.writes[keys.mail_key(key)] = inboxes._encode(left)
+        return delivered
 
-    return Inboxes, "_announce", newest
+    return Inboxes, "deliver", newest
 
 
 def delivers_twice() -> Patch:

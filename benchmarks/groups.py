@@ -1,0 +1,216 @@
+"""What many ranges on a node cost: as many transactions, from one group and from a hundred.
+
+::
+
+    64 clients ── get, commit ──▶ one node ─┬─ range 1   replica, group   ─┐
+    (one thread, one transaction            ├─ ...                          ├─▶ one turn,
+     under way each, next range by turns)   └─ range 100 replica, group   ─┘    one record
+
+A node has one range yet. So the others are put together here, from the same parts. Each of them
+holds a hundredth of the keys. With many groups a turn has about as many proposals as there are
+transactions, instead of one: what is done once a proposal is done once a transaction.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - makes an instance, seeded
+import statistics
+import time
+from typing import Any, Final
+
+from benchmarks.harness import Measured, Settings, benchmark
+from benchmarks.transactions import VALUE, _names
+from postroom.kv.clock import SystemClock
+from postroom.kv.engine import BlockDamaged
+from postroom.kv.storage import Storage
+from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.messaging.setup import Messaging
+from postroom.raft.transport import NoPeers
+from postroom.ranges import evaluators
+from postroom.ranges.calls import Call
+from postroom.ranges.evaluators import Reads
+from postroom.ranges.garbage import GarbageLists
+from postroom.ranges.locks import LockTable
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
+from postroom.ranges.transactions import Committer
+from postroom.server.node import Node, NodeOptions
+from postroom.server.opening import open_storage
+from postroom.server.replicas import Replicas
+from postroom.server.tasks import Signal
+
+GROUPS: Final = 100
+IN_FLIGHT: Final = 64
+ROUNDS: Final = 5
+
+
+class _Host:
+    """The node, as one more replica sees it: nothing is delivered later, so no services run."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.lease_seconds = node.lease_seconds
+        self.monotonic = node.monotonic
+
+    def may_rest(self) -> bool:
+        return False
+
+    def on_serving(self, serves: bool) -> None:
+        """Nobody is to be told."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """The loop below takes turns anyway."""
+
+    def on_damage(self, error: BlockDamaged) -> bool:
+        return False
+
+
+class _ManyReplicas(Replicas):
+    """All of the node: those that were added are evaluated with each turn, too."""
+
+    def __init__(self, first: Replica) -> None:
+        super().__init__()
+        self.add(first)
+        self.all = [first]
+
+    def evaluate(self) -> None:
+        for replica in self.all:
+            if replica.wants_turn():
+                replica.evaluate()
+
+
+def _one_more(node: Node, stored: Any, range_id: int) -> Replica:
+    """The replica of one more range of ``node``, with all that a range can do."""
+    registry, protections, locks = Registry(), Protections(), LockTable()
+    replica = Replica(range_id, node.node_id, stored, node.clock, registry, _Host(node))
+    evaluators.register(registry)
+    reads = Reads(locks, protections, replica.holders)
+    reads.register(registry)
+    Committer(registry, node.clock.reading).register(registry)
+    around = Surroundings(
+        monotonic=node.monotonic, reading=node.clock.reading, chance=node.chance,
+        check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
+        protections=protections, kept=0, signal=Signal(node.tasks), forgets_strangers=False,
+        rouse=lambda: None,
+    )  # fmt: skip
+    signals = Signal(node.tasks), Signal(node.tasks)
+    Messaging(
+        range_id, reads.check_age, replica.wake, replica.holders, *signals, around
+    ).register(registry)  # fmt: skip
+    GarbageLists(range_id, protections).register(registry)
+    replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)
+    replica.group.on_leadership = replica.on_leadership
+    return replica
+
+
+class _Client(Call):
+    """One transaction after the other, each in the next range: reads a key, commits."""
+
+    __slots__ = ("_name", "_node", "_number", "_ranges", "committed", "failed")
+
+    def __init__(self, node: Node, ranges: list[Replica], number: int) -> None:
+        super().__init__(None)
+        self._node = node
+        self._ranges = ranges
+        self._number = number
+        self._name = number.to_bytes(8, "big")
+        self.committed = 0
+        self.failed: BaseException | None = None
+
+    def begin(self) -> None:
+        """The next transaction."""
+        self._number += 1
+        self.request = Get(self._names()[0])
+        self._range.submit(self)
+
+    @property
+    def _range(self) -> Replica:
+        return self._ranges[self._number % len(self._ranges)]
+
+    def _names(self) -> tuple[bytes, bytes, bytes]:
+        account, inbox, counter = _names(self._number)
+        prefix = b"%d/" % (self._number % len(self._ranges))
+        return prefix + account, prefix + inbox, prefix + counter
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self.failed = error
+            return
+        if type(self.request) is CommitTransaction:
+            self.committed += 1
+            self.begin()
+            return
+        account, inbox, counter = self._names()
+        self.request = CommitTransaction(
+            self._name + self._number.to_bytes(8, "big"), result.timestamp, 60.0,
+            result.timestamp, account, [account], [],
+            [Put(account, VALUE), EnqueueMessage(inbox, VALUE), EnqueueUpdate(Increment(counter))],
+        )  # fmt: skip
+        self._range.submit(self)
+
+
+class _Groups:
+    """A node with as many ranges as wanted, and clients in this thread."""
+
+    def __init__(self, settings: Settings, groups: int) -> None:
+        seeded = random.Random(1)
+        folder = settings.folder / f"{groups}-groups"
+        storage = open_storage(folder, seeded, engine_name=settings.engine)
+        assert isinstance(storage, Storage)
+        self._node = node = Node(storage, SystemClock(), seeded, NoPeers(), NodeOptions())
+        replicas = _ManyReplicas(node.replica)
+        node.replicas = replicas
+        node.start()
+        for range_id in range(2, groups + 1):
+            replicas.all.append(_one_more(node, storage.applied, range_id))
+        ranges = replicas.all
+        self._clients = [_Client(node, ranges, 7919 * number) for number in range(IN_FLIGHT)]
+        while not all(replica.serves for replica in ranges):
+            for replica in ranges:
+                replica.wake_up()
+            node.turn()
+        for client in self._clients:
+            client.begin()
+
+    def rate(self, seconds: float) -> float:
+        """Transactions a second."""
+        before = sum(client.committed for client in self._clients)
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + seconds:
+            self._node.turn()
+        elapsed = time.perf_counter() - begin
+        for client in self._clients:
+            if client.failed is not None:
+                raise client.failed
+        return (sum(client.committed for client in self._clients) - before) / elapsed
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._node.close()
+
+
+@benchmark("100 groups on a node, share of one group's throughput", "%", 85.0)
+def hundred_groups(settings: Settings) -> Measured:
+    """Outbox transactions a second from 64 clients that go through a hundred groups by turns, as a
+    part of what one group does; without the client. Rounds alternate; median of their ratios.
+    """
+    one, many = _Groups(settings, 1), _Groups(settings, GROUPS)
+    try:
+        one.rate(settings.seconds / 10)
+        many.rate(settings.seconds / 10)
+        rates = [
+            (one.rate(settings.seconds / 3), many.rate(settings.seconds / 3)) for _ in range(ROUNDS)
+        ]
+    finally:
+        one.close()
+        many.close()
+    return Measured(
+        statistics.median(100 * hundred / single for single, hundred in rates),
+        {
+            "one_group_a_second": statistics.median(single for single, _ in rates),
+            "hundred_groups_a_second": statistics.median(hundred for _, hundred in rates),
+        },
+    )

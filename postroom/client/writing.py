@@ -1,0 +1,117 @@
+"""What a transaction gathers: calls that ask nobody, and are the same in both forms.
+
+They check what they are given, and add it to the transaction's :class:`.buffer.Buffer`. The
+synchronous form of a transaction has them of its own, not by way of the asyncio form: they are the
+most frequent calls there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.client import arguments
+from postroom.client.buffer import Buffer, size_of
+from postroom.client.codec import Packing
+from postroom.client.lifetime import Lifetime
+from postroom.client.sender import Sender
+from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.ranges.requests import UpdateRequest
+
+
+class Writes:
+    """The writes and messages of a transaction."""
+
+    __slots__ = ("_buffer", "_codec", "_lifetime", "_sender")
+
+    _sender: Sender
+    _codec: Packing
+    _lifetime: Lifetime
+    _buffer: Buffer
+
+    def share(self, other: Writes) -> None:
+        """What ``other`` gathers belongs to the same transaction."""
+        other._sender = self._sender
+        other._codec = self._codec
+        other._lifetime = self._lifetime
+        other._buffer = self._buffer
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Sets ``key`` to ``value`` when the transaction commits.
+
+        Raises:
+            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
+            TransactionTooLarge: with it, the transaction has gathered more than 16 MiB.
+            TransactionClosed: it has ended.
+        """
+        if self._lifetime.closed:
+            self._lifetime.check_open()
+        key = arguments.key(key)
+        self._buffer.write(key, arguments.value(value, self._codec, key))
+
+    def delete(self, key: bytes) -> None:
+        """Removes ``key`` when the transaction commits, if it is there.
+
+        Raises:
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        self._lifetime.check_open()
+        self._buffer.write(arguments.key(key), None)
+
+    def enqueue_message(
+        self,
+        key: bytes,
+        value: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        deliver_at: arguments.Due | None = None,
+    ) -> None:
+        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
+
+        Args:
+            key: the recipient; it need not exist.
+            value: the payload, 1 MiB at most, headers included.
+            headers: text to text, bytes, numbers, bools or ``None``; 64 KiB at most.
+            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
+                seconds from now.
+
+        Raises:
+            ValueTooLarge: payload and headers have more than 1 MiB.
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        if self._lifetime.closed:
+            self._lifetime.check_open()
+        key = arguments.key(key)
+        extra, extra_bytes = None, 0
+        if headers is not None:
+            extra, extra_bytes = arguments.headers(headers, key)
+        payload = arguments.message(value, self._codec, key, extra_bytes)
+        due = 0 if deliver_at is None else self._due(deliver_at, "deliver_at")
+        size = len(key) + len(payload) + extra_bytes
+        self._buffer.send(EnqueueMessage(key, payload, extra, due), size)
+
+    def enqueue_update(
+        self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
+    ) -> None:
+        """Has ``request`` carried out once, soon after the transaction commits.
+
+        What can never be carried out becomes a dead letter.
+
+        Args:
+            request: ``Put``, ``Increment``, ``Delete``, ``DeleteRange`` or ``Accounting``.
+            execute_at: like ``deliver_at`` of :meth:`enqueue_message`.
+
+        Raises:
+            KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+        """
+        if self._lifetime.closed:
+            self._lifetime.check_open()
+        checked = arguments.update(request, self._codec)
+        due = 0 if execute_at is None else self._due(execute_at, "execute_at")
+        self._buffer.send(EnqueueUpdate(checked, due), size_of(checked))
+
+    def _due(self, given: arguments.Due, name: str) -> int:
+        return arguments.due(given, self._sender.reading(), name)
+
+
+__all__ = ["Writes"]

@@ -1,0 +1,174 @@
+"""The second act's job: what departed arrives, and is turned round. Work for later, done once.
+
+::
+
+    departure ──one transaction──▶  turn/000001     put: planned
+                                    queue turn-rounds ◀─ message, due when the aircraft arrives
+                                        │
+                              due, one of the workers has it
+                                        │
+    worker ─────one transaction──▶  turn/000001     put: done, at which attempt, how late
+                                    hangar/N14228   put: turn-rounds of this aircraft
+                                    ramp/IAH        ◀─ deferred Increment
+                                    queue turn-rounds: acknowledged
+
+The time of the year is compressed: a day takes two seconds. An aircraft is a
+*group* of an ordered queue, so that it is turned round by one worker at a time.
+
+**Exactly once, whoever is killed.** A departure plans its turn-round if ``turn/...`` is not there
+yet. A worker's writes and its acknowledgement are one transaction: a worker that dies before it has
+changed nothing, and the message is fired again when its lease has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import postroom
+import postroom.aio
+from postroom.demo.flights import MINUTES_PER_DAY, Leg
+from postroom.demo.replay import IN_FLIGHT, decode, encode
+from postroom.kv.clock import LOGICAL_BITS
+
+QUEUE: Final = "turn-rounds"
+ACK_WAIT_SECONDS: Final = 2.0
+BACKOFF_SECONDS: Final = (0.1, 1.0)
+FAILS_ONE_IN: Final = 50
+CONCURRENCY: Final = 32
+"""So many turn-rounds one worker does at a time."""
+
+
+class WorkerKilled(BaseException):
+    """Ends what a worker does as if its process was killed: nobody is told."""
+
+
+async def make_queue(db: postroom.aio.Database) -> postroom.aio.Queue:
+    """The queue of turn-rounds; made if it is missing."""
+    min_backoff, max_backoff = BACKOFF_SECONDS
+    return await db.create_queue(
+        QUEUE, ack_wait=ACK_WAIT_SECONDS, min_backoff=min_backoff, max_backoff=max_backoff,
+        purge_after=0, batch_size=CONCURRENCY, order="group",
+    )  # fmt: skip
+
+
+def turn_key(number: int) -> bytes:
+    """The key of the turn-round after a departure."""
+    return b"turn/%06d" % number
+
+
+async def numbers_planned(db: postroom.aio.Database) -> AsyncIterator[int]:
+    """The departures whose turn-rounds are planned or done, in order."""
+    async for key, _ in db.scan(*postroom.prefix(b"turn/")):
+        yield int(key[len(b"turn/") :])
+
+
+async def depart_all(db: postroom.aio.Database, legs: Iterator[Leg], day_seconds: float) -> None:
+    """Let all of ``legs`` depart at their times, and plan their turn-rounds.
+
+    Args:
+        db: the store.
+        legs: in the order of their departure; the first one departs now.
+        day_seconds: how long a day takes. If the store cannot keep pace it takes longer.
+    """
+    minute_seconds = day_seconds / MINUTES_PER_DAY
+    began, first = time.monotonic(), None
+
+    async def lane() -> None:
+        nonlocal first
+        for leg in legs:
+            first = leg.departs_minute if first is None else first
+            departs = began + (leg.departs_minute - first) * minute_seconds
+            if (wait := departs - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            await db.run(plan, leg, leg.flight_minutes * minute_seconds)
+
+    async with asyncio.TaskGroup() as lanes:
+        for _ in range(IN_FLIGHT):
+            lanes.create_task(lane())
+
+
+async def plan(tx: postroom.aio.Transaction, leg: Leg, flight_seconds: float) -> None:
+    """An aircraft departs, and is to be turned round when it arrives."""
+    key = turn_key(leg.number)
+    if await tx.get(key) is None:
+        tx.put(key, encode((leg.tail, leg.destination)))
+        payload = encode((leg.number, leg.tail, leg.destination))
+        tx.enqueue(QUEUE, payload, key=key, deliver_at=flight_seconds, group=leg.tail)
+
+
+def add_task(worker: postroom.aio.Worker, is_killed: Callable[[], bool] = lambda: False) -> None:
+    """Teach a worker how an aircraft is turned round.
+
+    Args:
+        worker: that has no such task yet.
+        is_killed: whether it is dead, and must not do anything.
+    """
+
+    @worker.task(QUEUE, concurrency=CONCURRENCY)
+    async def turn_round(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> None:
+        if is_killed():
+            raise WorkerKilled
+        number, tail, airport = decode(message.payload)
+        attempt = message.epoch + 1
+        if fails(number, attempt):
+            raise postroom.Reject("the fuel truck is late")
+        late = time.time_ns() // 1_000_000 - (int(message.scheduled) >> LOGICAL_BITS)
+        tx.put(turn_key(number), encode((tail, airport, attempt, late)))
+        hangar = b"hangar/" + tail.encode()
+        stored = await tx.get(hangar)
+        turns, numbers = (0, 0) if stored is None else decode(stored)
+        tx.put(hangar, encode((turns + 1, numbers + number)))
+        tx.enqueue_update(postroom.Increment(b"ramp/" + airport.encode(), 1))
+
+
+def fails(number: int, attempt: int) -> bool:
+    """Whether an attempt fails, whoever makes it: one in fifty does."""
+    return zlib.crc32(b"%d/%d" % (number, attempt)) % FAILS_ONE_IN == 0
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What became of the attempts of one number: the first ones, the second ones, ...
+
+    Attributes:
+        failed: those that the worker gave back.
+        lost: those whose worker, or whose leader, went away.
+        late_milliseconds: of those that succeeded, from when they were due to when they began.
+    """
+
+    failed: int = 0
+    lost: int = 0
+    late_milliseconds: list[int] = field(default_factory=list)
+
+    @property
+    def begun(self) -> int:
+        """How many there were."""
+        return self.failed + self.lost + len(self.late_milliseconds)
+
+
+async def attempts(db: postroom.aio.Database) -> list[Attempts]:
+    """What became of all attempts, by their number.
+
+    It is made of what the store holds, so it tells of all runs, however often the demonstration
+    itself was killed.
+    """
+    found: list[Attempts] = []
+    async for key, value in db.scan(*postroom.prefix(b"turn/")):
+        number, (_, _, *done) = int(key.removeprefix(b"turn/")), decode(value)
+        if not done:
+            continue
+        last, late_milliseconds = done
+        while len(found) < last:
+            found.append(Attempts())
+        for attempt in range(1, last):
+            if fails(number, attempt):
+                found[attempt - 1].failed += 1
+            else:
+                found[attempt - 1].lost += 1
+        found[last - 1].late_milliseconds.append(late_milliseconds)
+    return found

@@ -1,0 +1,158 @@
+"""The entries of one group that are in memory, in the order of their keys, by kind.
+
+::
+
+    lanes   kind x   3 7 9        heads   (2, y) (3, x) (5, z)      of all kinds together
+            kind y   2 8                  (2, y) (5, z)             of those that somebody wants
+            kind z   5
+
+Each kind has a *lane*, a heap. Who takes several kinds finds the first of them by a heap of the
+lanes' heads, made when it is first asked for. Both hold leftovers: an entry that has gone elsewhere
+stays in its lane until it comes to the top, and the head of a lane that has moved on stays among
+the heads. There are never more leftovers than about as many as there are entries: then what is
+there is put together anew. So finding the first costs the logarithm of what is here, however many
+kinds there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final, TypeAlias
+
+from postroom.messaging.queues.records import Entry
+
+Queued: TypeAlias = tuple[bytes, int, Entry]
+"""An entry with its engine key; no two of them have the same number."""
+
+LEFTOVERS_MIN: Final = 16
+HEADS_MAX: Final = 16
+"""For so many choices of kinds the heads are kept."""
+
+
+class Group:
+    """See the module.
+
+    Args:
+        alive: by engine key, the entries that are in memory; all others are leftovers.
+        in_one_lane: whether kinds do not matter here: the group is in order.
+
+    Attributes:
+        count: how many there are.
+        last: the greatest key up to which none is missing, if there are ``more``.
+        more: whether others may be stored behind them.
+    """
+
+    __slots__ = ("_alive", "_heads", "_in_one_lane", "_lanes", "_queued", "count", "last", "more")
+
+    def __init__(self, alive: dict[bytes, Entry], *, in_one_lane: bool) -> None:
+        self._alive = alive
+        self._in_one_lane = in_one_lane
+        self._lanes: dict[str, list[Queued]] = {}
+        self._heads: dict[frozenset[str] | None, list[tuple[bytes, str]]] = {}
+        self._queued = 0
+        self.count = 0
+        self.more = False
+        self.last = b""
+
+    def push(self, queued: Queued) -> None:
+        """Another one is here."""
+        kind = "" if self._in_one_lane else queued[2].kind
+        self.count += 1
+        self._queued += 1
+        lane = self._lanes.get(kind)
+        if lane is None:
+            self._lanes[kind] = lane = [queued]
+        else:
+            heapq.heappush(lane, queued)
+        if self._heads and lane[0] is queued:
+            self._note_head(queued[0], kind)
+        if self._queued > 2 * self.count + LEFTOVERS_MIN:
+            self.keep(self.queued())
+
+    def _note_head(self, key: bytes, kind: str) -> None:
+        for kinds, heads in list(self._heads.items()):
+            if kinds is None or kind in kinds:
+                heapq.heappush(heads, (key, kind))
+                if len(heads) > 2 * len(self._lanes) + LEFTOVERS_MIN:
+                    del self._heads[kinds]
+
+    def first(self, kinds: frozenset[str] | None) -> Queued | None:
+        """The first of all, or of some kinds; ``None``: there is none."""
+        lanes = self._lanes
+        if self._in_one_lane:
+            return self._head("")
+        if len(lanes) <= 1 or (kinds is not None and len(kinds) == 1):
+            kind = next(iter(lanes if kinds is None or len(kinds) != 1 else kinds), "")
+            return self._head(kind) if kinds is None or kind in kinds else None
+        heads = self._heads.get(kinds)
+        if heads is None:
+            heads = self._gather_heads(kinds)
+        while heads:
+            key, kind = heads[0]
+            head = self._head(kind)
+            if head is None:
+                heapq.heappop(heads)
+            elif head[0] == key:
+                return head
+            else:
+                heapq.heapreplace(heads, (head[0], kind))
+        return None
+
+    def _gather_heads(self, kinds: frozenset[str] | None) -> list[tuple[bytes, str]]:
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        wanted = (kind for kind in self._lanes if kinds is None or kind in kinds)
+        self._heads[kinds] = heads = [(self._lanes[kind][0][0], kind) for kind in wanted]
+        heapq.heapify(heads)
+        return heads
+
+    def _head(self, kind: str) -> Queued | None:
+        lane, alive = self._lanes.get(kind), self._alive
+        if lane is None:
+            return None
+        while lane and alive.get(lane[0][0]) is not lane[0][2]:
+            heapq.heappop(lane)
+            self._queued -= 1
+        if not lane:
+            del self._lanes[kind]
+            return None
+        return lane[0]
+
+    def queued(self) -> list[Queued]:
+        """All of them, in the order of their keys."""
+        alive, lanes = self._alive, self._lanes.values()
+        there = {each[0]: each for lane in lanes for each in lane if alive.get(each[0]) is each[2]}
+        return sorted(there.values())
+
+    def keep(self, kept: list[Queued]) -> None:
+        """These are here, in the order of their keys, and no others."""
+        self._lanes.clear()
+        self._heads.clear()
+        for each in kept:
+            kind = "" if self._in_one_lane else each[2].kind
+            self._lanes.setdefault(kind, []).append(each)
+        self.count = self._queued = len(kept)
+
+
+class Sizes:
+    """Which group has most entries, about: none has twice as many."""
+
+    def __init__(self) -> None:
+        self._by_power: dict[int, dict[str, None]] = {}
+
+    def changed(self, name: str, before: int, after: int) -> None:
+        """A group has another number of entries."""
+        old, new = before.bit_length(), after.bit_length()
+        if old == new:
+            return
+        of_old = self._by_power.get(old)
+        if of_old is not None:
+            of_old.pop(name, None)
+            if not of_old:
+                del self._by_power[old]
+        if new:
+            self._by_power.setdefault(new, {})[name] = None
+
+    def largest(self) -> str:
+        """A group with many; there is one."""
+        return next(iter(self._by_power[max(self._by_power)]))

@@ -1,0 +1,69 @@
+"""What a proposal comes to for the queues: its notes, added up, and applied.
+
+An evaluator leaves *notes* of what it does (:mod:`.manager`). At the end of a proposal they become
+one record of counters, and one list of what was ended, for each queue. When the proposal is
+applied, they take effect in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom.kv import keys
+from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.records import Ended
+from postroom.ranges.evaluation import Evaluation
+
+ENDED_LIST_MAX: Final = 1000
+"""Of what a proposal has ended, so many in one list: a list is purged as a whole."""
+
+
+def sum_up(ctx: Evaluation) -> None:
+    """The counters and lists of what a proposal does."""
+    notes: list[Note] = ctx.notes
+    if not notes:
+        return
+    changes: dict[Manager, dict[Change, int]] = {}
+    ended: dict[tuple[Manager, bool], list[Ended]] = {}
+    for manager, change, act, _, thing in notes:
+        of_queue = changes.get(manager)
+        if of_queue is None:
+            changes[manager] = of_queue = {}
+            manager.begin(ctx)
+        of_queue[change] = of_queue.get(change, 0) + 1
+        if act is Manager.ended or act is Manager.archived:
+            ended.setdefault((manager, act is Manager.archived), []).append(thing)
+    counted = []
+    for manager, of_queue in changes.items():
+        after = counters.add(manager.name, manager.counted, of_queue)
+        ctx.staged[manager.layout.counters] = records.encode(after)
+        counted.append((manager, after))
+    for (manager, is_archived), listed in ended.items():
+        prefix = manager.layout.archived if is_archived else manager.layout.done
+        for number in range(0, len(listed), ENDED_LIST_MAX):
+            key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
+            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
+    # Before what the rider has left behind: who is answered finds memory as it is stored.
+    ctx.after.insert(0, lambda: _apply(notes, counted))
+    ctx.scratch[_Finished] = True
+
+
+class _Finished:
+    """In an evaluation's scratch: its notes are taken care of."""
+
+
+def apply_bare(ctx: Evaluation) -> None:
+    """The notes of a proposal that writes nothing: what was thought to be due is not."""
+    if _Finished not in ctx.scratch:
+        ctx.scratch[_Finished] = True
+        managers = dict.fromkeys(note[0] for note in ctx.notes)
+        _apply(ctx.notes, [(manager, manager.counted) for manager in managers])
+
+
+def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
+    for manager, _, act, one, other in notes:
+        act(manager, one, other)
+    for manager, after in counted:
+        manager.applied(after)

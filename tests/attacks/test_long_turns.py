@@ -1,0 +1,445 @@
+"""Requests that take long: what a turn takes is bounded, and nobody else is locked out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroom import errors, limits
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.outbox import Outbox
+from postroom.messaging.requests import (
+    EnqueueMessage,
+    EnqueueUpdate,
+    ListInboxes,
+    Peek,
+    ReapMessages,
+    ReapQueue,
+)
+from postroom.ranges import calls, garbage
+from postroom.ranges.calls import LeasedWrites
+from postroom.ranges.requests import (
+    DeleteRange,
+    Get,
+    GetMany,
+    Protect,
+    Put,
+    ReverseScan,
+    Scan,
+    ScanChanges,
+)
+from tests.attacks.hostile import Attacker, Target, memory_below
+from tests.client.stores import Store
+from tests.sim import checkers
+
+MIB = 1024 * 1024
+
+
+def test_delete_range_takes_time_in_proportion_to_its_keys() -> None:
+    taken = []
+    for count in (4000, 16_000):
+        target = Target()
+        target.fill(count)
+        before = target._steps()
+        assert target.store.db.delete_range(b"", None) == count
+        taken.append(target._steps() - before)
+        target.check_turns()
+        target.check_alive()
+        target.store.db.close()
+    assert taken[1] < 4.5 * taken[0]
+    assert taken[1] < 5 * 16_000
+
+
+def test_a_deletion_of_too_much_is_refused_in_bounded_turns_and_goes_on_when_it_is_deferred(
+    target: Target,
+) -> None:
+    count = 30_000
+    target.fill(count, prefix=b"k" * 250)
+    turns = target.turns
+    with pytest.raises(errors.TransactionTooLarge, match=r"enqueue_update\(DeleteRange"):
+        target.store.db.delete_range(b"", None)
+    assert target.turns - turns > 1, "it was evaluated over several turns"
+    assert len(list(target.store.db.scan())) == count
+    with target.store.db.begin() as tx:
+        tx.enqueue_update(DeleteRange(b"", None))
+    target.store.db.drain()
+    assert list(target.store.db.scan()) == []
+    target.check_turns()
+    counters = target.store.counters()
+    assert (counters.executed, counters.pending, counters.dead) == (1, 0, 0)
+    target.check_alive()
+
+
+def test_what_a_large_proposal_comes_to_is_listed_and_encoded_over_turns(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest turn of a deletion of 150,000 keys was the last one, with 0.3 s."""
+    count, part = 3000, 100
+    target.fill(count)
+    monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", part)
+    monkeypatch.setattr(limits, "GARBAGE_LIST_KEYS_MAX", part)
+    done = [0]
+
+    def counted(value: object) -> bytes:
+        writes = value[1] if isinstance(value, LeasedWrites) else value
+        done[0] += len(writes) if isinstance(writes, dict | list) else 0
+        return msgspec.msgpack.encode(value)
+
+    monkeypatch.setattr(calls, "_encode", counted)
+    monkeypatch.setattr(garbage, "_encode", counted)
+    most, total, prepare = 0, 0, target.store.node.prepare
+
+    def looked() -> object:
+        nonlocal most, total
+        done[0] = 0
+        staged = prepare()
+        most, total = max(most, done[0]), total + done[0]
+        return staged
+
+    monkeypatch.setattr(target.store.node, "prepare", looked)
+    reader, seen = Attacker(target, b"reader"), 0
+    before = int(target.store.db.now())
+    attacker = Attacker(target, b"attacker")
+    number = attacker.ask(attacker.commit(DeleteRange(b"", None)))
+    while not attacker.has(number):
+        target.turn()
+        attacker.read()
+        reader.ask(Get(b"key/00000001", before))
+        seen += reader.read()
+    assert number in attacker.answers
+    assert total > 2 * count, "all of it was listed, and encoded, in parts"
+    assert most <= part + 2, "no turn did more than its part"
+    assert seen > 4 * count // part, "others were read for between"
+    assert list(target.store.db.scan()) == []
+    assert len(list(target.store.db.scan(at=before))) == count
+    target.check_turns()
+    target.check_alive()
+
+
+PARCELS = {
+    "messages": lambda number: EnqueueMessage(b"%06d" % (number % 700), b"v", None, 0),
+    "messages for later": lambda number: EnqueueMessage(b"%06d" % number, b"v", None, 1 << 63),
+    "updates": lambda number: EnqueueUpdate(Put(b"%06d" % number, b"v")),
+}
+
+
+@pytest.mark.parametrize("kind", PARCELS)
+def test_what_one_transaction_sends_is_taken_up_over_turns(
+    target: Target, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The longest turn of a transaction with 150,000 messages was the one that stored them, with
+    0.2 s; of deferred updates 0.35 s.
+    """
+    count, share = 5000, 200
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", share)
+    monkeypatch.setattr(limits, "DELIVERED_AT_ONCE_MAX", 1000)
+    monkeypatch.setattr(limits, "EXECUTED_AT_ONCE_MAX", 100)
+    done, most, total = [0], 0, 0
+    store, deliver, prepare = Outbox.store, Inboxes.deliver, target.store.node.prepare
+
+    def stored(outbox: Outbox, *rest: Any) -> None:
+        done[0] += 1
+        store(outbox, *rest)
+
+    def delivered(inboxes: Inboxes, ctx: Any, arrivals: Any) -> int:
+        done[0] += sum(map(len, arrivals.values()))
+        return deliver(inboxes, ctx, arrivals)
+
+    def looked() -> object:
+        nonlocal most, total
+        done[0] = 0
+        staged = prepare()
+        most, total = max(most, done[0]), total + done[0]
+        return staged
+
+    monkeypatch.setattr(Outbox, "store", stored)
+    monkeypatch.setattr(Inboxes, "deliver", delivered)
+    monkeypatch.setattr(target.store.node, "prepare", looked)
+    attacker, reader, seen = Attacker(target, b"attacker"), Attacker(target, b"reader"), 0
+    number = attacker.ask(attacker.commit(*map(PARCELS[kind], range(count))))
+    while not attacker.has(number):
+        target.turn()
+        attacker.read()
+        reader.ask(Get(b"000001"))
+        seen += reader.read()
+    assert number in attacker.answers
+    assert total >= count - 100, "all were taken up, or carried out"
+    assert most <= share, "no turn did more than its share"
+    assert seen > 2 * count // share, "others were read for between"
+    target.check_turns()
+    counters = target.store.counters()
+    assert counters.enqueued == counters.delivered + counters.executed + counters.pending == count
+    if kind != "messages for later":
+        target.store.db.drain()
+        counters = target.store.counters()
+        assert (counters.pending, counters.delivered + counters.executed) == (0, count)
+    target.check_alive()
+
+
+def test_a_lead_that_is_lost_while_messages_are_taken_up_leaves_none_of_them(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 20)
+    replica, attacker = target.store.node.replica, Attacker(target, b"attacker")
+    number = attacker.ask(attacker.commit(*map(PARCELS["messages"], range(500))))
+    while not replica._batcher._completing:
+        target.turn()
+    for _ in range(5):
+        target.turn()
+    assert not attacker.has(number)
+    replica.stop_serving()
+    assert attacker.read() >= 0
+    assert attacker.failures[number][0] == "NotLeaseholder"
+    target.settle()
+    counters = target.store.counters()
+    assert (counters.enqueued, counters.delivered, counters.pending) == (0, 0, 0)
+    attacker.result(attacker.commit(*map(PARCELS["messages"], range(500))))
+    assert target.store.counters().delivered == 500
+    target.check_alive()
+
+
+def test_each_step_of_a_deferred_deletion_conserves_and_snapshots_see_one_moment(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 7)
+    target.fill(50)
+    store = target.store
+    before = store.db.now()
+    with store.db.snapshot() as snapshot:
+        states: list[int] = []
+
+        def look(_: object) -> None:
+            content = checkers.check(store.engine.inner.disk.content)  # type: ignore[attr-defined]
+            states.append(content.counters.pending)
+
+        store.engine.before_write = look
+        with store.db.begin() as tx:
+            tx.enqueue_update(DeleteRange(b"key/", b"key0"))
+            tx.enqueue_update(Put(b"key/00000049", b"after"))
+        store.db.put(b"key/00000048", b"meanwhile")
+        store.db.drain()
+        assert len(states) > 7
+        assert max(states) == 2
+        assert len(list(snapshot.scan(b"", None))) == 50
+        assert len(list(store.db.scan(at=before))) == 50
+    left = dict(store.db.scan())
+    assert left[b"key/00000049"] == b"after", "what was deferred after it is done after it"
+    assert left.keys() <= {b"key/00000049", b"key/00000048"}
+    target.check_alive()
+
+
+def test_what_is_written_while_a_deferred_deletion_goes_on_stays(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
+    target.fill(50)
+    store = target.store
+    attacker = Attacker(target, b"attacker")
+    attacker.ask(attacker.commit(EnqueueUpdate(DeleteRange(b"key/", b"key0"))))
+    target.turn()
+    number = attacker.ask(attacker.commit(Put(b"key/00000040", b"meanwhile")))
+    target.until(lambda: attacker.read() >= 0 and attacker.has(number))
+    assert store.counters().pending == 1, "it is not done yet"
+    store.restart()
+    store.db.drain()
+    assert dict(store.db.scan()) == {b"key/00000040": b"meanwhile"}
+    assert store.counters().executed == 1
+
+
+def test_a_commit_with_many_spans_and_reads_leaves_room_for_others(
+    target: Target, attacker: Attacker
+) -> None:
+    target.fill(2000)
+    at = int(target.store.db.now())
+    target.store.db.put(b"elsewhere", b"v")
+    spans = [(b"key/%08d" % n, b"key/%08d\x00" % n) for n in range(0, 200_000, 2)]
+    reads = [b"key/%08d" % (n % 2000) for n in range(100_000)]
+    number = attacker.ask(attacker.commit(Put(b"k", b"v"), at=at, spans=spans, reads=reads))
+    other, between = Attacker(target, b"other"), 0
+    while not attacker.has(number):
+        target.turn()
+        attacker.read()
+        if not attacker.has(number):
+            other.ask(Get(b"key/00000001"))
+            other.read()
+            between += 1
+    assert number in attacker.answers
+    assert between > 5
+    assert len(other.answers) >= between - 1, "reads go on meanwhile"
+    target.check_turns()
+    target.check_alive()
+
+
+def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
+    target: Target, attacker: Attacker
+) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    writes = [Put(b"long/%06d" % number, b"new") for number in range(count)]
+    number = attacker.ask(attacker.commit(*writes))
+    other = Attacker(target, b"other")
+    target.turn()
+    assert not attacker.has(number)
+    _, timestamp, _ = other.result(Get(b"long/000000"))
+    pairs, *_ = other.result(Scan(b"long/", None, timestamp, 10, MIB))
+    assert pairs == []
+    now = target.store.node.clock.now()
+    late = other.ask(Get(b"long/000000", now))
+    target.until(lambda: attacker.read() >= 0 and attacker.has(number))
+    other.read()
+    committed, _ = attacker.answers[number]
+    assert timestamp < committed < now
+    assert other.answers[late] == [b"new", now, False], "it has waited for what it must see"
+    assert other.result(Get(b"long/000000", timestamp))[0] is None, "and the past is as it was"
+    target.check_turns()
+    target.check_alive()
+
+
+def test_a_transaction_that_takes_more_steps_than_any_may_is_refused(
+    target: Target, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.fill(20_000)
+    at = int(target.store.db.now())
+    target.store.db.put(b"elsewhere", b"v")
+    monkeypatch.setattr("postroom.ranges.batch.TRANSACTION_STEPS_MAX", 15_000)
+    request = attacker.commit(Put(b"k", b"v"), at=at, spans=[(b"key/", None)])
+    name, message, _ = attacker.failure(request)
+    assert name == "TransactionTooLarge"
+    assert "15000 steps" in message
+    target.check_turns()
+    target.check_alive()
+
+
+def test_get_many_of_a_million_keys_answers_as_many_as_a_turn_has_room_for(
+    target: Target, attacker: Attacker
+) -> None:
+    values, *_ = attacker.result(GetMany([b"k"] * 1_000_000))
+    assert 0 < len(values) <= limits.TURN_STEPS_MAX + 1
+    target.check_turns()
+    assert target.store.db.get_many([b"k"] * 30_000) == [None] * 30_000
+    target.check_turns()
+    target.check_alive()
+
+
+def test_get_many_of_large_values_answers_some_of_them(target: Target, attacker: Attacker) -> None:
+    for number in range(20):
+        target.store.db.put(b"%02d" % number, bytes(MIB))
+    wanted = [b"%02d" % (number % 20) for number in range(2000)]
+    with memory_below(40 * MIB):
+        values, *_ = attacker.result(GetMany(wanted))
+    assert 0 < len(values) <= 9
+    target.check_alive()
+
+
+@pytest.mark.parametrize("kind", [Scan, ReverseScan])
+def test_scans_over_what_was_deleted_are_answered_page_by_page(
+    target: Target, attacker: Attacker, kind: type[Scan | ReverseScan]
+) -> None:
+    target.fill(25_000)
+    target.store.db.put(b"a", b"first")
+    target.store.db.put(b"z", b"last")
+    for first in (b"key/0000", b"key/0001", b"key/0002"):
+        target.store.db.delete_range(first, first + b"~")
+    start, end, found, pages = b"b" if kind is Scan else b"", b"y", [], 0
+    end = b"y" if kind is ReverseScan else b"zz"
+    while True:
+        pairs, resume, *_ = attacker.result(kind(start, end, 0, 1 << 40, 1 << 62))
+        found += pairs
+        pages += 1
+        if resume is None:
+            break
+        start, end = (resume, end) if kind is Scan else (start, resume)
+    assert found == [[b"z", b"last"]] if kind is Scan else [[b"a", b"first"]]
+    assert pages > 2
+    target.check_turns()
+    db = target.store.db
+    assert next(iter(db.scan(reverse=kind is ReverseScan, limit=1)))[0] in (b"a", b"z")
+    assert [key for key, _ in db.scan(reverse=kind is ReverseScan)] in ([b"a", b"z"], [b"z", b"a"])
+    target.check_alive()
+
+
+def test_inboxes_over_many_go_on_over_turns(target: Target, attacker: Attacker) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    for first in range(0, count, 4000):
+        with target.store.db.begin() as tx:
+            for number in range(first, min(count, first + 4000)):
+                tx.enqueue_message(b"%06d" % ((number * 7919) % count), b"")
+    target.longest = 0
+    listed = attacker.result(ListInboxes(b"", None, 5))
+    assert [key for key, _, _ in listed[:3]] == [b"000000", b"007919", b"015838"]
+    name, message, _ = attacker.failure(ListInboxes(b"", None, 1 << 40))
+    assert name == "Invalid"
+    assert str(limits.INBOXES_LISTED_MAX) in message
+    assert len(target.store.db.inboxes(b"000000", b"001000", limit=50_000)) == 1000
+    target.check_turns()
+    target.check_alive()
+
+
+def test_watching_and_peeking_from_the_past_go_on_over_turns(
+    target: Target, attacker: Attacker
+) -> None:
+    store = target.store
+    at = int(store.db.now())
+    target.fill(2 * limits.TURN_STEPS_MAX)
+    for _ in range(3):
+        with store.db.begin() as tx:
+            for number in range(4000):
+                tx.enqueue_message(b"inbox", b"%d" % number)
+    then = int(store.db.now())
+    for _ in range(6):
+        with store.db.begin() as tx:
+            assert len(tx.reap_queue(b"inbox", 2000)) == 2000
+    target.longest = 0
+    changes, until = attacker.result(ScanChanges(b"key/", b"key0", at, wait=False))
+    assert len(changes) == 2 * limits.TURN_STEPS_MAX
+    assert until >= changes[-1][0]
+    assert changes == sorted(changes)
+    attacker.result(Protect(then))
+    messages, more, _ = attacker.result(Peek(b"inbox", 100, then))
+    assert (len(messages), more) == (100, True)
+    target.check_turns()
+    assert len(store.db.peek(b"inbox", 20_000, at=then)) == 12_000
+    target.check_alive()
+
+
+def test_a_transaction_that_reaps_much_is_evaluated_over_turns(
+    target: Target, attacker: Attacker
+) -> None:
+    count = 3 * limits.TURN_STEPS_MAX
+    for first in range(0, count, 8000):
+        with target.store.db.begin() as tx:
+            for _ in range(min(8000, count - first)):
+                tx.enqueue_message(b"inbox", b"")
+    target.longest = 0
+    taken: list[bytes] = []
+    while True:
+        id_ = attacker.transaction_id(1)
+        messages, more, _ = attacker.result(ReapQueue(b"inbox", 1 << 40, 1 << 62, id_, 60.0))
+        taken += [id_ for id_, _ in messages]
+        if not more:
+            break
+    assert len(taken) == count
+    attacker.result(attacker.commit(ReapMessages(b"inbox", taken)))
+    assert target.store.counters().reaped == count
+    target.check_turns()
+    target.check_alive()
+
+
+def test_long_reads_of_a_store_that_rests_write_nothing() -> None:
+    store = Store(rests_alone=True)
+    for first in range(0, 3 * limits.TURN_STEPS_MAX, 2000):
+        with store.db.begin() as tx:
+            for number in range(first, first + 2000):
+                tx.put(b"%06d" % number, b"v")
+                tx.enqueue_message(b"%06d" % number, b"m")
+    store.db.drain()
+    store.restart()
+    assert store.node.replica.rests
+    keys = [key for key, _ in store.db.scan()]
+    assert len(keys) >= 3 * limits.TURN_STEPS_MAX
+    assert store.db.get_many(keys) == [b"v"] * len(keys)
+    assert [each.key for each in store.db.inboxes(limit=3)] == keys[:3]
+    assert store.node.replica.rests
+    assert store.engine.writes == 0
+    store.db.close()

@@ -1,0 +1,108 @@
+"""A worker ends when it cannot go on, and goes on behind whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+import postroom.testing
+from postroom.client.worker import inboxes
+from tests.remote.servers import Server
+
+WAIT_SECONDS = 30.0
+
+
+def tasks(worker: Any) -> None:
+    @worker.task("q")
+    async def of_queue(message: Any, tx: Any) -> None:
+        """Nothing."""
+
+    @worker.inbox(b"k")
+    async def of_inbox(message: Any, tx: Any) -> None:
+        """Nothing."""
+
+
+def ended(worker: postroom.Worker, close: Any) -> BaseException | None:
+    """How a run of it ends after ``close``."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    threading.Event().wait(0.3)
+    assert thread.is_alive()
+    close()
+    thread.join(WAIT_SECONDS)
+    if thread.is_alive():
+        worker.stop()
+        thread.join(WAIT_SECONDS)
+        return None
+    return errors[0]
+
+
+def test_on_a_database_that_is_closed() -> None:
+    db = postroom.open(":memory:")
+    db.create_queue("q")
+    worker = postroom.Worker(db)
+    tasks(worker)
+    error = ended(worker, db.close)
+    assert isinstance(error, postroom.DatabaseClosed)
+    assert "closed" in str(error)
+
+
+def test_on_a_connection_that_is_closed() -> None:
+    with Server() as server:
+        db = postroom.connect(server.address, insecure=True)
+        db.create_queue("q")
+        worker = postroom.Worker(db)
+        tasks(worker)
+        assert isinstance(ended(worker, db.close), postroom.DatabaseClosed)
+
+
+def test_on_a_database_of_asyncio_that_is_closed() -> None:
+    async def main() -> None:
+        db = await postroom.aio.open(":memory:")
+        await db.create_queue("q")
+        worker = postroom.aio.Worker(db)
+        tasks(worker)
+        running = asyncio.ensure_future(worker.run())
+        await asyncio.sleep(0.2)
+        await db.close()
+        with pytest.raises(postroom.DatabaseClosed):
+            await asyncio.wait_for(running, WAIT_SECONDS)
+
+    asyncio.run(main())
+
+
+def test_until_idle_reaches_mail_behind_many_inboxes_that_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inboxes, "LOOKED_AT_MAX", 10)
+    with postroom.testing.Store() as store:
+        worker = postroom.Worker(store.db)
+        tried: list[bytes] = []
+
+        @worker.inbox(b"k")
+        async def work(message: Any, tx: Any) -> None:
+            tried.append(message.value)
+            if message.value != b"sound":
+                raise postroom.Reject("not now", delay=0)
+
+        for number in range(35):
+            with store.db.begin() as tx:
+                tx.enqueue_message(b"k%d" % number, b"fails")
+        with store.db.begin() as tx:
+            tx.enqueue_message(b"k sound", b"sound")
+        assert worker.run_until_idle() == 1
+        assert tried.count(b"sound") == 1
+        assert len(tried) <= 2 * 36

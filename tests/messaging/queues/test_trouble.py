@@ -1,0 +1,110 @@
+"""A queue that fails is seen, and keeps no other one from what is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroom.errors import StoreCorrupted
+from postroom.kv.clock import from_seconds
+from postroom.messaging.queues import firing
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Lease
+from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.settling import Settling
+from postroom.messaging.queues.trouble import SOUND_SECONDS
+from tests.messaging.queues.harness import Queues
+
+
+class Broken(Queues):
+    """One queue has a message that cannot be read, and somebody waits for it."""
+
+    is_broken = True
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.create(ack_wait=1000.0)
+        self.create("other")
+        sound = firing.leased_message
+
+        def leased(ctx: Any, manager: Manager, lease: Lease) -> QueueMessage:
+            if self.is_broken and manager.name == "emails":
+                raise StoreCorrupted("its body is gone")
+            return sound(ctx, manager, lease)
+
+        patched.setattr(firing, "leased_message", leased)
+        self.enqueue(b"1", id=b"broken")
+        self.start(self.claim_request(wait=True))
+        self.pass_time(2)
+
+
+@pytest.fixture
+def queues(monkeypatch: pytest.MonkeyPatch) -> Broken:
+    return Broken(monkeypatch)
+
+
+def test_it_is_shown_by_the_queue_and_by_the_status(queues: Broken) -> None:
+    stats = queues.stats()
+    assert stats.failures > 0
+    assert "its body is gone" in stats.trouble
+    assert queues.stats("other").trouble == ""
+    service = next(s for s in queues.store.node.services.status() if s.name == "queues")
+    assert service.running
+    assert service.failures >= stats.failures
+    assert service.trouble.startswith("queue 'emails': StoreCorrupted")
+
+
+def test_it_is_not_shown_any_more_when_it_is_sound(queues: Broken) -> None:
+    queues.is_broken = False
+    queues.pass_time(SOUND_SECONDS + 2)
+    assert (queues.stats().leased, queues.stats().failures, queues.stats().trouble) == (1, 0, "")
+    assert not any(each.failures for each in queues.store.node.services.status())
+
+
+def test_what_fails_for_a_minute_does_not_make_others_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease ends, and that fails. A service that began again would pause for longer each time."""
+    queues = Queues()
+    queues.create(ack_wait=1.0)
+    queues.create("other", ack_wait=1000.0)
+    queues.enqueue(b"1")
+    queues.claim()
+
+    def expire(*_: object) -> None:
+        raise StoreCorrupted("it does not end")
+
+    monkeypatch.setattr(Settling, "expire", expire)
+    queues.pass_time(60)
+    assert queues.stats().failures > 30
+    running = queues.start(queues.claim_request(name="other", wait=True))
+    queues.enqueue(b"due", name="other", after=1.5)
+    due = queues.now() + from_seconds(1.5)
+    queues.pass_time(3)
+    (message,) = running.result().messages
+    assert message.leased_until - due < from_seconds(1000.1)
+
+
+def test_what_was_fired_again_is_counted() -> None:
+    queues = Queues()
+    queues.create(ack_wait=5.0)
+    queues.enqueue(b"1", b"2")
+    first, _ = queues.claim(2)
+    queues.reject(first, delay=0)
+    assert queues.stats().retried == 0
+    (again,) = queues.claim()
+    queues.acknowledge(again)
+    queues.pass_time(20)
+    queues.claim()
+    stats = queues.stats()
+    assert (stats.fired, stats.retried, stats.rejected, stats.expired) == (4, 2, 1, 1)
+
+
+def test_the_age_of_the_oldest_is_told() -> None:
+    queues = Queues()
+    queues.create()
+    assert queues.stats().oldest_age is None
+    queues.enqueue(b"1")
+    queues.pass_time(40)
+    age = queues.stats().oldest_age
+    assert age is not None
+    assert 39 <= age <= 41

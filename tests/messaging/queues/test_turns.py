@@ -1,0 +1,265 @@
+"""What taking a ready message costs, in lines of code that are run: not more with more groups,
+kinds or held groups. And that what is kept beside the messages is bounded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from postroom.messaging.queues import lanes, ready, turns
+from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.ready import ReadyCache
+from postroom.messaging.queues.records import Entry
+from postroom.messaging.queues.requests import Selection
+
+COUNTED = {lanes.__file__, ready.__file__, turns.__file__}
+FEW, MANY = 300, 3000
+TAKEN = 40
+
+
+def steps(function: Callable[[], object]) -> int:
+    """How many lines of what is counted run."""
+    count = 0
+
+    def on_line(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return on_line
+
+    def on_call(frame: FrameType, _: str, __: Any) -> Any:
+        return on_line if frame.f_code.co_filename in COUNTED else None
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+class Filled:
+    """A cache, and what was offered to it."""
+
+    def __init__(self, *, ordered: bool = False, size: int = 100_000) -> None:
+        self.left_out: list[bytes] = []
+        self.cache = ReadyCache(
+            size, ordered=ordered, on_left_out=lambda key, _: self.left_out.append(key)
+        )
+        self.cache.nothing_is_stored()
+        self._number = 0
+
+    def offer(self, group: str = "", kind: str = "", key: bytes = b"k") -> bytes:
+        self._number += 1
+        seq = self._number.to_bytes(12, "big")
+        placed = group.encode() + b"\0" + seq
+        self.cache.offer(placed, Entry(key, kind, seq, seq, 1, 1, group=group))
+        return placed
+
+    def take(self, wants: Wish | None = None, may: Any = None) -> Entry | None:
+        placed = self.cache.take(wants, may)
+        return None if placed is None else placed[1]
+
+
+def wish(**selection: Any) -> Wish:
+    return Wish(Selection(**selection), lambda _: None)
+
+
+def many_held(number: int) -> Callable[[], object]:
+    filled = Filled(ordered=True)
+    for each in range(number):
+        filled.offer(f"held {each}")
+    for _ in range(number):
+        filled.take(None, lambda name, _: not name.startswith("held"))
+    for each in range(TAKEN):
+        filled.offer(f"free {each}")
+
+    def take() -> None:
+        for _ in range(TAKEN):
+            taken = filled.take(None, lambda name, _: name.startswith("free"))
+            assert taken is not None
+
+    return take
+
+
+def a_kind_among_groups(number: int) -> Callable[[], object]:
+    filled = Filled()
+    for each in range(number):
+        filled.offer(f"group {each}", "a")
+    wants = wish(kinds=("b",))
+    assert filled.take(wants) is None
+    for each in range(TAKEN):
+        filled.offer(f"group {number - 1 - each}", "b")
+
+    def take() -> None:
+        for _ in range(TAKEN):
+            taken = filled.take(wants)
+            assert taken is not None
+            assert taken.kind == "b"
+
+    return take
+
+
+def any_of_many_kinds(number: int) -> Callable[[], object]:
+    filled = Filled()
+    for each in range(number):
+        filled.offer(kind=str(each))
+    filled.take()
+
+    def take() -> None:
+        for each in range(TAKEN):
+            taken = filled.take()
+            assert taken is not None
+            assert taken.kind == str(each + 1)
+
+    return take
+
+
+def two_of_many_kinds(number: int) -> Callable[[], object]:
+    filled = Filled()
+    for each in range(number):
+        filled.offer(kind=str(each))
+    wants = wish(kinds=("1", "2"))
+    filled.take(wants)
+    for each in range(TAKEN):
+        filled.offer(kind=str(1 + each % 2))
+
+    def take() -> None:
+        for _ in range(TAKEN):
+            assert filled.take(wants) is not None
+
+    return take
+
+
+def a_range_of_keys(number: int) -> Callable[[], object]:
+    filled = Filled()
+    for each in range(number):
+        filled.offer(f"group {each}")
+    wants = wish(start=b"x")
+    assert filled.take(wants) is None
+    for each in range(TAKEN):
+        filled.offer(f"group {number - 1 - each}", key=b"y")
+
+    def take() -> None:
+        for _ in range(TAKEN):
+            taken = filled.take(wants)
+            assert taken is not None
+            assert taken.key == b"y"
+
+    return take
+
+
+def heads_of_ordered_groups(number: int) -> Callable[[], object]:
+    filled = Filled(ordered=True)
+    for each in range(number):
+        filled.offer(f"group {each}", "a")
+    wants = wish(kinds=("b",))
+    assert filled.take(wants) is None
+    for each in range(TAKEN):
+        filled.offer(f"other {each}", "b")
+
+    def take() -> None:
+        for _ in range(TAKEN):
+            assert filled.take(wants) is not None
+        assert filled.take(wants) is None
+
+    return take
+
+
+def to_a_full_cache(number: int) -> Callable[[], object]:
+    filled = Filled(size=number + 1)
+    for each in range(number):
+        filled.offer(f"group {each}")
+    filled.offer("group 0")
+
+    def offer() -> None:
+        for each in range(TAKEN):
+            filled.offer(f"group {each}")
+
+    return offer
+
+
+CASES = [
+    many_held, a_kind_among_groups, any_of_many_kinds, two_of_many_kinds, a_range_of_keys,
+    heads_of_ordered_groups, to_a_full_cache,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_it_costs_the_same_among_ten_times_as_many(case: Callable[[int], Any]) -> None:
+    few, many = steps(case(FEW)), steps(case(MANY))
+    assert many <= 1.5 * few + 20 * TAKEN, f"{few} steps among {FEW}, {many} among {MANY}"
+
+
+def test_an_ordered_group_goes_on_when_its_head_is_gone() -> None:
+    filled = Filled(ordered=True)
+    first = filled.offer("g", "a")
+    filled.offer("g", "b")
+    wants = wish(kinds=("b",))
+    assert filled.take(wants) is None
+    filled.cache.discard(first)
+    taken = filled.take(wants)
+    assert taken is not None
+    assert taken.kind == "b"
+
+
+def test_all_that_is_wanted_is_found_whoever_takes_what() -> None:
+    """Wishes of each sort, by turns, until nothing is left."""
+    filled = Filled()
+    for number in range(200):
+        filled.offer(f"g{number % 7}", "abc"[number % 3], b"%d" % (number % 10))
+    takers: list[Wish | None] = [
+        wish(kinds=("a",)), wish(kinds=("a", "b")), wish(start=b"5"), wish(kinds=("c",), end=b"3"),
+        None,
+    ]  # fmt: skip
+    seen: set[bytes] = set()
+    for wants in _around(takers, 200):
+        taken = filled.take(wants)
+        if taken is None:
+            taken = filled.take(None)
+        elif wants is not None:
+            assert wants.takes(taken)
+        assert taken is not None
+        assert taken.id not in seen
+        seen.add(taken.id)
+    assert filled.take(None) is None
+    assert not len(filled.cache)
+    assert not filled.cache._groups
+
+
+def _around(takers: list[Wish | None], number: int) -> Iterator[Wish | None]:
+    for each in range(number):
+        yield takers[each % len(takers)]
+
+
+def test_what_nobody_takes_leaves_nothing_behind() -> None:
+    """Messages of ever new groups and kinds that end otherwise, while others have wishes."""
+    filled = Filled()
+    wishes = [None, wish(kinds=("b", "c")), wish(start=b"a")]
+    for wants in wishes:
+        filled.take(wants)
+    for number in range(5000):
+        filled.cache.discard(filled.offer(f"g{number}", "b", b"k"))
+        filled.cache.discard(filled.offer("same", f"kind {number}", b"k"))
+    cache = filled.cache
+    assert not cache._groups
+    assert not cache._alive
+    assert not cache._hungry
+    assert not cache._more
+    for order in cache._turns.values():
+        held = len(order.line) + len(order._untested) + len(order._in_line)
+        assert held <= 10 * lanes.LEFTOVERS_MIN
+
+
+def test_one_kind_that_nobody_takes_keeps_no_more_than_there_is() -> None:
+    filled = Filled()
+    filled.offer("g", "unwanted")
+    for _ in range(5000):
+        filled.cache.discard(filled.offer("g", "unwanted"))
+    (group,) = filled.cache._groups.values()
+    assert sum(map(len, group._lanes.values())) <= 2 * group.count + lanes.LEFTOVERS_MIN + 1

@@ -1,0 +1,103 @@
+"""The states of a lease at its holder: the tables, and that what happens follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from postroom.ranges import lease_acquisition, lease_holder
+from postroom.ranges.lease import Lease
+from postroom.ranges.lease_acquisition import LeaseAcquisition
+from postroom.ranges.lease_holder import State
+from tests.ranges.test_lease_holder import Side
+
+GIVING = lease_acquisition.State
+
+
+@pytest.mark.parametrize("module", [lease_holder, lease_acquisition])
+def test_every_state_is_in_the_table_and_can_be_reached(module: Any) -> None:
+    table, first = module.TRANSITIONS, next(iter(module.State))
+    reached = {first}
+    while found := {s for each in reached for s in table[each].values()} - reached:
+        reached |= found
+    assert reached == set(module.State) == set(table)
+    assert {event for each in table.values() for event in each} == set(module.Event)
+
+
+def test_a_lease_is_held_once_memory_has_begun_afresh_and_until_it_ends() -> None:
+    side = Side(1)
+    side.apply(side.ask())
+    assert side.lease_holder.state is State.WITHOUT
+    side.begin()
+    assert side.lease_holder.state is State.HELD
+    side.passes(1000.0)  # it has lapsed, and is this node's still
+    assert not side.serves()
+    assert side.lease_holder.has_lease
+    assert side.lease_holder.end()
+    assert side.lease_holder.state is State.WITHOUT
+    assert not side.lease_holder.end()
+
+
+class Replica:
+    """What takes the lease, and gives it back."""
+
+    def __init__(self) -> None:
+        self.side = Side(1)
+        self.proposed: list[Lease] = []
+        self.group: Any = SimpleNamespace(
+            is_leader=True, has_applied_own_term=True, entries_received_at=0.0
+        )
+        host: Any = SimpleNamespace(wake=lambda **_: None, monotonic=lambda: self.side.seconds)
+        self.acquisition = LeaseAcquisition(self.side.lease_holder, host, self)
+        self.side.apply(self.side.ask())
+        self.side.begin()
+
+    def propose_lease(self, lease: Lease, after: Callable[[], None], until: float) -> None:
+        self.proposed.append(lease)
+        after()
+
+    def begin_with_fresh_memory(self) -> None:
+        self.side.begin()
+
+    def serve_again(self) -> None: ...
+
+    def stop_serving(self) -> None:
+        self.side.lease_holder.end()
+
+
+def test_a_lease_is_given_back_in_the_turn_that_comes() -> None:
+    replica, told = Replica(), []
+    replica.acquisition.hand_over(lambda: told.append(1))
+    assert replica.acquisition.hands_over
+    assert replica.side.serves()
+    replica.acquisition.give_back()
+    assert replica.acquisition.state is GIVING.GIVEN_BACK
+    assert told
+    assert replica.proposed[0].holder == 0
+    assert replica.acquisition.must_wait()  # it asks for none
+    replica.acquisition.resume()
+    assert not replica.acquisition.must_wait()
+
+
+def test_who_is_told_to_go_on_before_its_turn_has_come_gives_nothing_back() -> None:
+    """Its lead was given away all the same, after it had said that it would go on."""
+    replica, told = Replica(), []
+    replica.acquisition.hand_over(lambda: told.append(1))
+    replica.acquisition.resume()
+    assert replica.acquisition.state is GIVING.KEEPING
+    assert not replica.acquisition.hands_over
+    assert replica.side.serves()
+    replica.acquisition.on_leadership(leads=False)
+    assert not told
+
+
+def test_who_is_deposed_has_nothing_to_give_back() -> None:
+    replica, told = Replica(), []
+    replica.acquisition.hand_over(lambda: told.append(1))
+    replica.acquisition.on_leadership(leads=False)
+    assert told
+    assert not replica.acquisition.hands_over
+    assert not replica.side.serves()

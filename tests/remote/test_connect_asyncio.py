@@ -1,0 +1,105 @@
+"""``connect`` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import postroom
+import postroom.aio
+from postroom.errors import Invalid, TransactionConflict
+from postroom.kv.clock import Timestamp
+from tests.client.test_asyncio import on_a_loop, reap, send, until_it_waits
+from tests.remote.servers import Server
+
+
+@on_a_loop
+async def test_the_database_awaited(server: Server) -> None:
+    async with await postroom.aio.connect(server.address, insecure=True) as db:
+        await db.put(b"a", b"1")
+        before = await db.now()
+        assert isinstance(before, Timestamp)
+        await db.delete(b"a")
+        assert await db.get(b"a", at=before) == b"1"
+        assert [key async for key, _ in db.scan(at=before)] == [b"a"]
+        await send(db, b"k", b"m")
+        await db.drain()
+        assert await reap(db, b"k") == [b"m"]
+        async with db.snapshot() as snapshot:
+            await db.put(b"a", b"3")
+            assert await snapshot.get(b"a") is None
+        assert (await db.status()).reaped == 1
+
+
+@on_a_loop
+async def test_both_spellings_of_now(path: Path) -> None:
+    async with await postroom.aio.open(":memory:") as db:
+        moment = db.now()
+        assert isinstance(moment, Timestamp)
+        assert await db.now() > moment
+
+
+@pytest.fixture
+def path() -> str:
+    return ":memory:"
+
+
+@on_a_loop
+async def test_many_at_once_share_frames_and_writes(server: Server) -> None:
+    async with await postroom.aio.connect(server.address, insecure=True) as db:
+        await asyncio.gather(*(db.increment(b"n") for _ in range(500)))
+        assert postroom.integer(await db.get(b"n")) == 500
+
+
+@on_a_loop
+async def test_a_cancelled_wait_holds_nothing(server: Server) -> None:
+    async with await postroom.aio.connect(server.address, insecure=True) as db:
+        waiting = asyncio.create_task(reap(db, b"k", wait=30))
+        await until_it_waits(waiting)
+        await db.get(b"a")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await send(db, b"k", b"m")
+        assert await reap(db, b"k", wait=5) == [b"m"]
+
+
+@on_a_loop
+async def test_watching_awaited(server: Server) -> None:
+    async with await postroom.aio.connect(server.address, insecure=True) as db:
+        changes = db.watch(b"a")
+        await db.put(b"a", b"1")
+        assert (await anext(changes)).value == b"1"
+        await changes.aclose()
+
+
+@on_a_loop
+async def test_conflicts_are_retried(server: Server) -> None:
+    async with await postroom.aio.connect(server.address, insecure=True) as db:
+
+        async def add(tx: postroom.aio.Transaction) -> None:
+            before = postroom.integer(await tx.get(b"n"))
+            await asyncio.sleep(0)
+            await tx.increment(b"n", 1 if before >= 0 else 0)
+
+        await asyncio.gather(*(db.run(add) for _ in range(20)))
+        assert postroom.integer(await db.get(b"n")) == 20
+        tx = db.begin()
+        await tx.get(b"n")
+        await db.increment(b"n")
+        tx.put(b"n", b"x")
+        with pytest.raises(TransactionConflict):
+            await tx.commit()
+
+
+@on_a_loop
+async def test_closing_ends_every_wait(server: Server) -> None:
+    db = await postroom.aio.connect(server.address, insecure=True)
+    waiting = asyncio.create_task(reap(db, b"k", wait=30))
+    await until_it_waits(waiting)
+    await db.put(b"a", b"1")
+    await db.close()
+    await db.close()
+    with pytest.raises(Invalid, match="closed"):
+        await waiting

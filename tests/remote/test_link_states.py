@@ -1,0 +1,58 @@
+"""The states of a link: the table, and that what happens to one follows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Event, Link, State
+from postroom.protocol.failures import WireError
+from postroom.ranges.requests import Get
+from tests.remote.scripted_nodes import Asked
+
+
+def link() -> Link:
+    return Link(1, "a:1", bytes(8), 0.0)
+
+
+def test_every_state_is_in_the_table_and_can_be_reached() -> None:
+    reached = {State.OPENING}
+    while found := {s for each in reached for s in TRANSITIONS[each].values()} - reached:
+        reached |= found
+    assert reached == set(State) == set(TRANSITIONS)
+    assert {event for each in TRANSITIONS.values() for event in each} == set(Event)
+
+
+def test_nothing_but_the_hello_leaves_before_the_node_has_said_who_it_is() -> None:
+    each = link()
+    each.place(Asked(Get(b"k")))
+    assert each.take(0) is not None
+    assert each.state is State.GREETED
+    assert each.take(0) is None
+    each.heard(1.0)
+    each.welcomed(1, 100)
+    assert each.state is State.READY
+    assert each.take(0) is not None
+    assert each.sent
+
+
+def test_who_is_asked_and_silent_is_given_up_and_whatever_is_said_counts() -> None:
+    each = link()
+    each.take(0)
+    each.heard(1.0)
+    each.welcomed(1, 100)
+    each.look_up(2.0)
+    assert each.state is State.ASKED
+    assert not each.is_silent(2.0)
+    each.look_up(2.5)  # it was asked at 2.0
+    assert each.is_silent(2.0 + SILENT_SECONDS)
+    each.heard(3.0)
+    assert each.state is State.READY
+    assert not each.is_silent(100.0)
+
+
+def test_who_welcomes_before_it_was_greeted_makes_no_sense() -> None:
+    each = link()
+    each.heard(0.5)
+    with pytest.raises(WireError, match="before the Hello"):
+        each.welcomed(1, 100)
+    assert not each.ready

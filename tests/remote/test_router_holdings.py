@@ -1,0 +1,188 @@
+"""What nodes hold for a client, and what it says so that they do; and their clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.errors import (
+    Unavailable,
+)
+from postroom.kv.clock import from_seconds
+from postroom.messaging.requests import ReapQueue
+from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN
+from postroom.ranges.requests import (
+    GetForUpdate,
+    Protect,
+    ReleaseLocks,
+    Unprotect,
+)
+from tests.remote.scripted_nodes import (
+    COMMITTED,
+    GET,
+    VALUE,
+    World,
+    commit,
+    only,
+    reconnect,
+)
+
+# --- what the leaseholder remembers
+
+
+def test_protections_are_asked_for_again_elsewhere() -> None:
+    world = World()
+    first = world.settle("a:1")
+    for _ in range(2):
+        world.ask(Protect(9))
+    for number in list(first.requests):
+        first.answer(number, 9)
+    first.breaks()
+    reconnect(world, "b:1")
+    second = world.settle("b:1")
+    again = [Unprotect(9), Unprotect(9), Protect(9), Protect(9)]
+    assert list(second.requests.values()) == again
+
+
+def test_and_under_a_new_lease_of_the_same_node() -> None:
+    world = World()
+    stream = world.settle("a:1")
+    world.ask(Protect(9))
+    stream.answer(only(stream.requests), 9)
+    world.ask(GET)
+    stream.answer(only(stream.requests), VALUE, lease=2)
+    assert list(stream.requests.values()) == [Unprotect(9), Protect(9)]
+
+
+def test_but_not_after_they_were_taken_back() -> None:
+    world = World()
+    first = world.settle("a:1")
+    world.ask(Protect(9))
+    first.answer(only(first.requests), 9)
+    released = world.ask(Unprotect(9))
+    assert list(first.requests.values()) == [Unprotect(9)]
+    first.breaks()
+    assert released.answers == 1, "it went with the stream"
+    reconnect(world, "b:1")
+    assert not world.settle("b:1").requests
+
+
+def test_a_protection_that_nobody_waits_for_is_taken_back() -> None:
+    world = World()
+    stream = world.settle()
+    call = world.ask(Protect())
+    world.router.cancel(call)
+    world.read()
+    stream.answer(only(stream.requests), 9)
+    assert list(stream.requests.values()) == [Unprotect(9)]
+
+
+def test_a_reaper_that_asks_again_lets_go_of_what_a_lost_answer_may_have_taken() -> None:
+    world = World()
+    id_ = bytes(16)
+    world.settle("a:1")
+    world.ask(ReapQueue(b"k", 1, 100, id_, 60.0, wait=True))
+    world.to("a:1").breaks()
+    reconnect(world, "a:1")
+    asked = list(world.settle("a:1").requests.values())
+    assert [type(each) for each in asked] == [ReleaseLocks, ReapQueue]
+
+
+# --- clocks
+
+
+def test_readings_go_on_from_what_was_heard() -> None:
+    world = World()
+    assert world.router.reading() == 0
+    world.settle()
+    heard = world.router.reading()
+    assert heard == world.clock()
+    world.now += 1.5
+    assert world.router.reading() == heard + from_seconds(1.5)
+
+
+def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> None:
+    world = World()
+    stream = world.settle()
+    call = world.ask(GET)
+    real = world.clock
+    behind = real() - from_seconds(100)
+    world.clock = lambda: behind  # type: ignore[method-assign]
+    stream.fail(only(stream.requests), CLOCK_AHEAD)
+    assert world.router.reading() == behind
+    world.pass_time(0.1)
+    stream.answer(only(stream.requests), VALUE)
+    assert call.result == VALUE
+
+
+def test_a_clock_that_stays_behind_is_told_of() -> None:
+    """What began by a later clock is not taken, however often it is sent."""
+    world = World()
+    stream = world.settle()
+    call = world.ask(GET)
+    for _ in range(300):
+        for number in list(stream.requests):
+            stream.fail(number, CLOCK_AHEAD)
+        world.pass_time(0.1)
+    assert isinstance(call.error, Unavailable)
+    assert "the clock of the node that leads is behind" in str(call.error)
+
+
+# --- what the leaseholder holds for this client
+
+
+def test_who_holds_a_lock_says_something_every_second() -> None:
+    """However much it hears meanwhile, and though the application asks for nothing."""
+    world = World()
+    stream = world.settle()
+    world.ask(GetForUpdate(b"k", 0, bytes(16), 60.0))
+    stream.answer(1, VALUE)
+    for _ in range(20):
+        frames_before = stream.frames
+        for _ in range(12):
+            world.pass_time(0.1)
+            stream.welcome(leader=1)
+        assert stream.frames > frames_before
+    world.ask(ReleaseLocks(bytes(16)))
+    stream.answer(2, None)
+    frames_before = stream.frames
+    for _ in range(50):
+        world.pass_time(0.1)
+        stream.welcome(leader=1)
+    assert stream.frames == frames_before
+
+
+@pytest.mark.parametrize("how", ["committed", "failed", "expired"])
+def test_who_holds_nothing_any_more_needs_to_say_nothing(how: str) -> None:
+    world = World()
+    stream = world.settle()
+    world.ask(ReapQueue(b"k", 1, 1, bytes(16), 10.0))
+    stream.answer(1, [[(bytes(20), b"stored")], False])
+    if how == "expired":
+        for _ in range(25):
+            world.pass_time(0.4)
+            stream.welcome(leader=1)
+    else:
+        world.ask(commit(0))
+        if how == "failed":
+            stream.fail(2, "TransactionConflict")
+        else:
+            stream.answer(2, COMMITTED)
+    frames_before = stream.frames
+    world.pass_time(5.0)
+    assert stream.frames == frames_before
+    assert not world.router._holdings
+
+
+def test_time_outs_of_what_was_answered_are_forgotten() -> None:
+    world = World()
+    stream = world.settle()
+    for number in range(1, 501):
+        world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
+        stream.answer(number, [[], False])
+    assert world.router._pending.timed.entries < 30
+    for number in range(501, 1001):
+        call = world.ask(ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True), timeout_seconds=3600.0)
+        world.router.cancel(call)
+        world.read()
+        stream.fail(number, WITHDRAWN)
+    assert world.router._pending.timed.entries < 30

@@ -1,0 +1,170 @@
+"""How much the router sends: to a node, in a frame, and together."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.client.remote import router as routers
+from postroom.errors import (
+    TransactionTooLarge,
+    Unavailable,
+)
+from postroom.messaging.requests import AwaitQuiet
+from postroom.ranges.requests import (
+    Get,
+    GetMany,
+    Put,
+)
+from tests.remote.scripted_nodes import (
+    COMMITTED,
+    GET,
+    VALUE,
+    Asked,
+    Stream,
+    World,
+    commit,
+)
+
+
+def test_no_more_are_outstanding_than_the_node_takes_and_the_rest_follows() -> None:
+    world = World()
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=3)
+    calls = [world.ask(GET) for _ in range(10)]
+    waits = [world.ask(AwaitQuiet()) for _ in range(4)]
+    assert len(stream.requests) == 3
+    while stream.requests:
+        number = next(iter(stream.requests))
+        stream.answer(number, VALUE if stream.requests[number] == GET else None)
+        kinds = [type(each) for each in stream.requests.values()]
+        assert kinds.count(Get) <= 3
+    assert all(call.answers == 1 for call in calls + waits)
+
+
+def test_waiting_requests_leave_room_for_others() -> None:
+    world = World()
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=2)
+    for _ in range(10):
+        world.ask(AwaitQuiet())
+    call = world.ask(GET)
+    number = next(n for n, each in stream.requests.items() if each == GET)
+    stream.answer(number, VALUE)
+    assert call.result == VALUE
+
+
+def test_waiting_requests_do_not_queue_behind_a_full_window() -> None:
+    world = World()
+    for request in (GET, GET, AwaitQuiet(), GET):
+        world.ask(request)
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=2)
+    assert list(stream.requests.values()) == [GET, GET, AwaitQuiet()]
+
+
+def test_too_many_that_wait_for_a_leader_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routers, "QUEUE_MAX", 5)
+    world = World()
+    calls = [world.ask(GET) for _ in range(6)]
+    assert [call.answers for call in calls] == [0, 0, 0, 0, 0, 1]
+    assert isinstance(calls[-1].error, Unavailable)
+    assert calls[-1].error.retry_after > 0
+
+
+def numbers_of_commits(stream: Stream) -> list[int]:
+    return [number for number, asked in stream.requests.items() if asked != GET]
+
+
+def test_commits_wait_for_as_many_as_are_under_way() -> None:
+    """A node makes one proposal after the other: trickling in, they would stay in small groups."""
+    world = World()
+    stream = world.settle()
+    for number in range(4):
+        world.router.submit(Asked(commit(number)))
+    world.read()
+    first, *others = numbers_of_commits(stream)
+    assert len(others) == 3
+    for number in range(4, 7):
+        world.ask(commit(number))
+    assert len(numbers_of_commits(stream)) == 4, "three are less than four"
+    assert world.ask(GET).number in stream.requests, "but nothing else waits"
+    stream.answer(first, COMMITTED)
+    assert numbers_of_commits(stream)[-3:] == [5, 6, 7], "three are not less than three"
+
+
+def test_a_commit_does_not_wait_for_a_single_one() -> None:
+    world = World()
+    stream = world.settle()
+    world.ask(commit(1))
+    world.ask(commit(2))
+    assert len(numbers_of_commits(stream)) == 2
+
+
+def test_a_commit_that_waited_goes_when_none_is_under_way_any_more() -> None:
+    world = World()
+    stream = world.settle()
+    first, second = Asked(commit(1)), Asked(commit(2))
+    world.router.submit(first)
+    world.router.submit(second)
+    world.read()
+    third = world.ask(commit(3))
+    assert third.number not in stream.requests
+    stream.fail(first.number, "TransactionConflict")
+    assert third.number in stream.requests
+
+
+def test_commits_that_wait_for_company_go_elsewhere_with_the_others() -> None:
+    world = World(["a:1", "b:1"])
+    stream = world.settle()
+    calls = [Asked(commit(number)) for number in range(4)]
+    for call in calls[:3]:
+        world.router.submit(call)
+    world.read()
+    world.router.submit(calls[3])
+    stream.breaks()
+    world.pass_time(1.1)
+    other = world.settle("b:1")
+    assert len(other.requests) == 4
+    assert [call.maybe for call in calls] == [True, True, True, False]
+
+
+def test_a_commit_that_is_cancelled_while_it_waits_for_company_never_leaves() -> None:
+    world = World()
+    stream = world.settle()
+    sent, cancelled = [Asked(commit(number)) for number in range(3)], Asked(commit(3))
+    for call in sent:
+        world.router.submit(call)
+    world.read()
+    world.router.submit(cancelled)
+    world.router.cancel(cancelled)
+    world.read()
+    for call in sent:
+        stream.answer(call.number, COMMITTED)
+    assert not stream.requests
+    assert all(world.ask(commit(number)).link.open == number + 1 for number in range(2))
+
+
+def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    stream = world.to("a:1")
+    stream.welcome(leader=1)
+    before = stream.frames
+    big = [Put(b"k", bytes(1024 * 1024))] * 12
+    from tests.remote.scripted_nodes import Asked  # noqa: PLC0415 - all placed before any is taken
+
+    calls = [Asked(commit(number, *big)) for number in range(1, 6)]
+    for call in calls:
+        world.router.submit(call)
+    world.read()
+    assert len(stream.requests) == 5
+    assert stream.frames - before >= 2
+
+
+def test_a_request_that_fits_into_no_frame_is_refused() -> None:
+    world = World()
+    world.settle()
+    call = world.ask(GetMany([bytes(8192)] * 5000))
+    assert isinstance(call.error, TransactionTooLarge)
+    assert world.ask(GET).answers == 0

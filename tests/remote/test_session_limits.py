@@ -1,0 +1,178 @@
+"""What must not grow at a node: what was withdrawn, what it takes on, what nobody reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
+from postroom.protocol.failures import WITHDRAWN
+from postroom.ranges.requests import (
+    CommitTransaction,
+    Get,
+    Now,
+    Put,
+    ScanChanges,
+    Value,
+)
+from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.sessions import Sessions
+from tests.client.stores import Store
+from tests.remote.session_client import Client, commit, waiting
+
+# --- withdrawing
+
+
+def test_what_is_withdrawn_is_answered_and_forgotten(store: Store) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.ask(ScanChanges(b"a", b"b", store.node.clock.reading()))
+    client.ask(withdrawn=(1, 99))
+    client.read()
+    assert client.failures[1][0] == WITHDRAWN
+    assert (waiting(store), sessions.admission.requests) == (0, 0)
+    store.db.put(b"a", b"1")
+    assert client.read() == []
+
+
+def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.ask(AwaitQuiet(), withdrawn=(1,))
+    client.read()
+    assert client.answers == {1: None}
+
+
+def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) -> None:
+    client = Client(sessions := Sessions(store.node))
+    client.read()
+    store.engine.before_write = lambda _: client.ask(withdrawn=(1,))
+    client.ask(commit(store, 1, Put(b"k", b"v")))
+    store.driver.settle()
+    store.engine.before_write = lambda _: None
+    answers = [answer.number for frame in client.read() for answer in frame.answers]
+    assert answers == [1]
+    assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)
+    assert store.db.get(b"k") == b"v", "it was too late for that"
+
+
+# --- limits
+
+
+def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(requests_max=3, retry_after_seconds=0.7))
+    client = Client(sessions)
+    client.ask(*(commit(store, n, Put(b"%d" % n, b"v")) for n in range(1, 6)))
+    client.read()
+    assert sorted(client.failures) == [4, 5]
+    assert client.failures[4][0] == "Unavailable"
+    assert client.failures[4][2] == 0.7
+    store.driver.settle()
+    client.read()
+    assert sorted(client.answers) == [1, 2, 3]
+    client.ask(Get(b"1"), first=10)
+    client.read()
+    assert client.answers[10][0] == b"v"
+
+
+def test_bytes_count_too_over_all_sessions(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(bytes_max=3000))
+    first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
+    big = Put(b"k", bytes(2000))
+    first.ask(commit(store, 1, big, client=b"11111111"))
+    second.ask(commit(store, 2, big, client=b"22222222"))
+    second.ask(commit(store, 3, big, client=b"22222222"), first=2)
+    second.read()
+    assert list(second.failures) == [2]
+    store.driver.settle()
+    assert sessions.admission.bytes == 0
+
+
+def test_one_client_cannot_take_all(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(stream_requests_max=1, stream_waits_max=2))
+    client, other = Client(sessions), Client(sessions, b"somebody")
+    at = store.node.clock.reading()
+    client.ask(*[ScanChanges(b"a", b"b", at)] * 4)
+    client.read()
+    assert list(client.failures) == [4]
+    other.ask(Get(b"k"))
+    other.read()
+    assert 1 in other.answers
+
+
+def test_so_many_clients_and_no_more(store: Store) -> None:
+    sessions = Sessions(store.node, Limits(streams_max=2))
+    clients = [Client(sessions, bytes([n] * 8)) for n in range(3)]
+    assert [client.session.ended for client in clients] == [False, False, True]
+
+
+def test_who_does_not_take_answers_is_not_read_from(store: Store) -> None:
+    store.db.put(b"k", bytes(100_000))
+    client = Client(Sessions(store.node, Limits(unread_bytes_max=1_000_000)))
+    asked = 0
+    while client.session.reading:
+        client.ask(*[Get(b"k")] * 64, first=asked + 1)
+        asked += 64
+        assert asked < 2000
+    client.read()
+    assert client.session.reading
+    assert len(client.answers) == asked
+
+
+def test_answers_too_large_for_a_frame_leave_in_several(store: Store) -> None:
+    store.db.put(b"k", bytes(1024 * 1024))
+    client = Client(Sessions(store.node, Limits(unread_bytes_max=1 << 30)))
+    client.read()
+    client.ask(*[Get(b"k")] * 70)
+    assert len(client.read()) > 1
+    assert len(client.answers) == 70
+
+
+def test_a_reaper_without_a_limit_gets_one(store: Store) -> None:
+    with store.db.begin() as tx:
+        for _ in range(15):
+            tx.enqueue_message(b"k", bytes(1024 * 1024 - 10))
+    with store.db.begin() as tx:
+        for _ in range(5):
+            tx.enqueue_message(b"k", bytes(1024 * 1024 - 10))
+    client = Client(Sessions(store.node))
+    client.ask(ReapQueue(b"k", 1000, 1 << 62, bytes(16), 60.0))
+    client.read()
+    taken, more, drained = client.answers[1]
+    assert (len(taken), more, drained) == (15, True, None)
+
+
+def test_messages_arrive_at_who_waits(store: Store) -> None:
+    client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
+    client.ask(ReapQueue(b"k", 10, 100, bytes(16), 60.0, wait=True))
+    assert client.read()[1:] == []
+    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m"), client=b"somebody"))
+    store.driver.settle()
+    client.read()
+    assert client.answers[1][0]
+
+
+def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    client.ask(Now())
+    (_, frame) = client.read()
+    assert frame.lease == store.node.replica.lease.sequence
+    assert frame.clock >= client.answers[1]
+    assert isinstance(Value(None, 1), Value)
+
+
+def test_a_client_of_the_first_release_may_have_any_id_but_that_of_another_one(
+    store: Store,
+) -> None:
+    sessions = Sessions(store.node)
+    other = Client(sessions, client=b"other---")
+    old = Client(sessions)
+    began = store.node.clock.reading()
+
+    def commit_as(client: bytes) -> CommitTransaction[Any]:
+        id_ = client + bytes(8)
+        return CommitTransaction(id_, began, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
+
+    old.ask(commit_as(b"drawn---"), commit_as(b"other---"))
+    store.node.turn()
+    old.read()
+    assert 1 in old.answers
+    assert old.failures[2][0] == "Invalid"
+    other.session.close()

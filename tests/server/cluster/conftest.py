@@ -1,0 +1,13 @@
+"""Where nodes are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.places import Loopback
+
+
+@pytest.fixture
+def addresses() -> list[str]:
+    place = Loopback()
+    return [place.address(number) for number in (1, 2, 3)]

@@ -1,0 +1,44 @@
+"""The states of the stream to another node: the table, and that what happens to one follows it."""
+
+from __future__ import annotations
+
+from postroom.server.cluster.peer_links import TRANSITIONS, Event, State
+from tests.server.cluster.streams import cluster, run, talkers, until
+
+
+def test_every_state_is_in_the_table_and_can_be_reached() -> None:
+    reached = {State.APART}
+    while found := {s for each in reached for s in TRANSITIONS[each].values()} - reached:
+        reached |= found
+    assert reached == set(State) == set(TRANSITIONS)
+    assert {event for each in TRANSITIONS.values() for event in each} == set(Event)
+    assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
+
+
+def test_a_stream_is_called_for_until_it_is_there_and_again_when_it_ends() -> None:
+    async def story() -> None:
+        async with talkers(1, 2) as (one, two):
+            link = one.peers._links[2]
+            await until(lambda: link.state is State.CONNECTED)
+            await two.close()
+            await until(lambda: link.state is State.APART)
+            assert link.fingerprint == b""
+            await until(lambda: link.state is State.CALLING)
+
+    run(story())
+
+
+def test_who_is_refused_is_so_until_it_is_called_again() -> None:
+    async def story() -> None:
+        async with talkers(1, 2) as (one, two):
+            link = one.peers._links[2]
+            await until(lambda: link.state is State.CONNECTED)
+            await two.close()
+            await two.listen()
+            two.talk(cluster(two))  # node 1 is not of it
+            await until(lambda: link.state is State.REFUSED)
+            assert "removed" in link.connection_error
+            one.peers.follow(cluster(one))
+            assert link.state is State.CLOSED
+
+    run(story())

@@ -1,0 +1,412 @@
+"""Whatever is wrong between nodes closes its stream: strangers, refusals, noise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from grpc import aio
+
+from postroom.protocol import streams
+from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
+from postroom.server.cluster import dialing, peer_links
+from postroom.server.cluster import peers as module
+from postroom.server.cluster.grpc_dialing import STREAM
+from postroom.server.cluster.introductions import Introduction
+from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
+from tests.server.cluster.streams import (
+    CLUSTER,
+    WAIT_SECONDS,
+    Talker,
+    cluster,
+    run,
+    store,
+    talkers,
+    until,
+)
+
+encode = msgspec.msgpack.encode
+
+
+class Stranger:
+    """Somebody who opens a native stream to a node and says what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def open(self, argument: bytes, method: str = streams.FRAMES) -> None:
+        host, port = self._address.split(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.incoming = Incoming()
+        self.writer.write(streams.opening_bytes(Opening(method, argument)))
+
+    async def frames(self) -> list[bytes]:
+        """All that the node says."""
+        frames = []
+        with contextlib.suppress(ConnectionError):
+            while data := await asyncio.wait_for(self.reader.read(65536), WAIT_SECONDS):
+                frames += self.incoming.feed(data)
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+        return frames
+
+    async def say(self, argument: bytes, *frames: bytes) -> str:
+        """The code with which the stream ends; empty: none was given."""
+        await self.open(argument)
+        for frame in frames:
+            self.writer.write(framed(frame))
+        said = [streams.read_reply(frame) for frame in await self.frames()]
+        return said[-1].code if said and isinstance(said[-1], Refusal) else ""
+
+
+GRPC_CODES = {
+    grpc.StatusCode.FAILED_PRECONDITION: streams.REFUSED,
+    grpc.StatusCode.INTERNAL: streams.REFUSED,  # if it ends while something is being written
+    grpc.StatusCode.RESOURCE_EXHAUSTED: streams.MALFORMED,
+    grpc.StatusCode.UNAVAILABLE: streams.UNAVAILABLE,
+}
+
+
+class GrpcStranger:
+    """The same, at the other door."""
+
+    def __init__(self, address: str, options: tuple[tuple[str, Any], ...] = ()) -> None:
+        self.channel = aio.insecure_channel(address, options=options)
+        self.call = self.channel.stream_unary(STREAM)()
+
+    async def say(self, *messages: bytes) -> str:
+        """How the stream ends."""
+        try:
+            for message in messages:
+                await self.call.write(message)
+            await asyncio.wait_for(self.call, WAIT_SECONDS)
+        except (aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        finally:
+            await self.channel.close()
+        return GRPC_CODES[await self.call.code()]
+
+
+DOORS = pytest.mark.parametrize("stranger", [Stranger, GrpcStranger], ids=["native", "grpc"])
+
+
+def introduction(one: Talker, who: Talker, /, **changes: Any) -> bytes:
+    said = Introduction(1, CLUSTER, who.node_id, store(who.node_id), who.address, one.node_id)
+    return encode(msgspec.structs.replace(said, **changes))
+
+
+REFUSED = [
+    ({"version": 2}, "version 2"),
+    ({"cluster_id": b"d" * 16}, "another cluster"),
+    ({"receiver": 3}, "it means node 3"),
+    ({"store_id": store(9)}, "another disk"),
+    ({"sender": 50}, "removed"),
+    ({"sender": 1, "store_id": store(1)}, "which is this one"),
+]
+
+
+@DOORS
+@pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_who_is_not_a_node_of_this_cluster_is_refused(
+    stranger: Any, changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            said = introduction(one, two, **changes)
+            assert await stranger(one.address).say(said, encode([b"frame"])) == streams.REFUSED
+            assert one.frames == []
+            assert one.peers.connected(2)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert reason in caplog.text
+
+
+def test_the_reason_arrives_though_more_is_on_its_way() -> None:
+    """What is not read when a connection is closed makes TCP reset it."""
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            stranger = Stranger(one.address)
+            await stranger.open(introduction(one, two, version=2))
+            transport = stranger.writer.transport
+            transport.set_write_buffer_limits(high=2**30)
+            stranger.writer.write(bytes(8_000_000))
+            await until(lambda: transport.get_write_buffer_size() == 0)
+            said = [streams.read_reply(frame) for frame in await stranger.frames()]
+            assert [each.code for each in said if isinstance(each, Refusal)] == [streams.REFUSED]
+
+    run(main())
+
+
+def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peer_links, "PAUSE_SECONDS_MAX", peer_links.PAUSE_SECONDS_MIN)
+    wrong = "it means node 3, this is node 2"
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            three = msgspec.structs.replace(two.descriptor, node_id=3, store_id=store(3))
+            one.peers.follow(msgspec.structs.replace(cluster(one, two), nodes=(
+                one.descriptor, two.descriptor, three
+            )))  # fmt: skip
+            await asyncio.sleep(2.0)
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
+    said = [each for each in caplog.records if wrong in each.getMessage()]
+    warned = [each.name.rpartition(".")[2] for each in said if each.levelno == logging.WARNING]
+    assert sorted(warned) == ["nodes_service", "peer_links"]
+    assert 4 <= len(said) <= 24, "with pauses that do not grow there would be a hundred"
+
+
+def test_who_is_refused_again_after_it_was_accepted_is_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            for _ in range(2):
+                two.peers.distrust(1)
+                one.peers.send(2, b"closes the stream")
+                await until(lambda: not one.peers.connected(2))
+                await until(lambda: one.peers.connected(2))
+
+    run(main())
+    refused = [each for each in caplog.messages if "refuses: a frame of it" in each]
+    assert len(refused) == 2
+
+
+def test_nobody_else_is_looked_for_at_the_own_address() -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            lost = msgspec.structs.replace(one.descriptor, node_id=3, store_id=store(3))
+            one.peers.follow(msgspec.structs.replace(cluster(one, two), nodes=(
+                one.descriptor, two.descriptor, lost
+            )))  # fmt: skip
+            assert list(one.peers._links) == [2]
+
+    run(main())
+
+
+def test_who_stops_is_not_suspected_of_anything(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            await two.close()
+            await until(lambda: not one.peers.connected(2))
+            await until(lambda: "lost the connection from node 2" in caplog.text)
+            await two.listen()
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "bytes" not in caplog.text
+
+
+def test_a_frame_that_is_too_large_is_told_where_it_came_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            one.peers.send(2, bytes(MESSAGE_BYTES_MAX + 1))
+            await until(lambda: f"the limit is {MESSAGE_BYTES_MAX}" in caplog.text)
+            await until(lambda: one.peers.connected(2))
+            assert two.frames == []
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+
+
+@DOORS
+def test_one_that_is_not_known_is_let_in_only_while_nobody_leads(stranger: Any) -> None:
+    """It may have been admitted after what is known here, and may be needed to elect a leader."""
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            said = introduction(one, two, sender=100, store_id=store(7))
+            assert await stranger(one.address).say(said) == UNAVAILABLE
+            one.peers.has_leader = lambda: False
+            new = Stranger(one.address)
+            await new.open(said)
+            new.writer.write(framed(b"frame"))
+            await until(lambda: one.frames == [(100, b"frame")])
+            new.writer.close()
+
+    run(main())
+
+
+@DOORS
+def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
+    stranger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            said = introduction(one, two)
+            two.peers.send(1, b"here")
+            await until(lambda: one.frames)
+            assert await stranger(one.address).say(said, b"forged") == UNAVAILABLE
+            assert one.frames == [(2, b"here")]
+            # One that stands still is replaced: its node may have lost it without knowing here.
+            monkeypatch.setattr(module, "LIVE_SECONDS", 0.0)
+            new = Stranger(one.address)
+            await new.open(said)
+            new.writer.write(framed(b"again"))
+            await until(lambda: (2, b"again") in one.frames)
+            new.writer.close()
+
+    run(main())
+
+
+MALFORMED = {
+    "nothing": b"",
+    "no list": encode("frames"),
+    "no bytes": encode([1, 2]),
+    "cut short": encode([bytes(100)])[:50],
+    "too many": encode([b""] * 65),
+    "more behind": encode([b"x"]) + b"\x01",
+}
+
+
+@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_messages_close_a_stream_of_grpc(
+    message: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            code = await GrpcStranger(one.address).say(
+                introduction(one, Talker(2)), encode([b"good"]), message
+            )
+            assert code == streams.REFUSED
+            assert one.frames == [(2, b"good")]
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames == [(1, b"unharmed")])
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert "the stream of node 2 is closed: malformed frames" in caplog.text
+
+
+def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            stranger = Stranger(one.address)
+            await stranger.open(introduction(one, Talker(2)))
+            await until(lambda: 2 in one.peers._arrivals)
+            stranger.writer.write(framed(b"good") + (MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"))
+            said = [streams.read_reply(frame) for frame in await stranger.frames()]
+            assert isinstance(said[-1], Refusal)
+            assert said[-1].code == streams.MALFORMED
+            assert one.frames == [(2, b"good")]
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "the stream of node 2 is closed: a frame of" in caplog.text
+
+
+def test_a_message_of_grpc_that_is_too_large_is_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            unlimited = (("grpc.max_send_message_length", -1),)
+            stranger = GrpcStranger(one.address, unlimited)
+            await stranger.say(
+                introduction(one, Talker(2)), encode([bytes(MESSAGE_BYTES_MAX)]), encode([b"x"])
+            )
+            await until(lambda: "lost the connection from node 2" in caplog.text)
+            assert one.frames == []
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+
+
+@DOORS
+def test_nobody_is_listened_to_before_there_is_a_node(stranger: Any) -> None:
+    async def main() -> None:
+        one = Talker(1)
+        await one.listen()
+        try:
+            assert await stranger(one.address).say(b"") == UNAVAILABLE
+        finally:
+            await one.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@DOORS
+def test_noise(stranger: Any, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Random first messages and frames, and good ones with a byte changed."""
+    random = Random(seed)
+
+    def spoiled(message: bytes) -> bytes:
+        spoiled = bytearray(message)
+        for _ in range(random.randint(1, 3)):
+            spoiled[random.randrange(len(spoiled))] = random.randrange(256)
+        return bytes(spoiled[: random.randint(1, len(spoiled))])
+
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            good = introduction(one, Talker(2))
+            for _ in range(40):
+                code = await stranger(one.address).say(spoiled(good), encode([b"never"]), b"\xc1")
+                assert code in {streams.REFUSED, streams.MALFORMED}
+            assert not one.frames
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames[-1:] == [(1, b"unharmed")])
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_behind_a_good_introduction(seed: int) -> None:
+    """Bytes that are no frames, and lengths that are lies."""
+    random = Random(seed)
+
+    async def main() -> None:
+        async with talkers(1, 3) as (one, three):
+            one.peers.follow(cluster(one, Talker(2), three))
+            for _ in range(30):
+                stranger = Stranger(one.address)
+                await stranger.open(introduction(one, Talker(2)))
+                stranger.writer.write(random.randbytes(random.randint(0, 300)))
+                if random.random() < 0.5:
+                    stranger.writer.write_eof()
+                else:
+                    stranger.writer.write(b"\xff" * 8)
+                await stranger.frames()
+                await until(lambda: 2 not in one.peers._arrivals)
+            one.peers.send(3, b"unharmed")
+            await until(lambda: three.frames[-1:] == [(1, b"unharmed")])
+
+    run(main())
+
+
+def test_a_stream_over_grpc_is_given_up_when_native_ones_are_spoken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that was upgraded while the stream to it was being opened stays on no old one."""
+    monkeypatch.setattr(dialing, "REMEMBERED_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with talkers(1, 2) as (one, two):
+            link = one.peers._links[2]
+            await two.close()
+            await until(lambda: not one.peers.connected(2))
+            one.peers.dialer._doors.speaks_grpc_only(two.address, one.peers.monotonic())
+            await two.listen()
+            two.talk(cluster(one, two))
+            await until(lambda: one.peers.connected(2) and link._stream.is_native)  # type: ignore[union-attr]
+
+    run(main())

@@ -1,0 +1,190 @@
+"""A node as it is served: what keeps it from starting, its health, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import postroom
+import postroom.aio
+from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
+from postroom.kv.engine import EngineFailed
+from postroom.kv.engine_file import engine_of
+from postroom.kv.keys import head_key
+from postroom.kv.opening import open_engine
+from tests.kv.on_disk import INSTALLED
+from tests.server.cluster.served import HEALTH, READY_SECONDS, Serving, serving
+from tests.server.cluster.streams import run, until
+
+# --- folders and ports ----------------------------------------------------------------------------
+
+
+def test_a_folder_in_use(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        with postroom.open(tmp_path / "a"), pytest.raises(StoreLocked, match="process"):
+            Serving(tmp_path / "a", addresses[0])
+
+    run(main())
+
+
+def test_nodes_of_one_cluster_may_have_different_engines(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    first, second = INSTALLED[-1], INSTALLED[0]
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "a", addresses[0], engine=first) as founder,
+            serving(tmp_path / "b", addresses[1], addresses[0], engine=second) as later,
+        ):
+            group = founder.served.node.replica.group
+            await until(lambda: later.served.node.node_id in group.members)
+            async with await postroom.aio.connect(addresses[0], insecure=True) as db:
+                await db.put(b"key", b"value")
+            await until(lambda: later.served.node.engine.get(head_key(b"key")) is not None)
+
+    run(main())
+    assert [engine_of(tmp_path / name) for name in "ab"] == [first, second]
+
+
+def test_a_foreign_database_is_left_alone(tmp_path: Path, addresses: list[str]) -> None:
+    engine = open_engine(tmp_path / "a")
+    engine.write({b"somebody's": b"data"}, sync=True)
+    engine.close()
+
+    async def main() -> None:
+        with pytest.raises(StoreCorrupted, match="not a Postroom store"):
+            await Serving(tmp_path / "a", addresses[0]).task
+
+    run(main())
+    engine = open_engine(tmp_path / "a")
+    assert list(engine.iterate(b"", b"\xff")) == [(b"somebody's", b"data")]
+    engine.close()
+
+
+def test_a_port_in_use(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]):
+            with pytest.raises(Invalid, match=f"cannot listen at {addresses[0]}"):
+                await Serving(tmp_path / "b", addresses[0]).task
+
+    run(main())
+
+
+def test_a_fresh_node_can_be_stopped_while_it_waits(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        node = Serving(tmp_path / "a", *addresses)
+        async with aio.insecure_channel(addresses[0]) as channel:
+            await channel.channel_ready()
+        assert await health(addresses[0]) == HEALTH.NOT_SERVING
+        await node.stop()
+        assert not node.ready.is_set()
+
+    run(main())
+    with pytest.raises(Invalid, match="waits for its place"):
+        postroom.open(tmp_path / "a")
+
+
+# --- health, and the end --------------------------------------------------------------------------
+
+
+async def health(address: str, service: str = "") -> Any:
+    async with aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return (await health_pb2_grpc.HealthStub(channel).Check(request)).status
+
+
+def test_health(tmp_path: Path, addresses: list[str]) -> None:
+    first, second, _ = addresses
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", first):
+            assert await health(first) == HEALTH.SERVING
+            assert await health(first, "postroom.v1.Store") == HEALTH.SERVING
+            async with serving(tmp_path / "b", second, first) as joined:
+                group = joined.served.node.replica.group
+                await until(lambda: len(group.members) == 2)
+            # One of two is no majority.
+            status = HEALTH.SERVING
+            async with asyncio.timeout(READY_SECONDS):
+                while status == HEALTH.SERVING:
+                    status = await health(first)
+            assert status == HEALTH.NOT_SERVING
+
+    run(main())
+
+
+def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]) as node:
+            engine = node.served.node.engine
+
+            def fail(writes: object, *, sync: bool) -> None:
+                raise EngineFailed("the disk is gone")
+
+            async with await postroom.aio.connect(addresses[0], insecure=True, timeout=0.5) as db:
+                engine.write = engine.write_turn = fail
+                with pytest.raises(postroom.Error):
+                    await db.put(b"key", b"value")
+            with pytest.raises(Unavailable, match="the disk is gone"):
+                await node.task
+
+    run(main())
+
+
+def test_what_fails_beside_ends_the_node(tmp_path: Path, addresses: list[str]) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]) as node:
+
+            async def breaks() -> None:
+                raise ZeroDivisionError("a bug")
+
+            node.served._spawn(breaks())
+            with pytest.raises(postroom.Error, match="a bug"):
+                await node.task
+
+    run(main())
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "postroom.cli.main", "serve", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(tmp_path: Path, addresses: list[str], number: signal.Signals) -> None:
+    first = addresses[0]
+    process = start(
+        "--insecure", "--data", str(tmp_path / "a"), "--listen", first, "--join", first
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process.stderr:
+        for line in process.stderr:
+            if line == f"ready {first}\n":
+                break
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0, rest
+    assert "Traceback" not in rest
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    with postroom.open(tmp_path / "a"):
+        process = start(
+            "--insecure", "--data", str(tmp_path / "a"), "--listen", addresses[0],
+            "--join", addresses[0],
+        )  # fmt: skip
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.startswith("postroom: The store in ")
+    assert len(said.splitlines()) == 1

@@ -1,0 +1,208 @@
+"""Situations that chance hardly ever brings about, told step by step.
+
+Each needs several rare things one after the other. A sound store comes through each of them.
+
+Who looks at the cluster from outside (:mod:`.overseer`) does so here too, and says what is wrong.
+The seed is that of delays, time-outs and what a loss of power leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from postroom.raft.options import RaftOptions
+from postroom.server.node import NodeOptions
+from tests.sim.checkers import require
+from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.machine import Machine
+
+Schedule = Callable[[int], None]
+
+_PATIENCE_SECONDS: Final = 20.0
+_LEASE_SECONDS: Final = 1.0
+
+
+def entry_of_an_earlier_term(seed: int) -> None:
+    """Figure 8 of the Raft paper, of three: an entry that a majority has is overwritten.
+
+    ::
+
+        one    x  ── dead ──  leads again, two gets x ── cut off
+        two    ·              ·                       x  votes for three  ─▶ its entry replaces x
+        three  ·  leads: y    ── dead ──────────────────  leads
+    """
+    raft = RaftOptions(append_bytes_max=1, quiet_after_seconds=None)  # each entry goes alone
+    with _cluster(seed, raft) as cluster:
+        one, two, three = cluster.machines
+        place = _log(one).last_index + 1
+        db = _client(cluster, "client")
+        _cut_off(cluster, one)
+        task = cluster.spawn("a put that no other node hears of", db.put(b"key", b"x"))
+        _until(cluster, lambda: _has(one, place))
+        cluster.kill(task, db)
+        cluster.agenda.run(0.01)  # it is synced
+        one.crash(power=False)
+
+        _until(cluster, lambda: cluster.leader() in (two, three))
+        if cluster.leader() is two:
+            two, three = three, two
+        _cut_off(cluster, three)
+        _until(cluster, lambda: _has(three, place))
+        cluster.agenda.run(0.01)
+        three.crash(power=False)
+
+        cluster.network.mend_all()
+        assert one.open()
+        _until(cluster, lambda: _has(two, place))
+        cluster.network.cut(one.name, two.name)  # the entry of the new term does not arrive
+        cluster.agenda.run(0.2)  # but the answer to the one before it does
+        _cut_off(cluster, one)
+        assert three.open()
+        _until(cluster, lambda: cluster.leader() is three)
+        _come_to_rest(cluster)
+
+
+def vote_in_a_term_that_was_entered_before(seed: int) -> None:
+    """A member hears of a term before it is asked for its vote in it, and votes then.
+
+    ::
+
+        two    campaigns ── its request is slow ─────────────────▶ three   votes for it
+        one    votes for it, and tells three of the term ─▶ three
+    """
+    with _cluster(seed) as cluster:
+        one, two, three = cluster.machines
+        held = _held_packets(cluster, two, three)
+        one.act(lambda: _group(one).transfer_leadership(two.node_id))
+        _until(cluster, lambda: cluster.leader() is two)
+        term = _group(two).term
+        _until(cluster, lambda: _group(three).term == term)
+        require(_log(three).vote is None, "nobody has asked it")
+        held()
+        _until(cluster, lambda: _log(three).vote == two.node_id)
+        cluster.agenda.run(0.01)
+        three.crash(power=True)
+        assert three.open()
+        require(_log(three).vote == two.node_id, f"{three.name} has forgotten its vote")
+        _come_to_rest(cluster)
+
+
+def proposal_of_a_former_lease(seed: int) -> None:
+    """A leaseholder has evaluated a transaction, and stands still before it proposes it. Meanwhile
+    another one holds the lease, and writes what the transaction has read. Then the first one leads
+    again.
+    """
+    with _cluster(seed) as cluster:
+        one, two, _ = cluster.machines
+        db, other = _client(cluster, "client"), _client(cluster, "other client")
+        cluster.run(db.put(b"count", b"0"), "a put")
+        late: list[tuple[Any, ...]] = []
+        propose = _group(one).propose
+        _group(one).propose = lambda *proposal: late.append(proposal)  # type: ignore[method-assign]
+        first = cluster.spawn("first", db.run(_count_up))
+        _until(cluster, lambda: late)
+        _group(one).propose = propose  # type: ignore[method-assign]
+
+        one.act(lambda: _group(one).transfer_leadership(two.node_id))
+        _until(cluster, lambda: _serves(two))
+        cluster.run(other.run(_count_up), "another one counts", _PATIENCE_SECONDS)
+        two.act(lambda: _group(two).transfer_leadership(one.node_id))
+        _until(cluster, lambda: cluster.leader() is one and _group(one).has_applied_own_term)
+        one.act(lambda: propose(*late[0]))
+        _until(cluster, lambda: first.done)
+        _come_to_rest(cluster)
+        count = cluster.run(other.get(b"count"), "it is read", _PATIENCE_SECONDS)
+        require(count == b"2", f"two have counted, and it is {count!r}")
+
+
+async def _count_up(tx: Any) -> None:
+    tx.put(b"count", b"%d" % (int(await tx.get(b"count")) + 1))
+
+
+# --- what schedules have in common
+
+
+@contextmanager
+def _cluster(seed: int, raft: RaftOptions | None = None) -> Iterator[Cluster]:
+    """Three nodes; the first one leads."""
+    options = NodeOptions(
+        disk_reserve_bytes=0, lease_seconds=_LEASE_SECONDS, raft=raft or RaftOptions()
+    )
+    cluster = Cluster(seed, [options] * 3, [(1.0, 0.0, 0.0)] * 3)
+    try:
+        for machine in cluster.machines:
+            assert machine.open()
+        _until(cluster, lambda: _serves(cluster.machines[0]))
+        cluster.agenda.run(2.0)
+        yield cluster
+    finally:
+        cluster.abandon()
+
+
+def _client(cluster: Cluster, name: str) -> Any:
+    db: Any = cluster.database(name)
+    cluster.run(db._sender.connect(), "somebody answers")
+    return db
+
+
+def _group(machine: Machine) -> Any:
+    assert machine.node is not None
+    return machine.node.replica.group
+
+
+def _log(machine: Machine) -> Any:
+    return _group(machine).core.journal
+
+
+def _has(machine: Machine, index: int) -> bool:
+    return machine.node is not None and _log(machine).last_index >= index
+
+
+def _serves(machine: Machine) -> bool:
+    return machine.node is not None and machine.node.replica.serves
+
+
+def _until(cluster: Cluster, condition: Callable[[], object]) -> None:
+    cluster.agenda.run_until(condition, "the schedule goes on", _PATIENCE_SECONDS)
+
+
+def _cut_off(cluster: Cluster, machine: Machine) -> None:
+    """From the other nodes; clients still reach it."""
+    for other in cluster.machines:
+        if other is not machine:
+            cluster.network.cut(machine.name, other.name)
+            cluster.network.cut(other.name, machine.name)
+
+
+def _held_packets(cluster: Cluster, source: Machine, target: Machine) -> Callable[[], None]:
+    """From now on packets between two are slow; answers what lets them arrive."""
+    carry = cluster.network.carry
+    held: list[Callable[[], object]] = []
+
+    def slow(from_: str, to: str, arrive: Callable[[], object]) -> None:
+        if (from_, to) == (source.name, target.name):
+            held.append(arrive)
+        else:
+            carry(from_, to, arrive)
+
+    def release() -> None:
+        cluster.network.carry = carry  # type: ignore[method-assign]
+        for arrive in held:
+            arrive()
+
+    cluster.network.carry = slow  # type: ignore[method-assign]
+    return release
+
+
+def _come_to_rest(cluster: Cluster) -> None:
+    """Everything is mended, and all hold the same."""
+    cluster.network.mend_all()
+    for machine in cluster.machines:
+        if machine.node is None:
+            assert machine.open()
+    cluster.agenda.run(5.0)
+    applied = {_group(machine).applied_index for machine in cluster.machines}
+    require(len(applied) == 1, f"some have applied more than others: {applied}")
+    cluster.overseer.look()
