@@ -18,6 +18,7 @@ import benchmarks.groups
 import benchmarks.idle
 import benchmarks.messages
 import benchmarks.opening
+import benchmarks.queues
 import benchmarks.transactions  # noqa: F401 - importing registers them
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
 from postroom.kv.engine_file import ENGINES

@@ -13,7 +13,7 @@ not asked for again goes with the next change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from postroom.kv.engine import Reader, WriteSet
@@ -40,10 +40,10 @@ class Cache:
         self._bytes = 0
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``."""
-        value = self._young.get(key, _UNKNOWN)
-        if value is not _UNKNOWN:
-            return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+        """The value of ``key``. Only for who drives the node: others ``peek``."""
+        young = self._young
+        if key in young:
+            return young[key]
         value = self._old.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._stored.get(key)
@@ -66,25 +66,23 @@ class Cache:
     def wrote(self, writes: WriteSet) -> None:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
-        known: Iterable[bytes] = writes
-        if len(writes) > len(young) + len(old):
-            known = [*(writes.keys() & young.keys()), *(writes.keys() & old.keys() - young.keys())]
-        for key in known:
-            if key in young:
-                value = writes[key]
-                if value is not None and len(value) > ENTRY_BYTES_MAX:
-                    # The old one first: who reads beside us must never find that behind this one.
-                    old.pop(key, None)
-                    del young[key]
-                else:
-                    young[key] = value
-                    self._bytes += len(value or b"")
-            elif key in old:
-                value = writes[key]
-                if value is not None and len(value) > ENTRY_BYTES_MAX:
-                    del old[key]
-                else:
-                    old[key] = value
+        written = writes.keys()
+        in_old = written & old.keys() - young.keys() if old else ()
+        for key in written & young.keys():
+            value = writes[key]
+            if value is not None and len(value) > ENTRY_BYTES_MAX:
+                # The old one first: who reads beside us must never find that behind this one.
+                old.pop(key, None)
+                del young[key]
+            else:
+                young[key] = value
+                self._bytes += len(value or b"")
+        for key in in_old:
+            value = writes[key]
+            if value is not None and len(value) > ENTRY_BYTES_MAX:
+                del old[key]
+            else:
+                old[key] = value
         if self._bytes > CACHE_BYTES_MAX:
             self._begin_generation()
 

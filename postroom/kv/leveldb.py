@@ -364,15 +364,17 @@ def _try_to_open(folder: Path, **options: int) -> Any:
 def _forward(
     source: Any, lower: bytes, upper: bytes, folder: Path
 ) -> Iterator[tuple[bytes, bytes]]:
-    item, advance, valid = source.item, source.next, source.valid
+    item, advance = source.item, source.next
     try:
         source.seek(lower)
-        while valid():
+        while True:
             pair = item()
             if pair[0] >= upper:
                 return
             yield pair
             advance()
+    except plyvel.IteratorInvalidError:  # what ``item`` says at the end, and nowhere else
+        return
     except plyvel.Error as error:
         raise damaged(folder, reason(error)) from error
     finally:

@@ -30,7 +30,9 @@ _MARKER: Final = b"\x93\x02\xc4\x10%b\xcf%b"
 number of 8 bytes."""
 _MARKER_BYTES: Final = 4 + LOG_ID_BYTES + 9
 
-_WITH_STATE: Final = (b"s", b"a", b"m")
+_RAFT_LOG: Final = keys.RAFT_LOG[0]
+_SPOOL: Final = b"s"
+_WITH_STATE: Final = (_SPOOL, b"a", b"m")
 
 
 def create(
@@ -105,11 +107,6 @@ def is_of_state(key: bytes) -> bool:
     return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
 
 
-def is_spool_record(key: bytes) -> bool:
-    """Whether it tells of a snapshot that arrives."""
-    return key[:1] == keys.RAFT_LOG and key[9:] == b"s"
-
-
 def is_logged(key: bytes) -> bool:
     """Whether a key lies in the log."""
     return key < keys.RANGE and not is_of_state(key)
@@ -124,8 +121,8 @@ def split(writes: WriteSet) -> tuple[WriteSet, bool]:
     logged: WriteSet = {}
     tells_of_snapshot = False
     for key in [key for key in writes if key < keys.RANGE]:
-        if not is_of_state(key):
+        if key[0] != _RAFT_LOG or key[9:10] not in _WITH_STATE:  # as ``is_of_state`` says
             logged[key] = writes.pop(key)
-        elif is_spool_record(key):
+        elif key[9:] == _SPOOL:
             tells_of_snapshot = True
     return logged, tells_of_snapshot

@@ -158,10 +158,11 @@ def _insert(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
 
 def _insert_one_by_one(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
     for key, value in zip(request.keys, request.values, strict=True):
-        known = versions.newest(ctx, key)
+        head = keys.head_key(key)
+        known = ctx.get(head)
         there = versions.payload(known)
         if there is None:
-            ctx.put_version(key, versions.VALUE_KIND, value)
+            ctx.put_version(head, known, versions.VALUE_KIND, value)
         elif there != value or versions.is_integer(known):
             raise ConditionFailed(
                 f"{shorten(key)} has another value than the load {shorten(request.name)} brings; "

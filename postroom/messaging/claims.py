@@ -17,12 +17,12 @@ them again. It is dropped
 * when its transaction reaps more of the inbox, or commits: it is good for one commit;
 * with the claim, and with the lease.
 
-Messages may arrive among those that were found; then they do not follow each other any more.
+Messages may arrive among those that were found; then they do not follow each other any more. What
+comes after them is remembered as well, until it is reaped, or something arrives before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,11 +45,14 @@ class Found:
         messages: (id, stored).
         size_bytes: of the messages.
         is_gapless: whether no other message lies between the first and the last.
+        following: the id of the message that comes right after them; empty: that is not known, or
+            there is none.
     """
 
     messages: list[tuple[bytes, bytes]]
     size_bytes: int
     is_gapless: bool
+    following: bytes = b""
 
 
 @dataclass(slots=True)
@@ -92,8 +95,18 @@ class Claims:
         """How many messages of ``key`` the transaction holds."""
         return len(self._holders.get(transaction_id, {}).get(key, ()))
 
-    def claim(self, key: bytes, transaction_id: bytes, messages: list[tuple[bytes, bytes]]) -> None:
-        """The transaction takes ``messages`` (id, stored), in their order: the first free ones."""
+    def claim(
+        self,
+        key: bytes,
+        transaction_id: bytes,
+        messages: list[tuple[bytes, bytes]],
+        following: bytes = b"",
+    ) -> None:
+        """The transaction takes ``messages`` (id, stored), in their order: the first free ones.
+
+        Args:
+            following: the id of the one that comes right after them, if it is known.
+        """
         ids = [id_ for id_, _ in messages]
         inbox = self._inboxes.setdefault(key, _Claimed())
         inbox.messages.update(dict.fromkeys(ids, transaction_id))
@@ -109,7 +122,7 @@ class Claims:
         size_bytes = sum([len(stored) for _, stored in messages])
         if self._found_bytes + size_bytes <= CLAIMED_BYTES_MAX:
             self._found_bytes += size_bytes
-            inbox.found[transaction_id] = Found(messages, size_bytes, is_gapless)
+            inbox.found[transaction_id] = Found(messages, size_bytes, is_gapless, following)
 
     def take_found(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> Found | None:
         """What the transaction has found in the inbox, if that is ``ids``, and all still there."""
@@ -118,13 +131,18 @@ class Claims:
             return None
         return self._drop(self._inboxes[key], transaction_id)
 
-    def gone(self, key: bytes, ids: Iterable[bytes]) -> None:
+    def gone(self, key: bytes, ids: list[bytes]) -> None:
         """Messages are reaped: whoever else has found one of them has to look again."""
         inbox = self._inboxes.get(key)
         if inbox is not None and inbox.found:
             holders = inbox.messages
             for transaction_id in {holders[id_] for id_ in ids if id_ in holders}:
                 self._drop(inbox, transaction_id)
+            if inbox.found:
+                first, last = min(ids), max(ids)
+                for found in inbox.found.values():
+                    if first <= found.following <= last:
+                        found.following = b""
 
     def _drop(self, inbox: _Claimed, transaction_id: bytes) -> Found | None:
         found = inbox.found.pop(transaction_id, None)
@@ -145,9 +163,11 @@ class Claims:
             self._arrives(self._inboxes[key], first[key])
 
     def _arrives(self, inbox: _Claimed, first: bytes) -> None:
-        if first <= inbox.last:
-            for found in inbox.found.values():
+        for found in inbox.found.values():
+            if first <= inbox.last:
                 found.is_gapless = False
+            if first < found.following:
+                found.following = b""
 
     def release(self, transaction_id: bytes) -> list[object]:
         """The transaction has ended; answers whom to wake: its inboxes may have free messages."""

@@ -23,7 +23,7 @@ from postroom.errors import Invalid, TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import INBOXES_LISTED_MAX, READ_BYTES_MAX
 from postroom.messaging.claims import Claims, Found
-from postroom.messaging.pages import LIST_MAX, fill
+from postroom.messaging.pages import LIST_MAX, fill, fill_up_to
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
@@ -121,20 +121,24 @@ class Inboxes:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
         mail = read_mail(view, request.key)
         taken: list[tuple[bytes, bytes]] = []
-        more = False
+        more, following = False, b""
         if mail is not None:
             free = self._claims.free(request.key, mail.oldest)
             prefix = keys.inbox_prefix(request.key)
             entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
             if free.claimed:
                 entries = (each for each in entries if each[0][-20:] not in free.claimed)
-            found, more = fill(entries, min(request.messages_max, LIST_MAX), request.bytes_max)
+            messages_max = min(request.messages_max, LIST_MAX)
+            found, beyond = fill_up_to(entries, messages_max, request.bytes_max)
             taken = [(raw[-20:], stored) for raw, stored in found]
             view.steps += len(taken)
+            if beyond is not None:
+                more = True
+                following = b"" if free.claimed else beyond[0][-MESSAGE_ID_BYTES:]
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
-            self._claims.claim(request.key, request.transaction_id, taken)
+            self._claims.claim(request.key, request.transaction_id, taken, following)
             self._holders.hold(request.transaction_id, request.seconds_max)
             return Reaped(taken, more)
         there = 0 if mail is None else mail.messages
@@ -171,7 +175,9 @@ class Inboxes:
         ctx.steps += len(messages)
         ctx.writes.update(dict.fromkeys([prefix + id_ for id_, _ in messages]))
         oldest, left = mail.oldest, mail.messages - len(messages)
-        if left and oldest == messages[0][0]:
+        if left and oldest == messages[0][0] and found.is_gapless and found.following:
+            oldest = found.following
+        elif left and oldest == messages[0][0]:
             start = messages[-1][0] + b"\x00" if found.is_gapless else oldest
             following = ctx.iterate(prefix + start, prefix + b"\xff" * MESSAGE_ID_BYTES)
             for raw, _ in following:

@@ -15,11 +15,20 @@ def fill(
     """The first (id, stored) up to a number and a size (but one at least), and whether there is
     more. Of what is beyond, one entry at most is ever read.
     """
+    found, beyond = fill_up_to(entries, entries_max, bytes_max)
+    return found, beyond is not None
+
+
+def fill_up_to(
+    entries: Iterable[tuple[bytes, bytes]], entries_max: int, bytes_max: int
+) -> tuple[list[tuple[bytes, bytes]], tuple[bytes, bytes] | None]:
+    """The same, and the first entry that is beyond; ``None``: there is none."""
     found: list[tuple[bytes, bytes]] = []
-    size = 0
+    size, room = 0, max(entries_max, 0)
     for entry in entries:
         size += len(entry[1])
-        if len(found) >= entries_max or (size > bytes_max and found):
-            return found, True
+        if not room or (size > bytes_max and found):
+            return found, entry
+        room -= 1
         found.append(entry)
-    return found, False
+    return found, None

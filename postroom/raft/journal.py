@@ -219,9 +219,10 @@ class Journal:
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
 
-    def write_only(self, payload: bytes, index: int, term: int) -> None:
-        """An entry that is applied in this turn, and that only a replay will ask for."""
-        self.writes[self._entry_prefix + pack_u64(index)] = pack_u64(term) + payload
+    def write_only(self, command: bytes, index: int, term: int) -> None:
+        """A command that is applied in this turn, and that only a replay will ask for."""
+        stored = b"".join((pack_u64(term), COMMAND, command))
+        self.writes[self._entry_prefix + pack_u64(index)] = stored
 
     def applied(self, index: int, term: int) -> None:
         """The state includes the entry at ``index``: it tells so, along with the members."""

@@ -69,7 +69,7 @@ class LogApplication:
             index += 1
             payload = b"" if context is not None and not replays else encoded(command)
             if replays:
-                core.journal.write_only(COMMAND + payload, index, term)
+                core.journal.write_only(payload, index, term)
             apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
             proposals.ended.append((done, Outcome.APPLIED))

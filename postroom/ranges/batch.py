@@ -35,7 +35,7 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode_in_parts
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode, encode_in_parts
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
@@ -121,9 +121,11 @@ class Batcher:
             return None
         self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
-        size = command.size_bytes() if packed is None else len(packed) + 1
-        if ctx.staged and size > COMMAND_BYTES_MAX:
-            return self._split(results, last_commit)
+        if ctx.staged:
+            # Here, once: how large it is must be known, and it is replicated as it is.
+            packed = packed or encode(command)
+            if len(packed) >= COMMAND_BYTES_MAX:
+                return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
         extends = self._lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
@@ -260,7 +262,8 @@ class Batcher:
             for companion in self._registry.companions:
                 if _is_large(ctx):
                     yield
-                ctx.begin(self._clock.now())
+                # As a rule a request has asked the wall clock in this very turn.
+                ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
                 going_along = companion(ctx)
                 if going_along is not None:
                     yield from going_along

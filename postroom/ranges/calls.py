@@ -69,22 +69,16 @@ class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
     lease_sequence: int
     writes: dict[bytes, bytes | None]
 
-    def size_bytes(self) -> int:
-        """About, and at least, what it takes when it is replicated."""
-        writes = self.writes
-        size = sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
-        return size + 10 * len(writes) + 16
 
-
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
     """``command`` in MessagePack, as a whole: the same bytes, made over several turns."""
-    parts = [_encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
+    parts = [encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
     items = iter(command.writes.items())
     while part := dict(islice(items, limits.COMPLETED_AT_ONCE_MAX)):
-        parts.append(_encode(part)[len(_map_header(len(part))) :])
+        parts.append(encode(part)[len(_map_header(len(part))) :])
         yield
     packed = b"".join(parts)
     yield

@@ -108,8 +108,11 @@ def increment(ctx: Evaluation, request: Increment) -> int:
     """``Increment``: answers the new value."""
     head = keys.head_key(request.key)
     stored = ctx.get(head)
-    value, integer = versions.payload(stored), versions.is_integer(stored)
-    number = added(value, request.by, request.key, integer=integer, packed=request.packed)
+    if stored is None:
+        number = added(None, request.by, request.key, integer=False, packed=request.packed)
+    else:
+        value, integer = versions.payload(stored), stored[0] == versions.INTEGER
+        number = added(value, request.by, request.key, integer=integer, packed=request.packed)
     ctx.put_version(head, stored, versions.INTEGER_KIND, INTEGER.pack(number))
     return number
 
@@ -346,7 +349,7 @@ class Reads:
         """``Get``."""
         at = request.timestamp
         if not at:
-            return _value(versions.newest(view, request.key), view.now)
+            return _value(view.get(keys.head_key(request.key)), view.now)
         self.check_age(view, at)
         return _value(versions.as_of(view, request.key, at.to_bytes(8, "big")), at)
 
@@ -456,7 +459,9 @@ class Reads:
 
 
 def _value(version: bytes | None, at: int) -> Value:
-    return Value(versions.payload(version), at, versions.is_integer(version))
+    if version is None:
+        return Value(None, at)
+    return Value(versions.payload(version), at, version[0] == versions.INTEGER)
 
 
 def register(registry: Registry) -> None:

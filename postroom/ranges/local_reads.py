@@ -126,7 +126,7 @@ class LocalReads:
         self.read(call, self._evaluators[type(call.request)])
 
     def _answer(self, call: Call, answer: Any, error: BaseException | None) -> None:
-        token = self.waiting.leave(call)
+        token = None if call.token is None else self.waiting.leave(call)
         call.complete(answer, error)
         if token is not None:  # it may have left something for the next in line
             self.waiting.wake(token)

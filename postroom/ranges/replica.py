@@ -221,15 +221,15 @@ class Replica:
         """Whether ``evaluate`` would have something to do."""
         if self._proposal is not None:
             return False
-        if self._acquisition.hands_over:
-            return True
-        return self._has_work() and not self._acquisition.must_wait()
+        if self._has_work():
+            return self._acquisition.hands_over or not self._acquisition.must_wait()
+        return self._acquisition.hands_over
 
     def _has_work(self) -> bool:
-        queue = self._queue
+        queue, upkeep, reads = self._queue, self._upkeep, self._reads
         return bool(
-            queue.arrived or queue.by_owner or self._upkeep or self._reads.without_lease
-            or self._acquisition.wanted or self._reads.long or self._batcher.before
+            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+            or reads.without_lease or self._acquisition.wanted or reads.long or self._batcher.before
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
@@ -257,8 +257,10 @@ class Replica:
             if not self._rest():
                 self._acquisition.ask()
         else:
-            self._reads.take_offers()
-            self._reads.go_on(self._submit_again)
+            reads = self._reads
+            reads.take_offers()
+            if reads.without_lease or reads.long:
+                reads.go_on(self._submit_again)
             self._propose_queued()
 
     def _wants_to_write(self) -> bool:
@@ -279,7 +281,8 @@ class Replica:
         self._go_on_after_proposal()
 
     def _go_on_after_proposal(self) -> None:
-        self._submit_again(_taken(self._reads.blocked))
+        if self._reads.blocked:
+            self._submit_again(_taken(self._reads.blocked))
         if self.wants_turn():
             reads = self._reads
             self._host.wake(urgent=bool(self._queue or reads.without_lease or reads.long))

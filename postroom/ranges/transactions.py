@@ -13,13 +13,15 @@ than ``TRANSACTION_SECONDS_MAX`` after it began, so a record is never missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import heapq
+from collections.abc import Callable, Generator, Iterator
 from operator import itemgetter
 from types import GeneratorType
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpired, shorten
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
@@ -247,7 +249,17 @@ def _check_reads_in_parts(
             raise _conflict(key)
         if ctx.is_used_up():
             yield
-    for start, end in _merged(request.spans):
+    yield from _check_spans(ctx, request, stamp)
+
+
+def _check_spans(
+    ctx: Evaluation, request: CommitTransaction[Any], stamp: bytes
+) -> Generator[None, None, None]:
+    for span in _merged(ctx, request.spans):
+        if span is None:
+            yield
+            continue
+        start, end = span
         ctx.steps += 1
         for changed in versions.changed_since(ctx, start, end, stamp):
             ctx.steps += 1
@@ -259,17 +271,37 @@ def _check_reads_in_parts(
             yield
 
 
-def _merged(spans: list[Span]) -> list[Span]:
-    """The same keys in fewer spans: those of one scan's pages follow each other."""
-    merged: list[Span] = []
-    for start, end in sorted(spans, key=itemgetter(0)):
-        if merged and (merged[-1][1] is None or start <= merged[-1][1]):
-            last_start, last_end = merged[-1]
-            if last_end is not None:
-                merged[-1] = (last_start, None if end is None else max(last_end, end))
-        else:
-            merged.append((start, end))
-    return merged
+def _merged(ctx: Evaluation, spans: list[Span]) -> Iterator[Span | None]:
+    """The same keys in fewer spans, in order: those of one scan's pages follow each other.
+
+    A request has room for more than a million spans, so they are sorted in runs. ``None``: the turn
+    is used up.
+    """
+    runs: list[list[Span]] = []
+    for first in range(0, len(spans), limits.TURN_STEPS_MAX):
+        runs.append(sorted(spans[first : first + limits.TURN_STEPS_MAX], key=_START))
+        ctx.steps += len(runs[-1]) // _SPANS_A_STEP
+        if ctx.is_used_up():
+            yield None
+    merged: Span | None = None
+    for number, (start, end) in enumerate(heapq.merge(*runs, key=_START)):
+        if not number % _SPANS_A_STEP:
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield None
+        if merged is None:
+            merged = start, end
+        elif merged[1] is not None and start > merged[1]:
+            yield merged
+            merged = start, end
+        elif merged[1] is not None:
+            merged = merged[0], None if end is None else max(merged[1], end)
+    if merged is not None:
+        yield merged
+
+
+_START: Final = itemgetter(0)
+_SPANS_A_STEP: Final = 4
 
 
 def _conflict(key: bytes) -> TransactionConflict:

@@ -81,7 +81,9 @@ class _AsyncioAnswer(Answer):
         return self._driver.node.replicas.cancel(self)
 
     def _take_back(self) -> None:
-        """The answer came, and nobody took it."""
+        """The answer came, and nobody took it; or it is yet to come, and nobody will."""
+        if not self.done:
+            return
         request = taken_back_by(self._driver, self.request, self._result)
         if request is not None:
             with suppress(Invalid):  # the store is closed

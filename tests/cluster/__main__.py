@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import sys
 import time
 import traceback
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--kinds", help="only these faults, with commas between them")
     parser.add_argument("--verbose", action="store_true", help="tell every fault")
     wanted = parser.parse_args()
+    logging.getLogger("postroom").addHandler(logging.NullHandler())  # troubles are no news here
     summary, began = Summary(), time.monotonic()
     for seed in itertools.count(wanted.seed):
         late = wanted.runs is None and time.monotonic() - began > wanted.minutes * 60

@@ -37,6 +37,7 @@ from tests.cluster.disks import small_disks_work
 from tests.cluster.fault_injector import FaultInjector
 from tests.cluster.harness import NodeProcess, cluster
 from tests.cluster.places import Namespaces, namespaces_work
+from tests.cluster.queue_work import QueueWork
 from tests.cluster.strikes import Strike, draw, possible_kinds
 from tests.cluster.witness import WitnessedSender, connect
 from tests.sim import checkers
@@ -49,6 +50,7 @@ from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
 
+QUEUES_SHARE: Final = 0.5
 STRIKES_SECONDS: Final = 20.0
 CALM_SECONDS: Final = 90.0
 """How long the last client may take when nothing breaks any more: it retries for a minute."""
@@ -98,7 +100,8 @@ class Chaos:
         seed: for the choice of everything.
         folder: for the nodes' data.
         seconds: how long strikes fall.
-        kinds: which ones there may be; all that are possible if ``None``.
+        kinds: which ones there may be; all that are possible if ``None``, and none if it is empty.
+        with_queues: whether there are queues; by chance if ``None``.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Chaos:
         folder: Path,
         seconds: float = STRIKES_SECONDS,
         kinds: list[str] | None = None,
+        with_queues: bool | None = None,
     ) -> None:
         self.random = Random(f"chaos {seed}")
         self.seed = seed
@@ -115,12 +119,22 @@ class Chaos:
         self.history = History()
         self.record = Record(time.monotonic)
         self.workloads = self._drawn_workloads(self.random.choice([2, 3, 3, 4]))
-        self.strikes: tuple[Strike, ...] = draw(
-            self.random, self.size, seconds, possible_kinds() if kinds is None else kinds
-        )
+        self.strikes: tuple[Strike, ...] = ()
+        if kinds is None or kinds:
+            self.strikes = draw(
+                self.random, self.size, seconds, possible_kinds() if kinds is None else kinds
+            )
+        # By a chance of its own: the other choices of a seed stay as they were.
+        if with_queues or (
+            with_queues is None and Random(f"queues {seed}").random() < QUEUES_SHARE
+        ):
+            has_skew = any(strike.kind == "clock" for strike in self.strikes)
+            self.workloads.append(QueueWork(self._has_faults, has_skew))
         names = [type(each).__name__.lower() for each in self.workloads]
         self.report = Report(seed, self.size, names)
         self.log: list[str] = []
+        self._seconds = seconds
+        self._injector: FaultInjector | None = None
         self._is_over = False
         self._lives = 0
         self._clients: dict[tuple[int, int], tuple[asyncio.Task[None], Database]] = {}
@@ -157,10 +171,13 @@ class Chaos:
             for number in range(workload.clients):
                 await self._begin_client(index, number)
         observer = asyncio.create_task(self._observe())
-        injector = FaultInjector(self._cluster, self)
+        self._injector = injector = FaultInjector(self._cluster, self)
         self.log = injector.told
         try:
-            await injector.run(self.strikes)
+            if self.strikes:
+                await injector.run(self.strikes)
+            else:
+                await asyncio.sleep(self._seconds)
             injector.note("calm")
             await self._calm()
             await self._reckon()
@@ -224,6 +241,10 @@ class Chaos:
             for node in nodes
         )
 
+    def _has_faults(self) -> bool:
+        """Whether anything has been broken so far."""
+        return self._injector is not None and bool(self._injector.seen)
+
     async def _observe(self) -> None:
         while True:
             try:
@@ -276,6 +297,9 @@ class Chaos:
         self.report.seen["terms led"] = len(self._leads)
         self.report.seen["recorded operations"] = len(self.record.operations)
         self.report.seen["recorded transactions"] = len(self.record.transactions)
+        for workload in self.workloads:
+            if isinstance(workload, QueueWork):
+                self.report.seen.update(workload.seen)
         assert self._status is not None
         self.report.seen["entries"] = self._status[1].applied_index
 

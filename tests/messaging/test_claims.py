@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from postroom.limits import CLAIMED_BYTES_MAX
@@ -91,3 +93,24 @@ def test_memory_is_bounded_and_given_back() -> None:
     claims.clear()
     claims.claim(KEY, b"e", messages(1, size=2 * half))
     assert claims.take_found(KEY, b"e", ids(1)) is not None
+
+
+def test_what_comes_after_the_found_ones_is_known_until_it_changes() -> None:
+    (after,) = ids(9)
+
+    def following(change: Callable[[Claims], None]) -> bytes:
+        claims = Claims()
+        claims.claim(KEY, ONE, messages(1, 5), after)
+        claims.claim(KEY, OTHER, messages(9, 11))
+        change(claims)
+        found = claims.take_found(KEY, ONE, ids(1, 5))
+        assert found is not None
+        return found.following
+
+    assert following(lambda claims: None) == after
+    assert following(lambda claims: claims.gone(KEY, ids(9, 11))) == b""
+    assert following(lambda claims: claims.gone(KEY, ids(8, 10))) == b""  # it may be among them
+    assert following(lambda claims: claims.gone(KEY, ids(11))) == after
+    assert following(lambda claims: claims.arriving({KEY: ids(7)[0]})) == b""
+    assert following(lambda claims: claims.arrived({KEY: ids(7)[0]})) == b""
+    assert following(lambda claims: claims.arrived({KEY: ids(12)[0]})) == after

@@ -44,17 +44,15 @@ def test_each_has_its_turn() -> None:
 def test_what_is_taken_is_what_would_be_taken_one_by_one() -> None:
     """Also what arrives while somebody goes through it: of the same owner, then of others."""
     queue = FairQueue()
-    for request in (1, 2, 3):
+    for request in (1, 2, 3, 4):
         queue.append(call("a", request))
     order = []
     for taken in queue.taken():
         order.append(f"{taken.owner}{taken.request}")
-        if order == ["a1"]:
-            queue.append(call("a", 4))
         if order == ["a1", "a2"]:
-            queue.append(call("b", 1))
-            queue.append(call("b", 2))
-    assert order == ["a1", "a2", "a3", "b1", "a4", "b2"]
+            for late in (call("a", 5), call("b", 1), call("b", 2)):
+                queue.append(late)
+    assert order == ["a1", "a2", "a3", "b1", "a4", "b2", "a5"]
     assert not queue
     assert not queue.by_owner
 

@@ -1,13 +1,15 @@
 """Everything at once, for as long as you like: ``python -m tests.soak --minutes 30``.
 
-Half of the time against an embedded store, half against three nodes in processes of their own.
-Consumers that wait, die and come back, locks, transfers, watches, snapshots, scheduled messages,
-counters, large values, slow readers. Every second somebody counts what was done, and what the store
-holds: memory, descriptors, files, threads, and inside the embedded node its timers, the calls that
-wait, and what is locked, claimed and protected.
+An embedded store, and three nodes in processes of their own, both at the same time, each with half
+of it. Consumers that wait, die and come back, locks, transfers, watches, snapshots, scheduled
+messages, counters, large values, slow readers; and queues (:mod:`tests.soak.queue_work`). Every
+second somebody counts what was done, and what the store holds: memory, descriptors, files, threads,
+and inside the embedded node its timers, the calls that wait, what is locked, claimed, protected and
+leased, and the consumers of queues.
 
 At the end there is a table, a tenth of the time in each column, and the verdict: throughput and
-what is held are as they were, every client has got on all the time, conservation holds to the unit,
+what is held are as they were, a snapshot that is read slows no consumer of queues, idle consumers
+have nothing written, every client has got on all the time, conservation holds to the unit,
 nothing is left of what belonged to those who have gone, and in the files there is nothing that
 nobody will collect.
 """
@@ -17,7 +19,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import random  # noqa: TID251 - instances are made, to be passed in
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,12 +32,16 @@ from typing import Any, Final
 import psutil
 
 from postroom import aio
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.cluster.harness import cluster
 from tests.soak import content
+from tests.soak.control import Control
 from tests.soak.measure import TABLES, Measure, Processors, Sample
+from tests.soak.queue_work import IDLE_CONSUMERS, PURGE_SECONDS
 from tests.soak.work import Soak
+from tests.soak.worker import Worker
 
 KINDS: Final = ("embedded", "three nodes")
 SAMPLE_SECONDS: Final = 1.0
@@ -45,6 +53,9 @@ STUCK_SECONDS: Final = 20.0
 """A client that has got nothing done for so long does not get on. Seconds count as far as there was
 a processor to be had: a cluster on a machine that stands still stands still, too.
 """
+IDLE_TIMES: Final = 4
+IDLE_SECONDS: Final = 1.5
+IDLE_ENTRIES_MAX: Final = 2
 FORGOTTEN_SECONDS: Final = 10.0
 """By then nothing is left of what belonged to clients that are gone."""
 
@@ -58,27 +69,50 @@ def main() -> int:
         "--minutes",
         type=float,
         default=30.0,
-        help="measured, in all (default: 30); before each half 85 s pass",
+        help="measured, in all (default: 30), half of it of each store; before that 85 s pass",
     )
     parser.add_argument("--only", choices=KINDS, help="only this one, for the whole time")
     parser.add_argument("--seed", type=int, default=0, help="what the clients choose")
     wanted = parser.parse_args()
-    kinds = [wanted.only] if wanted.only else list(KINDS)
-    failed = 0
-    for kind in kinds:
-        seconds = wanted.minutes * 60 / len(kinds)
-        with TemporaryDirectory(prefix="postroom-soak-") as folder:
-            wrong = asyncio.run(soak(kind, seconds, wanted.seed, Path(folder)))
-            told, litter = content.look_through(Path(folder))
-            print(*told, sep="\n")  # noqa: T201
-            wrong += litter
-        failed += len(wrong)
-        print(*(f"  WRONG: {each}" for each in wrong), sep="\n", flush=True)  # noqa: T201
+    logging.getLogger("postroom.worker").addHandler(logging.NullHandler())  # workers die here
+    failed = alone(wanted) if wanted.only else together(wanted)
     print("passed" if not failed else f"{failed} failed")  # noqa: T201
     return 1 if failed else 0
 
 
-async def soak(kind: str, seconds: float, seed: int, folder: Path) -> list[str]:
+def alone(wanted: argparse.Namespace) -> int:
+    """One kind of store; how much was wrong."""
+    with TemporaryDirectory(prefix="postroom-soak-") as name:
+        folder = Path(name)
+        with Control(folder) as control:
+            running = soak(wanted.only, wanted.minutes * 60, wanted.seed, folder / "data", control)
+            wrong = asyncio.run(running)
+        told, litter = content.look_through(folder)
+        wrong += litter
+    print(*told, *(f"  WRONG: {each}" for each in wrong), sep="\n", flush=True)  # noqa: T201
+    return len(wrong)
+
+
+def together(wanted: argparse.Namespace) -> int:
+    """Both at the same time, each in a process of its own; how many of them failed."""
+    running = []
+    for kind in KINDS:
+        command = [sys.executable, "-m", "tests.soak", "--only", kind]
+        command += ["--minutes", str(wanted.minutes / len(KINDS)), "--seed", str(wanted.seed)]
+        running.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        for each in running:
+            print(each.communicate()[0], end="", flush=True)  # noqa: T201
+    finally:
+        for each in running:
+            each.terminate()
+            each.wait()
+    return sum(each.returncode != 0 for each in running)
+
+
+async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Control) -> list[str]:
     """One run, told; what was not as it must be."""
     async with _store(kind, folder) as (connect, processes, addresses, node):
         soak = Soak(connect, random.Random(seed), addresses)
@@ -86,18 +120,22 @@ async def soak(kind: str, seconds: float, seed: int, folder: Path) -> list[str]:
         tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
         measure, stuck = Measure(seconds), dict[str, float]()
         await asyncio.wait(tasks, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-        await _measure(soak, tasks, seconds, measure, stuck, _Held(processes, folder, node))
+        held = _Held(processes, folder, node)
+        await _measure(soak, tasks, seconds, measure, stuck, held, control)
         wrong = measure.verdicts() + [
             f"{name} got nothing done for {silent:.0f} s" for name, silent in stuck.items()
         ]
         soak.goes_on = False
         wrong += await _ended(soak, tasks)
         wrong += await soak.reckon()
+        if node is not None:
+            wrong += await _idle(soak, node)
         await soak.close()
         if node is not None:
             wrong += await _forgotten(node)
         done = sum(worker.done for worker in soak.workers)
-        print(f"{kind}: {seconds:.0f} s, {done} operations, {soak.deaths} consumers have died")  # noqa: T201
+        deaths = soak.deaths + soak.queues.deaths
+        print(f"{kind}: {seconds:.0f} s, {done} operations, {deaths} consumers have died")  # noqa: T201
         print(measure, flush=True)  # noqa: T201
         await soak.db.close()
     return wrong
@@ -110,28 +148,39 @@ async def _measure(
     measure: Measure,
     stuck: dict[str, float],
     held: _Held,
+    control: Control,
 ) -> None:
     """A sample each second, until the time is up or a client has failed."""
     until = time.monotonic() + seconds
     processors = Processors(held.processes)
     clock = most = 0.0
     seen: dict[str, tuple[int, float]] = {}
-    before, began = sum(worker.done for worker in soak.workers), time.monotonic()
+    before, began = _done(soak.workers), time.monotonic()
+    queued_before, price = _done(soak.queue_workers), 0.0
     while time.monotonic() < until and not any(task.done() for task in tasks):
         await asyncio.wait(tasks, timeout=SAMPLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        now, done = time.monotonic(), sum(worker.done for worker in soak.workers)
-        rate = (done - before) / (now - began)
+        now, done = time.monotonic(), _done(soak.workers)
+        queued = _done(soak.queue_workers)
+        seconds_passed = now - began
         used, idle = processors.look()
-        measure.samples.append(Sample(rate, held(), used, idle))
+        price = min(control.prices(), default=price)
+        measure.samples.append(Sample(
+            (done - before) / seconds_passed, held(), used, idle, price,
+            (queued - queued_before) / seconds_passed, soak.queues.is_read,
+        ))  # fmt: skip
         most = max(most, used, 1e-9)
-        clock += (now - began) * min((used + idle) / most, 1.0)
-        before, began = done, now
+        clock += seconds_passed * min((used + idle) / most, 1.0)
+        before, queued_before, began = done, queued, now
         for worker in soak.workers:
             if seen.get(worker.name, (-1, 0.0))[0] != worker.done:
                 seen[worker.name] = worker.done, clock
             silent = clock - seen[worker.name][1]
             if silent > STUCK_SECONDS:
                 stuck[worker.name] = max(stuck.get(worker.name, 0.0), silent)
+
+
+def _done(workers: list[Worker]) -> int:
+    return sum(worker.done for worker in workers)
 
 
 async def _ended(soak: Soak, tasks: list[asyncio.Task[None]]) -> list[str]:
@@ -151,10 +200,35 @@ async def _forgotten(node: Node) -> list[str]:
     until = time.monotonic() + FORGOTTEN_SECONDS
     while time.monotonic() < until:
         inside = _inside(node)
-        if not inside["waiting"] and not inside["held"]:
+        if not any(inside[name] for name in ("waiting", "held", "leases", "consumers")):
             return []
         await asyncio.sleep(0.1)
     return [f"left when all clients have gone: {_inside(node)}"]
+
+
+async def _idle(soak: Soak, node: Node) -> list[str]:
+    """Consumers that wait write nothing: as much is written without them, since upkeep goes on.
+
+    Who wrote for them would do so all the time, so the least with them is compared with the most
+    without.
+    """
+    await asyncio.sleep(PURGE_SECONDS)
+    waiting, with_them = _inside(node)["consumers"], await _written(node)
+    await soak.queues.finish()
+    without = await _written(node)
+    if waiting < IDLE_CONSUMERS or min(with_them) > max(without) + IDLE_ENTRIES_MAX:
+        return [f"{waiting} idle consumers: {with_them} entries; without them: {without}"]
+    return []
+
+
+async def _written(node: Node) -> list[int]:
+    """How many entries the log gets in each of some times."""
+    counts = []
+    for _ in range(IDLE_TIMES):
+        before = node.group.last_index
+        await asyncio.sleep(IDLE_SECONDS)
+        counts.append(node.group.last_index - before)
+    return counts
 
 
 # --- the stores -----------------------------------------------------------------------------------
@@ -213,10 +287,14 @@ class _Held:
 def _inside(node: Node) -> dict[str, float]:
     """What the node keeps in memory for its clients, by its own tables."""
     replica = node.replica
+    queues: Any = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
+    managers = list(queues._by_name.values())
     return {
         "timers": len(node.tasks._timers),
         "waiting": sum(len(calls) for calls in replica.waiting_for.values()),
         "held": sum(_size(table) for table in _tables(replica)),
+        "leases": sum(len(manager.leases.all()) for manager in managers),
+        "consumers": sum(len(manager.consumers) for manager in managers),
     }
 
 

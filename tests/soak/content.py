@@ -74,7 +74,7 @@ def _unaccounted(content: checkers.Content, lists: list[bytes]) -> list[str]:
     wrong = []
     for check in (
         checkers.check_conservation, checkers.check_index, checkers.check_once,
-        checkers.check_garbage,
+        checkers.check_garbage, checkers.check_queues,
     ):  # fmt: skip
         try:
             check(content)
@@ -106,11 +106,13 @@ def _kind(raw: bytes) -> str:
     if raw[:1] == keys.DATA:
         return _OF_DATA.get(raw[raw.index(keys.END_OF_KEY, 1) + 2 :][:1], "other data")
     if raw[:1] == keys.RANGE:
-        return "garbage lists" if raw[9:10] == keys.GARBAGE else "records of ranges"
+        return _OF_RANGE.get(raw[9:10], "records of ranges")
     return _SPACES.get(raw[:1], "of the store")
 
 
 _OF_DATA: Final = {
     keys.HEAD: "values", keys.HISTORY: "history", keys.INBOX: "messages", keys.REAPED: "reaped",
+    keys.QUEUE_BODY: "bodies of queues", keys.QUEUE_STATE: "states of queues",
 }  # fmt: skip
+_OF_RANGE: Final = {keys.GARBAGE: "garbage lists", keys.QUEUES: "places of queues"}
 _SPACES: Final = {keys.TRANSACTION: "COMMIT records", keys.MAIL: "index of inboxes"}

@@ -18,6 +18,7 @@ from typing import Any, Final
 import postroom
 from postroom.aio import Database
 from postroom.errors import CommitUnknown
+from tests.soak.queue_work import QueueWork
 from tests.soak.slow import SlowReaders
 from tests.soak.worker import Died, Worker
 
@@ -61,6 +62,8 @@ class Soak:
         self._consumers: dict[str, Database] = {}
         self.goes_on = True
         self.deaths = 0
+        self.queues = QueueWork(connect, lambda: self.goes_on)
+        self.queue_workers: list[Worker] = []
 
     async def setup(self) -> None:
         """Before it begins."""
@@ -90,6 +93,8 @@ class Soak:
             for number in range(count):
                 name = f"{kind} {number}"
                 self.workers.append(Worker(name, loop, Random(f"{name} {self._random.random()}")))
+        self.queue_workers = await self.queues.setup(self.db)
+        self.workers += self.queue_workers
 
     def _slow_readers(self) -> list[tuple[str, Callable[[Worker], Awaitable[None]], int]]:
         if not self._addresses:
@@ -287,6 +292,7 @@ class Soak:
 
     async def close(self) -> None:
         """All clients have ended."""
+        await self.queues.finish()
         for database in self._databases:
             if database is not self.db:
                 await database.close()
@@ -324,4 +330,5 @@ class Soak:
             "conserved": (True, counters.conserved()),
             "pending": (counters.pending, 0),
         }
-        return [f"{name}: {one}, {other}" for name, (one, other) in found.items() if one != other]
+        wrong = [f"{name}: {one}, {other}" for name, (one, other) in found.items() if one != other]
+        return wrong + await self.queues.reckon()

@@ -36,9 +36,9 @@ class Worker:
         self.last = time.monotonic()
         self._loop = loop
 
-    def did(self) -> None:
+    def did(self, times: int = 1) -> None:
         """Something is done."""
-        self.done += 1
+        self.done += times
         self.last = time.monotonic()
 
     async def run(self, goes_on: Callable[[], bool]) -> None:

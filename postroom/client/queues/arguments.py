@@ -38,10 +38,16 @@ Messages: TypeAlias = MessageOrId | Iterable[MessageOrId]
 ATTEMPTS_PER_REQUEST: Final = 1000
 """So many messages are named by one request; longer lists are cut."""
 
+KNOWN_MAX: Final = 1000
+_known: Final[dict[tuple[str, str], None]] = {}
+"""Texts that were checked lately, and what they were checked for: there are few as a rule."""
+
 _SETTINGS: Final = {field.name: field.type for field in msgspec.structs.fields(QueueSettings)}
 
 
 def _text(given: Any, what: str, bytes_max: int, *, least: int = 0) -> str:
+    if type(given) is str and (what, given) in _known:
+        return given
     if not isinstance(given, str):
         raise TypeError(f"{what} is text, not {type(given).__name__}")
     checked = arguments.text(given)
@@ -51,6 +57,9 @@ def _text(given: Any, what: str, bytes_max: int, *, least: int = 0) -> str:
             f"{what} has {size} bytes, and may have from {least} to {bytes_max}; nothing was "
             "changed"
         )
+    if len(_known) >= KNOWN_MAX:
+        _known.clear()
+    _known[what, checked] = None
     return checked
 
 

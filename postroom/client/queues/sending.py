@@ -85,9 +85,9 @@ class Sends:
 
     # --- enqueueing
 
-    def enqueue(self, what: Enqueue) -> EnqueueHandle:
-        """Gathers a message."""
-        request = self._request(what)
+    def enqueue(self, *what: Any) -> EnqueueHandle:
+        """Gathers a message: its arguments, in the order of those of :class:`Enqueue`."""
+        request = self._request(*what)
         handle = EnqueueHandle(request.queue, shown_id(request.id), request.kind)
         self._handles[len(self._requests)] = handle
         self._requests.append(request)
@@ -96,21 +96,34 @@ class Sends:
     def when_done(self, queue: str, group: str, what: Enqueue) -> None:
         """Gathers what comes after a group."""
         name, of_group = checks.queue_name(queue), checks.group(group)
-        self._requests.append(WhenDone(name, of_group, self._request(what)))
+        self._requests.append(WhenDone(name, of_group, self._request(
+            what.queue, what.payload, what.id, what.kind, what.key, what.priority,
+            what.deliver_at, what.group, what.headers,
+        )))  # fmt: skip
 
-    def _request(self, what: Enqueue) -> EnqueueRequest:
+    def _request(  # noqa: PLR0913, PLR0917 - each argument is an option of a message
+        self,
+        queue: str,
+        payload: Any,
+        id: Id | None,  # noqa: A002 - what a message is known by is called its id everywhere
+        kind: str,
+        key: bytes | None,
+        priority: int,
+        deliver_at: arguments.Due | None,
+        group: str | None,
+        headers: Mapping[str, Any] | None,
+    ) -> EnqueueRequest:
         self._lifetime.check_open()
-        queue, kind = checks.queue_name(what.queue), checks.kind(what.kind)
-        made_up = what.id is None
-        id_ = self._sender.next_id().hex().encode() if made_up else checks.message_id(what.id)
-        key = id_ if what.key is None else arguments.key(what.key)
-        headers, headers_bytes = arguments.headers(what.headers, key)
-        payload = arguments.message(what.payload, self._codec, key, headers_bytes)
-        due = self.due(what.deliver_at)
-        self._grow(len(key) + len(id_) + len(payload) + headers_bytes)
+        name, of_kind = checks.queue_name(queue), checks.kind(kind)
+        id_ = self._sender.next_id().hex().encode() if id is None else checks.message_id(id)
+        stored_at = id_ if key is None else arguments.key(key)
+        extra, extra_bytes = arguments.headers(headers, stored_at)
+        packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
+        due = self.due(deliver_at)
+        self._grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
         return EnqueueRequest(
-            queue, key, kind, id_, payload, headers,
-            checks.priority(what.priority), due, checks.group(what.group), made_up,
+            name, stored_at, of_kind, id_, packed, extra,
+            checks.priority(priority), due, checks.group(group), id is None,
         )  # fmt: skip
 
     def due(self, given: arguments.Due | None) -> int:
@@ -278,10 +291,9 @@ class QueueSends:
             ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``enqueue_message``. That
                 there is no such queue is told by the commit.
         """
-        return self.queues.enqueue(Enqueue(
-            queue, payload, id=id, kind=kind, key=key, priority=priority, deliver_at=deliver_at,
-            group=group, headers=headers,
-        ))  # fmt: skip
+        return self.queues.enqueue(
+            queue, payload, id, kind, key, priority, deliver_at, group, headers
+        )
 
     def when_done(self, queue: str, group: str, enqueue: Enqueue | Mapping[str, Any]) -> None:
         """When all messages of ``group`` are done, has another message enqueued, once, in the same

@@ -149,6 +149,8 @@ class TaskLoop:
                 asked.cancel()
                 with suppress(asyncio.CancelledError):
                     await asked
+            elif not asked.cancelled():
+                asked.exception()  # it is retrieved, also if this was cancelled meanwhile
 
     async def run_ready(self) -> int:
         """Works off what is ready now; returns how many messages that were."""

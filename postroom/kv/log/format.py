@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -156,9 +157,8 @@ def decode_pointer(block: bytes, header: Header) -> int | None:
 # --- records --------------------------------------------------------------------------------------
 
 
-def encode_payload(writes: WriteSet) -> bytes:
-    """What a record holds, as it is stored."""
-    return _encode(writes)
+encode_payload: Callable[[WriteSet], bytes] = _encode
+"""What a record holds, as it is stored."""
 
 
 def encode_record(
@@ -167,8 +167,8 @@ def encode_record(
     """A record as it is written, in whole blocks."""
     head = _RECORD.pack(len(payload), sequence, durable, epoch, kind)
     checksum = zlib.crc32(payload, zlib.crc32(head, seed))
-    size = RECORD_HEADER_BYTES + len(payload)
-    return b"".join((_CHECKSUM.pack(checksum), head, payload, bytes(blocks(size) - size)))
+    padding = bytes(-(RECORD_HEADER_BYTES + len(payload)) % BLOCK_BYTES)
+    return b"".join((_CHECKSUM.pack(checksum), head, payload, padding))
 
 
 def claimed(data: bytes | memoryview, at: int) -> tuple[int, int]:

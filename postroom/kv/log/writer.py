@@ -95,7 +95,7 @@ class Log:
         Raises:
             OSError: the device refuses. Nothing more must be written.
         """
-        payload = self._payload(writes, kind)
+        payload = encode_payload(writes) if kind == CHANGES else self._payload(writes, kind)
         size = blocks(RECORD_HEADER_BYTES + len(payload))
         if self._end + size > self._segments[-1].file.size:
             notes = encode_payload({**self._notes(), OLDEST_NOTE: self._oldest()})

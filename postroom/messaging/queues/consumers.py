@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.records import Entry
@@ -36,7 +36,9 @@ class Wish:
             ``None``: to the end.
     """
 
-    __slots__ = ("_end", "_headers", "_start", "_where", "cursor", "kinds", "looks_closer")
+    __slots__ = (
+        "_end", "_headers", "_missed", "_start", "_where", "cursor", "kinds", "looks_closer",
+    )  # fmt: skip
 
     def __init__(
         self, selection: Selection, headers: Callable[[Entry], dict[str, Any] | None]
@@ -47,6 +49,18 @@ class Wish:
         self.kinds = None if selection.kinds is None else frozenset(selection.kinds)
         self.looks_closer = bool(self._where or self._start or self._end is not None)
         self.cursor: bytes | None = b""
+        self._missed: bytes | None = None
+
+    def misses(self, key: bytes) -> None:
+        """It takes the message there, but the group of that may not fire just now."""
+        if self._missed is None or key < self._missed:
+            self._missed = key
+
+    def look_again(self) -> None:
+        """From the first one that was missed."""
+        missed, self._missed = self._missed, None
+        if missed is not None and (self.cursor is None or missed < self.cursor):
+            self.cursor = missed
 
     def takes(self, entry: Entry) -> bool:
         """Whether this is one of them."""
@@ -108,10 +122,9 @@ class Waiter:
         self.turn = 0
         self.busy = 0
 
-    def __lt__(self, other: Waiter) -> bool:
-        if self.busy != other.busy:
-            return self.busy < other.busy
-        return self.turn < other.turn
+
+Placed: TypeAlias = tuple[int, int, Waiter]
+"""Who waits, in line: how many it holds, and when it was served last. No two are alike."""
 
 
 class Consumers:
@@ -149,7 +162,7 @@ class Consumers:
         self._waiters.clear()
         return waited
 
-    def line(self, additions: int, *, is_complete: bool) -> list[Waiter]:
+    def line(self, additions: int, *, is_complete: bool) -> list[Placed]:
         """Those for whom there may be something, as a heap: who is first is served next.
 
         Args:
@@ -165,7 +178,7 @@ class Consumers:
             looks_on = wish is not None and wish.cursor is not None and not is_complete
             if looks_on or waiter.looked_at != additions:
                 waiter.busy = held_by(waiter.request.consumer)
-                line.append(waiter)
+                line.append((waiter.busy, waiter.turn, waiter))
         heapq.heapify(line)
         return line
 

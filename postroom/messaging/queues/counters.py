@@ -13,6 +13,7 @@ tuple of what is added to which counter. The changes of a proposal are added up 
 
 from __future__ import annotations
 
+import functools
 from typing import Final, TypeAlias
 
 import msgspec
@@ -65,7 +66,6 @@ ENQUEUED_READY: Final[Change] = (("enqueued", 1), ("ready", 1))
 ENQUEUED_SCHEDULED: Final[Change] = (("enqueued", 1), ("scheduled", 1))
 BECAME_DUE: Final[Change] = (("scheduled", -1), ("ready", 1))
 FIRED: Final[Change] = (("ready", -1), ("leased", 1), ("fired", 1))
-FIRED_AGAIN: Final[Change] = (*FIRED, ("retried", 1))
 GIVEN_BACK: Final[Change] = (("leased", -1), ("ready", 1))
 PURGED_DONE: Final[Change] = (("done", -1), ("purged", 1))
 PURGED_OTHER: Final[Change] = (("purged", 1),)
@@ -99,6 +99,18 @@ RESCHEDULED: Final[dict[tuple[str, str], Change]] = {
     for to in (READY, SCHEDULED)
 }
 REPLAYED: Final[Change] = (("dead", -1), ("ready", 1), ("replayed", 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def times(change: Change, number: int) -> Change:
+    """A change that takes place so often at once."""
+    return tuple((counter, more * number) for counter, more in change)
+
+
+def fired(number: int, again: int) -> Change:
+    """So many were fired at once, and ``again`` of them had been fired before."""
+    change = times(FIRED, number)
+    return (*change, ("retried", again)) if again else change
 
 
 def read(stored: bytes | None) -> Counted:

@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.consumers import Waiter, Wish
+from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
-from postroom.messaging.queues.records import Entry, Lease, encode
+from postroom.messaging.queues.records import Entry, Lease, Locator, encode
 from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
@@ -39,6 +40,27 @@ READ_AT_ONCE_MAX: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
 
 
+@dataclass(slots=True)
+class _Hand:
+    """What one claim gets by one proposal.
+
+    Attributes:
+        until: the timestamp at which its leases end; ``deadline``: on the monotonic clock.
+        prefix: what their engine keys begin with.
+        bytes_max, messages_max: how much one answer holds.
+        again: how many were fired before.
+    """
+
+    until: int
+    deadline: float
+    prefix: bytes
+    bytes_max: int
+    messages_max: int
+    transaction: bytes
+    leased: list[tuple[Locator, Lease]] = field(default_factory=list)
+    again: int = 0
+
+
 class Firing:
     """What one proposal fires of one queue."""
 
@@ -46,8 +68,9 @@ class Firing:
         self._manager = manager
         self._ctx = ctx
         self._now = manager.around.monotonic()
-        self._served: dict[Waiter, None] = {}
+        self._hands: dict[Waiter, _Hand] = {}
         settings = manager.definition.settings
+        self._is_paced = settings.max_rate is not None or settings.group_max_rate is not None
         self._has_group_limits = (
             manager.ordered
             or settings.group_max_concurrency is not None
@@ -70,6 +93,7 @@ class Firing:
                 more = not read_all or (left and is_full)
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
+        self._note()
         self._answer_later(more)
         manager.rode = True
         return more
@@ -143,18 +167,18 @@ class Firing:
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
         looked_through, bytes_max = READ_AT_ONCE_MAX, self._ctx.bytes + UPKEEP_BYTES
         while line and allowed and self._ctx.bytes < bytes_max:
-            waiter = line[0]
+            waiter = line[0][2]
             placed = self._next_for(waiter)
             if placed is None:
                 heapq.heappop(line)
-                looked_through -= self._look_through(waiter, looked_through, line)
+                looked_through -= self._look_through(waiter, looked_through)
                 continue
             fits = self._lease(waiter, *placed)
             allowed -= fits
             if not fits or self._is_full(waiter):
                 heapq.heappop(line)
             else:
-                heapq.heapreplace(line, waiter)
+                heapq.heapreplace(line, (waiter.busy, waiter.turn, waiter))
         return bool(line) or looked_through <= 0
 
     def _next_for(self, waiter: Waiter) -> Placed | None:
@@ -192,16 +216,13 @@ class Firing:
 
     def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
         """A message is fired; whether it was: it may be too large to join those that are."""
-        manager, ctx = self._manager, self._ctx
+        manager, ctx, now = self._manager, self._ctx, self._ctx.timestamp
+        hand = self._hands.get(waiter) or self._fill_hand(waiter)
         request = waiter.request
-        wanted = request.seconds or manager.definition.settings.ack_wait
-        seconds = wanted if wanted < LEASE_SECONDS_MAX else LEASE_SECONDS_MAX
-        now = ctx.timestamp
-        until, transaction = now + from_seconds(seconds), request.transaction_id or b""
-        lease = Lease(entry, request.consumer, now, until, transaction, request.number)
+        lease = Lease(entry, request.consumer, now, hand.until, hand.transaction, request.number)
         message = leased_message(ctx, manager, lease)
         size = waiter.size + len(message.payload)
-        if waiter.messages and size > min(request.bytes_max, READ_BYTES_MAX):
+        if waiter.messages and size > hand.bytes_max:
             manager.ready.offer(key, entry)
             return False
         if key in ctx.staged:
@@ -209,19 +230,35 @@ class Firing:
         else:
             ctx.writes[key] = None
         manager.taken.add(key)
-        ctx.writes[manager.layout.leased_key(lease)] = stored = encode(lease)
+        ctx.writes[hand.prefix + entry.seq] = stored = encode(lease)
         waiter.messages.append(message)
-        waiter.size += len(message.payload)
-        self._served[waiter] = None
-        manager.leases.promise(lease)
+        waiter.size = size
+        locator = entry.locator
+        hand.leased.append((locator, lease))
+        hand.again += entry.epoch > 0
+        manager.leases.promise(locator, lease)
         manager.consumers.served(waiter)
-        change = counters.FIRED_AGAIN if entry.epoch else counters.FIRED
-        ctx.notes.append((manager, change, Manager.lease_added, lease, self._now + seconds))
-        self._pace(entry.group)
-        manager.lateness.append(_seconds(now - entry.due))
+        if self._is_paced:
+            self._pace(entry.group)
+        manager.lateness.append((now - entry.due >> LOGICAL_BITS) / 1000)
         ctx.steps += 2
         ctx.bytes += len(stored) + 2 * len(key) + 3 * WRITE_BYTES
         return True
+
+    def _fill_hand(self, waiter: Waiter) -> _Hand:
+        manager, request = self._manager, waiter.request
+        settings = manager.definition.settings
+        seconds = min(request.seconds or settings.ack_wait, LEASE_SECONDS_MAX)
+        until = self._ctx.timestamp + from_seconds(seconds)
+        self._hands[waiter] = hand = _Hand(
+            until,
+            self._now + seconds,
+            manager.layout.leased + until.to_bytes(8, "big"),
+            min(request.bytes_max, READ_BYTES_MAX),
+            min(request.messages_max, settings.batch_size),
+            request.transaction_id or b"",
+        )
+        return hand
 
     def _pace(self, group: str) -> None:
         manager = self._manager
@@ -230,41 +267,60 @@ class Firing:
         manager.group_buckets.take(group)
 
     def _is_full(self, waiter: Waiter) -> bool:
-        batch_size = self._manager.definition.settings.batch_size
-        return len(waiter.messages) >= min(waiter.request.messages_max, batch_size)
+        hand = self._hands.get(waiter)
+        return hand is not None and len(waiter.messages) >= hand.messages_max
+
+    def _note(self) -> None:
+        """What was leased to each, in one note."""
+        for hand in self._hands.values():
+            if hand.leased:
+                change = counters.fired(len(hand.leased), hand.again)
+                note = (self._manager, change, Manager.leases_added, hand.leased, hand.deadline)
+                self._ctx.notes.append(note)
 
     # --- looking further
 
-    def _look_through(self, waiter: Waiter, entries_max: int, line: list[Waiter]) -> int:
+    def _look_through(self, waiter: Waiter, entries_max: int) -> int:
         """What is stored and not in memory, for a consumer that takes only some; how much of it."""
-        wish, ready, layout = waiter.wish, self._manager.ready, self._manager.layout
-        if wish is None or wish.cursor is None or ready.is_complete or entries_max <= 0:
+        manager, wish = self._manager, waiter.wish
+        if wish is None or manager.ready.is_complete or entries_max <= 0:
             return 0
-        lower = wish.cursor or layout.ready
+        wish.look_again()
+        if wish.cursor is None:
+            return 0
         visited = 0
-        for key, entry in self._stored(lower, keys.after_prefix(layout.ready)):
-            if visited >= entries_max:
+        stored = self._stored(
+            wish.cursor or manager.layout.ready, keys.after_prefix(manager.layout.ready)
+        )
+        for key, entry in stored:
+            if visited >= entries_max or manager.allowance(self._now) <= 0:
                 wish.cursor = key
                 return visited
             visited += 1
             self._ctx.steps += 1
-            if self._is_for(waiter, wish, key, entry):
-                ready.discard(key)
-                if not self._lease(waiter, key, entry) or self._is_full(waiter):
-                    wish.cursor = key
-                    return visited
+            if not wish.takes(entry):
+                continue
+            if not self._may_be_next(key, entry):
+                wish.misses(key)
+                continue
+            manager.ready.discard(key)
+            if not self._lease(waiter, key, entry) or self._is_full(waiter):
+                wish.cursor = key
+                return visited
         wish.cursor = None
-        waiter.looked_at = ready.additions
+        waiter.looked_at = manager.ready.additions
         return visited
 
-    def _is_for(self, waiter: Waiter, wish: Wish, key: bytes, entry: Entry) -> bool:
-        del waiter
+    def _may_be_next(self, key: bytes, entry: Entry) -> bool:
+        """Whether its group may fire, and this one of it. If not, it is looked at again after the
+        group was freed.
+        """
         manager = self._manager
-        if not wish.takes(entry) or manager.allowance(self._now) <= 0:
-            return False
-        if manager.ordered and not self._is_first(key, entry):
-            return False
-        return self._may(entry.group, entry)
+        is_first = not manager.ordered or self._is_first(key, entry)
+        if is_first and self._may(entry.group, entry):
+            return True
+        manager.ready.hold(entry.group)
+        return False
 
     def _is_first(self, key: bytes, entry: Entry) -> bool:
         """Whether it is the head of its ordered group."""
@@ -277,7 +333,7 @@ class Firing:
     def _answer_later(self, more: bool) -> None:
         """Once it is applied, those who got something are answered, and those who do not wait."""
         manager = self._manager
-        answered = list(self._served)
+        answered = [waiter for waiter, hand in self._hands.items() if hand.leased]
         if not more:
             answered += [
                 waiter

@@ -8,6 +8,7 @@ by the stored timestamps, but no longer than they were given for.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import Final
 
 from postroom.kv.clock import LOGICAL_BITS
@@ -26,7 +27,9 @@ class LeaseTable:
 
     def __init__(self) -> None:
         self._leases: dict[Locator, Lease] = {}
-        self._deadlines: Deadlines[Locator] = Deadlines()
+        self._deadlines: Deadlines[float] = Deadlines()
+        self._until: dict[Locator, float] = {}
+        self._ending: dict[float, dict[Locator, None]] = {}
         self._of_consumers: dict[bytes, dict[Locator, None]] = {}
         self._of_transactions: dict[bytes, dict[Locator, None]] = {}
         self._clients: Counter[bytes] = Counter()
@@ -41,24 +44,53 @@ class LeaseTable:
 
     def add(self, lease: Lease, deadline: float) -> None:
         """A lease is applied."""
-        locator = lease.entry.locator
-        was_promised = self._promised.pop(locator, None) is not None
-        if locator not in self._leases:
-            if not was_promised:
-                self._of_groups[lease.entry.group] += 1
-            self._of_consumers.setdefault(lease.consumer, {})[locator] = None
-            self._clients[lease.consumer[:CLIENT_ID_BYTES]] += 1
-            if lease.transaction:
-                self._of_transactions.setdefault(lease.transaction, {})[locator] = None
-        self._leases[locator] = lease
-        self._deadlines.set(locator, deadline)
+        self.add_all([(lease.entry.locator, lease)], deadline)
+
+    def add_all(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
+        """Leases of one consumer, and of one transaction if of any, are applied."""
+        leases, promised, first = self._leases, self._promised, leased[0][1]
+        held = self._of_consumers.setdefault(first.consumer, {})
+        new = 0
+        for locator, lease in leased:
+            was_promised = promised.pop(locator, None) is not None
+            if locator not in leases:
+                new += 1
+                if not was_promised:
+                    self._of_groups[lease.entry.group] += 1
+                held[locator] = None
+                if lease.transaction:
+                    self._of_transactions.setdefault(lease.transaction, {})[locator] = None
+            leases[locator] = lease
+            self._end_at(locator, deadline)
+        self._clients[first.consumer[:CLIENT_ID_BYTES]] += new
+
+    def _end_at(self, locator: Locator, deadline: float) -> None:
+        """Those that end at one moment share a deadline."""
+        if locator in self._until:
+            self._end_never(locator)
+        self._until[locator] = deadline
+        ending = self._ending.get(deadline)
+        if ending is None:
+            self._ending[deadline] = ending = {}
+            self._deadlines.set(deadline, deadline)
+        ending[locator] = None
+
+    def _end_never(self, locator: Locator) -> None:
+        deadline = self._until.pop(locator, None)
+        if deadline is None:
+            return
+        ending = self._ending[deadline]
+        del ending[locator]
+        if not ending:
+            del self._ending[deadline]
+            self._deadlines.cancel(deadline)
 
     def remove(self, locator: Locator) -> Lease | None:
         """It is over, and that is applied."""
         lease = self._leases.pop(locator, None)
         if lease is None:
             return None
-        self._deadlines.cancel(locator)
+        self._end_never(locator)
         _drop(self._of_consumers, lease.consumer, locator)
         if lease.transaction:
             _drop(self._of_transactions, lease.transaction, locator)
@@ -69,15 +101,19 @@ class LeaseTable:
         self._release_group(group)
         return lease
 
+    def remove_all(self, locators: list[Locator]) -> set[str]:
+        """They are over, and that is applied; answers of which groups they were."""
+        removed = map(self.remove, locators)
+        return {lease.entry.group for lease in removed if lease is not None}
+
     def clear(self) -> None:
         """Nothing is known any more."""
         self.__init__()  # type: ignore[misc]  # what a new one is
 
     # --- as promised by a proposal in the making
 
-    def promise(self, lease: Lease) -> None:
+    def promise(self, locator: Locator, lease: Lease) -> None:
         """The proposal in the making leases a message."""
-        locator = lease.entry.locator
         if locator not in self._promised:
             self._of_groups[lease.entry.group] += 1
         self._promised[locator] = lease
@@ -108,6 +144,8 @@ class LeaseTable:
         """Who will hold it, or for longer, if the proposal in the making is applied as it was when
         it was evaluated.
         """
+        if not (self._promised or self._extended):
+            return None
         return self._extended.get(locator) or self._promised.get(locator)
 
     def in_group(self, group: str) -> int:
@@ -173,13 +211,16 @@ class LeaseTable:
             first = self._deadlines.first()
             if first is None or first > now:
                 break
-            expired += self._deadlines.take_due(first)
+            due = list(islice(self._ending[first], leases_max - len(expired)))
+            for locator in due:
+                self._end_never(locator)
+            expired += due
         return expired
 
     def watch_again(self, locator: Locator, deadline: float) -> None:
         """One that was named is held yet: it is named again, then."""
         if locator in self._leases:
-            self._deadlines.set(locator, deadline)
+            self._end_at(locator, deadline)
 
 
 def seconds_left(lease: Lease, now: int) -> float:

@@ -345,19 +345,31 @@ class Manager:
         self.leases.add(lease, deadline)
         self.around.wake_by(deadline)
 
+    def leases_added(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
+        """Messages were fired for one claim."""
+        self.leases.add_all(leased, deadline)
+        self.around.wake_by(deadline)
+
     def lease_removed(self, locator: Locator, _: object) -> None:
         """It is held no longer."""
         lease = self.leases.remove(locator)
         if lease is not None:
             self.ready.free(lease.entry.group)
-            if self._is_limited:
+            if self._is_limited(1):
                 self.around.look_at(self)
 
-    @property
-    def _is_limited(self) -> bool:
-        """Whether the end of a lease may let another message go."""
+    def leases_removed(self, locators: list[Locator]) -> None:
+        """They are held no longer."""
+        groups = self.leases.remove_all(locators)
+        for group in groups:
+            self.ready.free(group)
+        if groups and self._is_limited(len(locators)):
+            self.around.look_at(self)
+
+    def _is_limited(self, ended: int) -> bool:
+        """Whether the end of so many leases may let another message go."""
         settings = self.definition.settings
-        if self.ordered or len(self.leases) + 1 >= LEASED_MAX:
+        if self.ordered or len(self.leases) + ended >= LEASED_MAX:
             return True
         return settings.max_concurrency is not None or settings.group_max_concurrency is not None
 
@@ -371,18 +383,16 @@ class Manager:
         self.lease_removed(locator, None)
         self.scheduled_added(*dues)
 
-    def ended(self, locator: Locator | None, ended: Ended) -> None:
-        """It is done, or cancelled, and is to be purged."""
+    def ended(self, locators: list[Locator], ended: list[Ended]) -> None:
+        """They are done, or cancelled, and are to be purged; those of ``locators`` were held."""
         del ended
-        if locator is not None:
-            self.lease_removed(locator, None)
+        self.leases_removed(locators)
         if not self.purge_at:
             self.purge_at = self.around.reading() + self.retention
 
-    def archived(self, locator: Locator | None, _: Ended) -> None:
-        """It is done, and kept."""
-        if locator is not None:
-            self.lease_removed(locator, None)
+    def archived(self, locators: list[Locator], _: list[Ended]) -> None:
+        """They are done, and kept."""
+        self.leases_removed(locators)
 
     def tick_set(self, tick: int, _: object) -> None:
         """A periodic schedule was set."""

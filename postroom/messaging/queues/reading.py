@@ -48,6 +48,8 @@ _STATUS: Final = {
     records.MOVED: "dead",
 }
 _LIVE: Final = ("scheduled", "ready", "leased")
+PASSED_MAX: Final = 8
+"""So many keys that are no bodies are read, one after the other, before they are leapt over."""
 STATES: Final = ("", *_LIVE, "done", "archived", "dead")
 
 
@@ -236,32 +238,25 @@ class Reading:
         page: list[QueueMessage] = []
         size, last = 0, request.after
         position = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
-        while True:
-            for key, packed in view.iterate(position, keys.DATA_END):
-                view.steps += 1
-                message = self._as_of(view, manager, key, packed, at)
-                if message is not None and _was(message, request, at):
-                    size += len(message.payload)
-                    if len(page) >= messages_max or (page and size > bytes_max):
-                        return QueuePage(page, last)
-                    page.append(message)
-                    last = key[1:]
-                if view.is_used_up():
-                    position = key + b"\x00"
-                    break
-            else:
-                return QueuePage(page)
-            yield
-            self._check_age(view, at)
+        for found in _bodies(view, manager.layout.number, position):
+            if found is None:
+                yield
+                self._check_age(view, at)
+                continue
+            message = self._as_of(view, manager, *found, at)
+            if message is not None and _was(message, request, at):
+                size += len(message.payload)
+                if len(page) >= messages_max or (page and size > bytes_max):
+                    return QueuePage(page, last)
+                page.append(message)
+                last = found[0][1:]
+        return QueuePage(page)
 
     def _as_of(
         self, view: View, manager: Manager, key: bytes, packed: bytes, at: int
     ) -> QueueMessage | None:
-        """The message of a body, if it is one of this queue, and was there then."""
+        """The message of a body, if it was there then."""
         end = key.index(keys.END_OF_KEY, 1) + 2
-        number = manager.layout.number
-        if key[end : end + 1] != keys.QUEUE_BODY or key[end + 1 : end + 5] != number:
-            return None
         body = records.bodies.decode(packed)
         if body.created_at > at:
             return None
@@ -309,6 +304,30 @@ _PARTS: Final = {
     "dead": keys.DEAD,
 }
 _IS_LIST: Final = {state: state in {"done", "archived"} for state in _PARTS}
+
+
+def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, bytes] | None]:
+    """The bodies of a queue's messages and their keys, from a position on; ``None``: the turn is
+    used up. What else lies under the same keys, versions say, is leapt over.
+    """
+    onward: bytes | None = position
+    while onward is not None:
+        position, onward, passed = onward, None, 0
+        for key, packed in view.iterate(position, keys.DATA_END):
+            view.steps += 1
+            end = key.index(keys.END_OF_KEY, 1) + 2
+            own = key[:end] + keys.QUEUE_BODY + queue
+            passed += 1
+            if key.startswith(own):
+                passed = 0
+                yield key, packed
+            if view.is_used_up():
+                onward = key + b"\x00"
+                yield None
+                break
+            if passed > PASSED_MAX:
+                onward = own if key < own else key[:end] + keys.SUFFIX_END
+                break
 
 
 def _found(

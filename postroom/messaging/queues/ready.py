@@ -182,7 +182,8 @@ class ReadyCache:
         queued = (key, self.additions, entry)
         self._alive[key] = entry
         group.push(queued)
-        self._sizes.changed(entry.group, group.count - 1, group.count)
+        if not group.count & (group.count - 1):  # a power of two
+            self._sizes.changed(entry.group, group.count - 1, group.count)
         for turns in self._turns.values():
             turns.added(queued)
 
@@ -213,7 +214,8 @@ class ReadyCache:
     def _remove(self, key: bytes, name: str, group: Group) -> None:
         del self._alive[key]
         group.count -= 1
-        self._sizes.changed(name, group.count + 1, group.count)
+        if not group.count & (group.count + 1):  # one less than a power of two
+            self._sizes.changed(name, group.count + 1, group.count)
         if not group.count:
             self._emptied(name, group)
         elif self.ordered:  # another one is its first now
@@ -235,7 +237,8 @@ class ReadyCache:
             may: whether a group may fire; if not, it is held until it is freed. ``None``: any may.
         """
         turns = self._turns.get(wants) or self._begin_turns(wants)
-        turns.catch_up()
+        if turns.has_untested:
+            turns.catch_up()
         line, held, groups = turns.line, self._held, self._groups
         while line:
             name = line[0]
@@ -271,6 +274,10 @@ class ReadyCache:
         return min((entry.due for entry in self._alive.values()), default=0)
 
     # --- held groups
+
+    def hold(self, name: str) -> None:
+        """A group may not fire, as far as is known: ``additions`` rises when it is freed."""
+        self._held.setdefault(name, {})
 
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""

@@ -37,7 +37,7 @@ AGEING_SECONDS: Final = 60
 _AGEING: Final = from_seconds(AGEING_SECONDS)
 DUE_MAX: Final = 1 << 62
 SEQ_BYTES: Final = 12
-_KINDS_KNOWN_MAX: Final = 1000
+_KNOWN_MAX: Final = 1000
 
 LIVE: Final = 0
 DONE: Final = 1
@@ -177,6 +177,7 @@ class Layout:
         self.counters = keys.record_key(range_id, f"queue {number}")
         self._bodies: dict[str, bytes] = {}
         self._states: dict[str, bytes] = {}
+        self._groups_known: dict[str, bytes] = {}
 
     def scheduled_key(self, entry: Entry) -> bytes:
         """Of an entry that is not due yet."""
@@ -184,12 +185,17 @@ class Layout:
 
     def group_prefix(self, group: str) -> bytes:
         """What the keys of the ready entries of a group begin with."""
-        return self.ready + keys.escape(group.encode())
+        known = self._groups_known.get(group)
+        if known is None:
+            if len(self._groups_known) >= _KNOWN_MAX:
+                self._groups_known.clear()
+            self._groups_known[group] = known = self.ready + keys.escape(group.encode())
+        return known
 
     def ready_key(self, entry: Entry, *, ordered: bool) -> bytes:
         """Of an entry that may be fired."""
-        prefix = self.ready + keys.escape(entry.group.encode())
-        return prefix + rank(entry, ordered=ordered).to_bytes(8, "big") + entry.seq
+        stands = rank(entry, ordered=ordered).to_bytes(8, "big")
+        return self.group_prefix(entry.group) + stands + entry.seq
 
     def leased_key(self, lease: Lease) -> bytes:
         """Of an entry that a consumer holds."""
@@ -219,7 +225,7 @@ class Layout:
 
     def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
         """Of a kind; there are few as a rule."""
-        if len(known) >= _KINDS_KNOWN_MAX:
+        if len(known) >= _KNOWN_MAX:
             known.clear()
         known[kind] = infix = keys.queue_message_infix(suffix, self.number, kind.encode())
         return infix

@@ -25,12 +25,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from postroom.errors import LeaseLost, shorten
 from postroom.kv.clock import from_seconds
 from postroom.limits import KEY_BYTES_MAX
 from postroom.messaging.queues import counters, groups, records
+from postroom.messaging.queues.attempts import held, is_attempt
 from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.places import Place, find, lease_of, named, read_body, read_state
+from postroom.messaging.queues.places import Place, find, named, read_body
 from postroom.messaging.queues.records import Ended, Entry, Lease, State, encode
 from postroom.messaging.queues.requests import (
     LEASE_SECONDS_MAX,
@@ -55,6 +55,8 @@ EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
 """Of a message that was moved to a dead letter queue: where it comes from, and why."""
 _DOUBLINGS_MAX: Final = 40
+TOGETHER_MAX: Final = 100
+"""So many acknowledgements of one request are evaluated as one."""
 
 
 class Death(NamedTuple):
@@ -124,17 +126,36 @@ class Settling:
         """
         manager, settings = self._queues.find(ctx, request.queue)
         ended, size_before = 0, ctx.bytes
-        for attempt in request.attempts:
-            if attempt.epoch >= 0 and not attempt.by_id:
-                self.finish_lease(ctx, manager, settings, _held(ctx, manager, attempt))
+        status = records.ARCHIVED if settings.archive else records.DONE
+        for first in range(0, len(request.attempts), TOGETHER_MAX):
+            attempts = request.attempts[first : first + TOGETHER_MAX]
+            leases = {
+                (each.key, each.kind, each.id): held(ctx, manager, each)
+                for each in attempts
+                if each.epoch >= 0 and not each.by_id
+            }
+            if len(leases) == len(attempts):
+                self._end_leases(ctx, manager, list(leases.values()), status)
+                ended += len(leases)
+                yield from _next(ctx, size_before)
+                continue
+            for attempt in attempts:
+                ended += self._acknowledge_one(ctx, manager, settings, attempt)
+                yield from _next(ctx, size_before)
+        return ended
+
+    def _acknowledge_one(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, attempt: Attempt
+    ) -> int:
+        if attempt.epoch >= 0 and not attempt.by_id:
+            self.finish_lease(ctx, manager, settings, held(ctx, manager, attempt))
+            return 1
+        ended = 0
+        for locator in named(ctx, manager, attempt):
+            place = find(ctx, manager, locator)
+            if place is not None and is_attempt(attempt, place, manager):
+                self._finish(ctx, manager, settings, place)
                 ended += 1
-            else:
-                for locator in named(ctx, manager, attempt):
-                    place = find(ctx, manager, locator)
-                    if place is not None and _is_attempt(attempt, place, manager):
-                        self._finish(ctx, manager, settings, place)
-                        ended += 1
-            yield from _next(ctx, size_before)
         return ended
 
     def reject(self, ctx: Evaluation, request: Reject) -> Generator[None, None, int]:
@@ -147,7 +168,7 @@ class Settling:
         rejected, size_before = 0, ctx.bytes
         for attempt in request.attempts:
             if attempt.epoch >= 0 and not attempt.by_id:
-                lease = _held(ctx, manager, attempt)
+                lease = held(ctx, manager, attempt)
                 self._reject_lease(ctx, manager, settings, lease, request)
                 rejected += 1
             else:
@@ -166,7 +187,7 @@ class Settling:
         until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
         layout = manager.layout
         for attempt in request.attempts:
-            lease = _held(ctx, manager, attempt)
+            lease = held(ctx, manager, attempt)
             longer = msgspec.structs.replace(lease, since=ctx.timestamp, until=until)
             ctx.writes[layout.leased_key(lease)] = None
             ctx.writes[layout.leased_key(longer)] = stored = encode(longer)
@@ -200,6 +221,30 @@ class Settling:
         key = manager.layout.leased_key(lease)
         self._finish(ctx, manager, settings, Place(counters.LEASED, key, lease.entry, lease, None))
 
+    def _end_leases(
+        self, ctx: Evaluation, manager: Manager, leases: list[Lease], status: int
+    ) -> None:
+        """Messages are done, by the attempts that hold them: one note for all."""
+        layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
+        locators, ended, size = [], [], 0
+        for lease in leases:
+            entry = lease.entry
+            key, kind, id_ = locator = entry.locator
+            state_key = layout.state_key(key, kind, id_)
+            writes[layout.leased_key(lease)] = None
+            writes[state_key] = encode(State(entry.seq, status, entry.epoch, entry.due, now))
+            size += 2 * len(state_key) + 128
+            locators.append(locator)
+            ended.append(Ended(key, kind, id_, entry.seq, status))
+            if entry.group:
+                self._group_ended(ctx, manager, entry.group)
+        ctx.steps += len(leases)
+        ctx.bytes += size
+        changes = counters.ARCHIVED if status == records.ARCHIVED else counters.ACKNOWLEDGED
+        change = counters.times(changes[counters.LEASED], len(leases))
+        act = Manager.archived if status == records.ARCHIVED else Manager.ended
+        ctx.notes.append((manager, change, act, locators, ended))
+
     def _finish(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
     ) -> None:
@@ -224,9 +269,9 @@ class Settling:
         if place.where == counters.READY:
             ctx.notes.append((manager, (), Manager.ready_removed, place.key, None))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ended = Ended(entry.key, entry.kind, entry.id, entry.seq, status)
-        locator = None if place.lease is None else entry.locator
-        ctx.notes.append((manager, change, act, locator, ended))
+        ended = [Ended(entry.key, entry.kind, entry.id, entry.seq, status)]
+        locators = [] if place.lease is None else [entry.locator]
+        ctx.notes.append((manager, change, act, locators, ended))
         if entry.group:
             self._group_ended(ctx, manager, entry.group)
 
@@ -251,7 +296,7 @@ class Settling:
             place = find(ctx, manager, locator)
             if place is None or place.where == counters.DEAD:
                 continue
-            if not _is_attempt(attempt, place, manager):
+            if not is_attempt(attempt, place, manager):
                 continue
             if place.lease is not None:
                 self._reject_lease(ctx, manager, settings, place.lease, request)
@@ -403,48 +448,6 @@ class Settling:
                 group=entry.group, is_unique=True,
             ),
         )  # fmt: skip
-
-
-def _held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
-    """The lease of an attempt.
-
-    Raises:
-        LeaseLost: it has none any more.
-    """
-    locator = (attempt.key, attempt.kind, attempt.id)
-    lease = lease_of(ctx, manager, locator)
-    if lease is None or lease.entry.epoch != attempt.epoch:
-        raise _lost(ctx, manager, attempt, lease)
-    return lease
-
-
-def _is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
-    """Whether the message, found by its id, is at the attempt that was named, if one was."""
-    if attempt.epoch < 0:
-        return True
-    if place.lease is None or place.lease.entry.epoch != attempt.epoch:
-        raise LeaseLost(
-            f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
-            f"{manager.name!r} does not hold it any more; nothing was changed"
-        )
-    return True
-
-
-def _lost(ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | None) -> LeaseLost:
-    what = f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
-    state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
-    if lease is not None:
-        why = f"attempt {lease.entry.epoch} holds it now"
-    elif state is not None and state.status in {records.DONE, records.ARCHIVED}:
-        why = "it is done already"
-    elif state is not None and state.status != records.LIVE:
-        why = "it was given up"
-    else:
-        why = (state.error if state is not None else "") or "it was given back"
-    return LeaseLost(
-        f"{what}{manager.name!r} does not hold it any more: {why}; nothing was changed: whoever "
-        "holds a message does the work, so leave it at that"
-    )
 
 
 def _next(ctx: Evaluation, size_before: int) -> Generator[None, None, None]:

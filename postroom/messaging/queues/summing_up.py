@@ -34,7 +34,7 @@ def sum_up(ctx: Evaluation) -> None:
             manager.begin(ctx)
         of_queue[change] = of_queue.get(change, 0) + 1
         if act is Manager.ended or act is Manager.archived:
-            ended.setdefault((manager, act is Manager.archived), []).append(thing)
+            ended.setdefault((manager, act is Manager.archived), []).extend(thing)
     counted = []
     for manager, of_queue in changes.items():
         after = counters.add(manager.name, manager.counted, of_queue)

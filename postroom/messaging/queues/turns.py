@@ -100,10 +100,13 @@ class Turns:
     def _is_alive(self, queued: Queued) -> bool:
         return self._alive.get(queued[0]) is queued[2]
 
+    @property
+    def has_untested(self) -> bool:
+        """Whether something was added that has to be tested."""
+        return bool(self._untested)
+
     def catch_up(self) -> None:
-        """What was added is tested, if that is needed."""
-        if not self._untested:
-            return
+        """What was added is tested."""
         wants, untested = self._wants, self._untested
         self._untested = []
         assert wants is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 import postroom
 import postroom.aio
 import postroom.testing
+from postroom.client.queues.consuming import Consumer
 from tests.remote.servers import Server
 
 WAIT_SECONDS = 30.0
@@ -496,3 +498,34 @@ def test_what_was_claimed_together_begins_together() -> None:
             return most
 
     assert asyncio.run(main()) >= together // 2, "the other half may be in hand still"
+
+
+def test_a_claim_that_fails_while_its_worker_is_cancelled_is_no_stray_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> list[Any]:
+        strays: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: strays.append(told))
+        asked, fails = asyncio.Event(), asyncio.Event()
+
+        async def failing(*_: Any) -> None:
+            asked.set()
+            await fails.wait()
+            raise postroom.Unavailable("nobody leads")
+
+        monkeypatch.setattr(Consumer, "next", failing)
+        async with await postroom.testing.open_async() as db:
+            await db.create_queue("q")
+            worker = postroom.aio.Worker(db)
+            worker.task("q")(lambda message, tx: None)
+            going = asyncio.ensure_future(worker.run())
+            await asked.wait()
+            fails.set()
+            await asyncio.sleep(0)
+            going.cancel()
+            await asyncio.wait({going})
+        gc.collect()
+        await asyncio.sleep(0)
+        return strays
+
+    assert asyncio.run(main()) == []

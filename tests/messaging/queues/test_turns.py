@@ -16,6 +16,7 @@ from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import Selection
+from tests.messaging.queues.harness import Queues
 
 COUNTED = {lanes.__file__, ready.__file__, turns.__file__}
 FEW, MANY = 300, 3000
@@ -263,3 +264,26 @@ def test_one_kind_that_nobody_takes_keeps_no_more_than_there_is() -> None:
         filled.cache.discard(filled.offer("g", "unwanted"))
     (group,) = filled.cache._groups.values()
     assert sum(map(len, group._lanes.values())) <= 2 * group.count + lanes.LEFTOVERS_MIN + 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_concurrency": 1}, {"group_max_concurrency": 1}, {"order": "group"}, {"max_rate": 1.0}],
+)
+def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: Any) -> None:
+    """None of them is in memory, which is full of what nobody takes; they are looked for."""
+    queues = Queues()
+    queues.create(cache_size=10, ack_wait=1000.0, **settings)
+    for number in range(30):
+        queues.enqueue(b"unwanted", kind="u", group=f"a{number}", priority=-100)
+    queues.enqueue(b"1", b"2", b"3", kind="w", group="z")
+    got = []
+    wanted = Selection(kinds=("w",))
+    for _ in range(3):
+        running = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+        queues.pass_time(5)
+        assert running.done, got
+        messages = running.result().messages
+        got += [each.payload for each in messages]
+        queues.acknowledge(*messages)
+    assert got == [b"1", b"2", b"3"]

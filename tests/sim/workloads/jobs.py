@@ -20,6 +20,7 @@ The content of the disk is checked besides (``checkers.check_queues``): counters
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from postroom.client.database import Database
@@ -59,6 +60,8 @@ class Jobs:
     """See the module."""
 
     clients = 6
+    queues: Sequence[str] = (PLAIN, PLAIN, LANES)
+    """Of which producers choose."""
 
     def __init__(self) -> None:
         self._claimed: set[tuple[str, bytes, int]] = set()
@@ -95,7 +98,7 @@ class Jobs:
             name = b"%s-%d" % (client.token(), number)
             delay = choose([0, 0, 0.003, 0.3])
             due = await client.db.now() + from_seconds(delay) if delay else 0
-            queue = choose([PLAIN, PLAIN, LANES])
+            queue = choose(self.queues)
             group = str(client.random.randrange(GROUPS)) if queue == LANES else ""
             key = choose([name, b"key/%d" % client.random.randrange(3)])
             writes += [
@@ -204,7 +207,7 @@ class Jobs:
         """What was sent is done once, or is still there."""
         left = [
             message.payload
-            for queue in (PLAIN, LANES)
+            for queue in set(self.queues)
             for state in ("", "dead")
             for message in await _list(db, queue, state)
         ]

@@ -1,0 +1,352 @@
+"""Queues: enqueueing, whole ways through, claims, lateness, and whether rates last.
+
+Every transaction here writes a value besides, of 100 bytes, as work does. Payloads have 100 bytes.
+The queue keeps what is done, as queues do if they are not told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import postroom.aio
+from benchmarks.cluster import started_nodes
+from benchmarks.harness import Measured, Settings, benchmark, percentiles
+from benchmarks.transactions import VALUE, _in_flight
+from postroom.kv.clock import SystemClock
+
+QUEUE: Final = "queue"
+IN_FLIGHT: Final = 64
+FILLED_WITH: Final = 1000
+"""Messages in a transaction that only fills a queue."""
+HANDED_OUT_MAX: Final = 8
+"""Batches on their way through, for each of those in flight."""
+
+Database = postroom.aio.Database
+Work = Callable[[Database, Settings], Awaitable[Measured]]
+
+
+def _embedded(settings: Settings, work: Work) -> Measured:
+    async def run() -> Measured:
+        folder = settings.folder / "store"
+        async with await postroom.aio.open(folder, engine=settings.engine, gc_ttl=5) as db:
+            return await work(db, settings)
+
+    return asyncio.run(run())
+
+
+def _on_three_nodes(settings: Settings, work: Work) -> Measured:
+    async def run(addresses: str) -> Measured:
+        async with await postroom.aio.connect(addresses, insecure=True) as db:
+            return await work(db, settings)
+
+    with started_nodes(settings.folder, 3) as nodes:
+        return asyncio.run(run(nodes.addresses))
+
+
+async def _fill(db: Database, messages: int, queue: str = QUEUE) -> None:
+    for first in range(0, messages, FILLED_WITH):
+        async with db.begin() as tx:
+            for _ in range(min(FILLED_WITH, messages - first)):
+                tx.enqueue(queue, VALUE)
+
+
+# --- enqueueing
+
+
+async def _enqueueing(db: Database, settings: Settings) -> Measured:
+    await db.create_queue(QUEUE)
+
+    async def once(number: int) -> None:
+        async with db.begin() as tx:
+            tx.put(b"state/%d" % (number % 1000), VALUE)
+            tx.enqueue(QUEUE, VALUE)
+
+    await _in_flight(min(0.3, settings.seconds), IN_FLIGHT, once)
+    done, elapsed, latencies = await _in_flight(settings.seconds, IN_FLIGHT, once)
+    return Measured(done / elapsed, percentiles(latencies))
+
+
+@benchmark("queue: enqueue in a transaction, 64 in flight", "messages/s", 25_000)
+def enqueue(settings: Settings) -> Measured:
+    """Transactions a second, each of which writes a value and enqueues a message."""
+    return _embedded(settings, _enqueueing)
+
+
+@benchmark("3 nodes: queue: enqueue in a transaction, 64 in flight", "messages/s", 8_333)
+def enqueue_3(settings: Settings) -> Measured:
+    """The same on three nodes, by one client."""
+    return _on_three_nodes(settings, _enqueueing)
+
+
+# --- through
+
+
+class _Way:
+    """Messages on their way: enqueued by some tasks, pushed to one consumer, acknowledged by others
+    in transactions that write a value each.
+    """
+
+    def __init__(self, db: Database, batch: int) -> None:
+        self._db = db
+        self._batch = batch
+        self._room = asyncio.Semaphore(IN_FLIGHT * HANDED_OUT_MAX if batch == 1 else IN_FLIGHT)
+        self._settling: set[asyncio.Task[None]] = set()
+        self.done = 0
+
+    async def produce(self) -> None:
+        while True:
+            await self._room.acquire()
+            async with self._db.begin() as tx:
+                for _ in range(self._batch):
+                    tx.enqueue(QUEUE, VALUE)
+
+    async def consume(self) -> None:
+        queue = self._db.queue(QUEUE)
+        batch: list[postroom.aio.QueueMessage] = []
+        credit = IN_FLIGHT * self._batch * HANDED_OUT_MAX
+        async for message in queue.receive(credit=credit):
+            batch.append(message)
+            if len(batch) == self._batch:
+                settling = asyncio.ensure_future(self._settle(batch))
+                self._settling.add(settling)
+                settling.add_done_callback(self._settling.discard)
+                batch = []
+
+    async def _settle(self, batch: list[postroom.aio.QueueMessage]) -> None:
+        async with self._db.begin() as tx:
+            tx.put(b"state/%d" % (self.done % 1000), VALUE)
+            tx.acknowledge(QUEUE, batch)
+        for message in batch:
+            message.settled()
+        self.done += len(batch)
+        self._room.release()
+
+
+async def _through(db: Database, settings: Settings, batch: int) -> Measured:
+    queue = await db.create_queue(QUEUE, batch_size=max(100, batch))
+    way = _Way(db, batch)
+    tasks = [asyncio.ensure_future(way.consume())]
+    producers = IN_FLIGHT if batch == 1 else IN_FLIGHT // 8
+    tasks += [asyncio.ensure_future(way.produce()) for _ in range(producers)]
+    await asyncio.sleep(min(0.5, settings.seconds))
+    before, start = way.done, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < settings.seconds or way.done == before:
+        await asyncio.sleep(0.01)
+    done = way.done - before
+    for task in tasks:
+        task.cancel()
+    for error in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(error, asyncio.CancelledError), error
+    stats = await queue.stats()
+    assert stats.retried == 0, stats
+    lateness = round(1000 * (stats.lateness_p50 or 0), 1)
+    return Measured(done / elapsed, {"median_lateness_ms": lateness})
+
+
+@benchmark("queue: through, one by one", "messages/s", 12_000)
+def through_1(settings: Settings) -> Measured:
+    """Messages a second that are enqueued, pushed to a consumer, and acknowledged: a transaction
+    for each enqueueing and each acknowledgement, 64 and more in flight.
+    """
+    return _embedded(settings, lambda db, chosen: _through(db, chosen, 1))
+
+
+@benchmark("queue: through, by hundreds", "messages/s", 40_000)
+def through_100(settings: Settings) -> Measured:
+    """The same with a hundred messages in each transaction."""
+    return _embedded(settings, lambda db, chosen: _through(db, chosen, 100))
+
+
+@benchmark("3 nodes: queue: through, one by one", "messages/s", 4_000)
+def through_1_3(settings: Settings) -> Measured:
+    """One by one on three nodes, by one client."""
+    return _on_three_nodes(settings, lambda db, chosen: _through(db, chosen, 1))
+
+
+@benchmark("3 nodes: queue: through, by hundreds", "messages/s", 13_333)
+def through_100_3(settings: Settings) -> Measured:
+    """By hundreds on three nodes, by one client."""
+    return _on_three_nodes(settings, lambda db, chosen: _through(db, chosen, 100))
+
+
+# --- claims
+
+
+async def _claimed(db: Database, messages: int, queue: str = QUEUE, tasks: int = IN_FLIGHT) -> None:
+    """Claims and acknowledges so many, by tens."""
+    q, left = db.queue(queue), messages
+    numbers = itertools.count()
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 10
+            found = await q.claim(10, wait=30.0)
+            async with db.begin() as tx:
+                tx.put(b"state/%d" % (next(numbers) % 1000), VALUE)
+                tx.acknowledge(queue, found)
+
+    await asyncio.gather(*(work() for _ in range(tasks)))
+
+
+async def _claims(db: Database, settings: Settings) -> Measured:
+    await db.create_queue(QUEUE)
+    messages = settings.size(60_000)
+    await _fill(db, messages)
+    start = time.perf_counter()
+    await _claimed(db, messages)
+    return Measured(messages / (time.perf_counter() - start))
+
+
+@benchmark("queue: claim and acknowledge by tens", "messages/s", 40_000)
+def claim_10(settings: Settings) -> Measured:
+    """Messages a second of 60,000 that wait, claimed by tens and acknowledged by tens in
+    transactions that write a value, by 64 tasks.
+    """
+    return _embedded(settings, _claims)
+
+
+@benchmark("3 nodes: queue: claim and acknowledge by tens", "messages/s", 13_333)
+def claim_10_3(settings: Settings) -> Measured:
+    """The same on three nodes, by one client."""
+    return _on_three_nodes(settings, _claims)
+
+
+# --- lateness
+
+
+def _now() -> float:
+    """By the wall clock, in seconds; it tells milliseconds."""
+    return SystemClock().wall_milliseconds() / 1000
+
+
+async def _late(db: Database, each_seconds: float, messages: int) -> list[float]:
+    """How late messages are received that are due one after the other, by the wall clock."""
+    queue = await db.create_queue(QUEUE)
+    late: list[float] = []
+
+    async def consume() -> None:
+        async for message in queue.receive(credit=1000):
+            late.append(_now() - message.scheduled.datetime.timestamp())
+            settling.append(message)
+            if len(late) == messages:
+                return
+
+    settling: list[postroom.aio.QueueMessage] = []
+    consuming = asyncio.ensure_future(consume())
+    lead = 0.5 + messages * 0.0001
+    begin = _now() + lead
+    for first in range(0, messages, 100):
+        async with db.begin() as tx:
+            for number in range(first, min(first + 100, messages)):
+                due = begin + number * each_seconds - _now()
+                tx.enqueue(QUEUE, VALUE, deliver_at=max(due, 0.0))
+    while not consuming.done():
+        await asyncio.sleep(0.01)
+        batch = settling[:100]
+        del settling[: len(batch)]
+        if batch:
+            await queue.acknowledge(batch)
+    await consuming
+    return late
+
+
+@benchmark("queue: lateness at 1,000 due a second, p99", "ms", 50.0, at_most=True)
+def lateness(settings: Settings) -> Measured:
+    """From the moment at which a message is due until its consumer has it; each is acknowledged."""
+
+    async def work(db: Database, chosen: Settings) -> Measured:
+        found = percentiles(await _late(db, 0.001, max(int(chosen.seconds * 1000), 100)))
+        return Measured(found["p99_ms"], found)
+
+    return _embedded(settings, work)
+
+
+@benchmark("queue: lateness when idle, median", "ms", 10.0, at_most=True)
+def lateness_idle(settings: Settings) -> Measured:
+    """The same with one message due every 100 ms, and nothing else to do."""
+
+    async def work(db: Database, chosen: Settings) -> Measured:
+        late = await _late(db, 0.1, max(int(chosen.seconds * 10), 5))
+        return Measured(1000 * statistics.median(late), percentiles(late))
+
+    return _embedded(settings, work)
+
+
+# --- whether rates last
+
+
+async def _rates(db: Database, queue: str, messages: int) -> tuple[float, float]:
+    """Messages a second enqueued by hundreds, and claimed and acknowledged by tens."""
+    start = time.perf_counter()
+    for _ in range(messages // 100):
+        async with db.begin() as tx:
+            for _ in range(100):
+                tx.enqueue(queue, VALUE)
+    between = time.perf_counter()
+    await _claimed(db, messages // 10 * 10, queue)
+    end = time.perf_counter()
+    return messages / (between - start), messages / (end - between)
+
+
+async def _compared(db: Database, settings: Settings, used: str) -> Measured:
+    """Rates in a used queue over those in a new one, taken by turns; the lesser of both medians."""
+    await db.create_queue("new")
+    messages = max(settings.size(10_000), 200)
+    ratios: list[tuple[float, float]] = []
+    for _ in range(5):
+        new, old = await _rates(db, "new", messages), await _rates(db, used, messages)
+        ratios.append((old[0] / new[0], old[1] / new[1]))
+    enqueued = statistics.median(each[0] for each in ratios)
+    claimed = statistics.median(each[1] for each in ratios)
+    return Measured(
+        min(enqueued, claimed), {"enqueue": round(enqueued, 3), "claim": round(claimed, 3)}
+    )
+
+
+def _with_waiting(settings: Settings, waiting: int) -> Measured:
+    async def work(db: Database, chosen: Settings) -> Measured:
+        await db.create_queue(QUEUE)
+        await _fill(db, chosen.size(waiting))
+        return await _compared(db, chosen, QUEUE)
+
+    return _embedded(settings, work)
+
+
+@benchmark("queue: rates with 1,000,000 waiting, against none", "ratio", 0.9)
+def waiting_1m(settings: Settings) -> Measured:
+    """Enqueueing, and claiming and acknowledging by tens, in a queue in which a million messages
+    wait, over the rates of a new queue beside it, by turns.
+    """
+    return _with_waiting(settings, 1_000_000)
+
+
+@benchmark("queue: rates with 10,000,000 waiting, against none", "ratio", 0.9)
+def waiting_10m(settings: Settings) -> Measured:
+    """The same with ten million; --scale makes it less."""
+    return _with_waiting(settings, 10_000_000)
+
+
+@benchmark("queue: rates after 10,000,000 acknowledged and purged, against none", "ratio", 0.9)
+def after_10m(settings: Settings) -> Measured:
+    """The same in an empty queue that ten million messages have passed; --scale makes it less."""
+
+    async def work(db: Database, chosen: Settings) -> Measured:
+        queue = await db.create_queue(QUEUE, purge_after=0)
+        left = chosen.size(10_000_000) // 10 * 10
+        messages = left
+        while left > 0:
+            number = min(left, 100_000)
+            await _fill(db, number)
+            await _claimed(db, number)
+            left -= number
+        while (await queue.stats()).purged < messages:
+            await asyncio.sleep(0.2)
+        return await _compared(db, chosen, QUEUE)
+
+    return _embedded(settings, work)

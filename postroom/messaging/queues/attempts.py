@@ -1,0 +1,57 @@
+"""Whether an attempt still holds its message; if not, what it is told.
+
+An attempt is named by its message and its epoch. One whose lease has passed, or whose message has
+ended, can change nothing: ``LeaseLost`` says which of these it was.
+"""
+
+from __future__ import annotations
+
+from postroom.errors import LeaseLost, shorten
+from postroom.messaging.queues import records
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import Place, lease_of, read_state
+from postroom.messaging.queues.records import Lease
+from postroom.messaging.queues.requests import Attempt
+from postroom.ranges.evaluation import Evaluation
+
+
+def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
+    """The lease of an attempt.
+
+    Raises:
+        LeaseLost: it has none any more.
+    """
+    locator = (attempt.key, attempt.kind, attempt.id)
+    lease = lease_of(ctx, manager, locator)
+    if lease is None or lease.entry.epoch != attempt.epoch:
+        raise _lost(ctx, manager, attempt, lease)
+    return lease
+
+
+def is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
+    """Whether the message, found by its id, is at the attempt that was named, if one was."""
+    if attempt.epoch < 0:
+        return True
+    if place.lease is None or place.lease.entry.epoch != attempt.epoch:
+        raise LeaseLost(
+            f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
+            f"{manager.name!r} does not hold it any more; nothing was changed"
+        )
+    return True
+
+
+def _lost(ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | None) -> LeaseLost:
+    what = f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
+    state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+    if lease is not None:
+        why = f"attempt {lease.entry.epoch} holds it now"
+    elif state is not None and state.status in {records.DONE, records.ARCHIVED}:
+        why = "it is done already"
+    elif state is not None and state.status != records.LIVE:
+        why = "it was given up"
+    else:
+        why = (state.error if state is not None else "") or "it was given back"
+    return LeaseLost(
+        f"{what}{manager.name!r} does not hold it any more: {why}; nothing was changed: whoever "
+        "holds a message does the work, so leave it at that"
+    )
