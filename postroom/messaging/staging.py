@@ -38,14 +38,13 @@ record, in the range of the query, that the others ask for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from postroom import limits
 from postroom.errors import Error, Invalid, shorten
-from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.queues.requests import Enqueue
@@ -73,17 +72,14 @@ from postroom.messaging.staging_requests import (
     ForgetQuery,
     PublishStaged,
     ReadStaging,
-    StagedQuery,
     StageRows,
-    Staging,
     SweepStaged,
     Winner,
 )
-from postroom.ranges.checks import check_headers
-from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View
+from postroom.messaging.staging_steps import COUNTED_MAX, Room, check_rows, first, read
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry, WriteEvaluator
 
-COUNTED_MAX: Final = 10_000
 _TOUCHED_SECONDS: Final = 60.0
 """A job's time is written anew when it is older than that."""
 
@@ -119,7 +115,7 @@ class StagedBatches:
         registry.writes.update(evaluators)
         for kind in (PublishStaged, ApplyStaged, AbortStaged, SweepStaged):
             registry.may_be_long[kind] = lambda _: True
-        registry.reads[ReadStaging] = self.read
+        registry.reads[ReadStaging] = lambda view, _: read(view, self._at)
 
     # --- staging
 
@@ -135,7 +131,7 @@ class StagedBatches:
         place = self._at.chunk(request.job, request.attempt, request.number)
         if ctx.get(place) is not None:
             return None  # sent again
-        _check_rows(request.rows)
+        check_rows(request.rows)
         counted = self._at.attempt(request.job, request.attempt)
         stored = ctx.get(counted)
         known = AttemptRecord(0, 0) if stored is None else attempts.decode(stored)
@@ -228,7 +224,7 @@ class StagedBatches:
         """Some rows, and then, if there are none left, some of what is of no use any more."""
         position = record.position
         assert position is not None
-        room = _Room(ctx)
+        room = Room(ctx)
         while position.winner < len(won) and room.is_left():
             position = yield from self._apply_chunk(ctx, won[position.winner], position, room)
         if position.winner == len(won) and self._drop(ctx, position.job, room):
@@ -240,7 +236,7 @@ class StagedBatches:
         return True
 
     def _apply_chunk(
-        self, ctx: Evaluation, winner: Winner, position: Position, room: _Room
+        self, ctx: Evaluation, winner: Winner, position: Position, room: Room
     ) -> Generator[None, None, Position]:
         """As many rows of a chunk as there is room for; answers where to go on."""
         place = self._at.chunk(position.job, winner.attempt, position.chunk)
@@ -301,12 +297,12 @@ class StagedBatches:
         if record.state == OPEN:
             fenced = msgspec.structs.replace(record, state=FENCED, at=ctx.timestamp)
             self._put(ctx, self._at.job(job), fenced)
-        self._drop(ctx, job, _Room(ctx))
+        self._drop(ctx, job, Room(ctx))
         return True
 
     def sweep(self, ctx: Evaluation, request: SweepStaged) -> Generator[None, None, bool]:
         """``SweepStaged``."""
-        room, before = _Room(ctx), ctx.timestamp - from_seconds(request.seconds)
+        room, before = Room(ctx), ctx.timestamp - from_seconds(request.seconds)
         for job, record in list(self._all_jobs(ctx)):
             ctx.steps += 1
             if ctx.is_used_up():
@@ -335,11 +331,11 @@ class StagedBatches:
     def _sweep_queries(self, ctx: Evaluation, before: int) -> bool:
         """Records of queries that had one batch, and of finished loads, go after a time."""
         old = []
-        for place, stored in _first(ctx, self._at.queries, COUNTED_MAX):
+        for place, stored in first(ctx, self._at.queries, COUNTED_MAX):
             query = queries.decode(stored)
             if query.once and query.position is None and query.at < before:
                 old.append(place)
-        for place, stored in _first(ctx, self._at.loads, COUNTED_MAX):
+        for place, stored in first(ctx, self._at.loads, COUNTED_MAX):
             load = loads.decode(stored)
             if load.done and load.at < before:
                 old.append(place)
@@ -364,10 +360,10 @@ class StagedBatches:
         ctx.writes[self._at.query(request.query)] = None
         return True
 
-    def _drop(self, ctx: Evaluation, job: bytes, room: _Room) -> bool:
+    def _drop(self, ctx: Evaluation, job: bytes, room: Room) -> bool:
         """Deletes what a job has staged, as far as there is room; whether that was all."""
         prefix = self._at.attempt(job, b"")
-        for place, stored in list(_first(ctx, prefix, room.deletions + 1)):
+        for place, stored in list(first(ctx, prefix, room.deletions + 1)):
             record, attempt = attempts.decode(stored), place[len(prefix) :]
             end = max(record.end - room.deletions, 0)
             for number in range(end, record.end):
@@ -382,25 +378,6 @@ class StagedBatches:
             ctx.writes[place] = None
         return True
 
-    # --- reading
-
-    def read(self, view: View, _: ReadStaging) -> Staging:
-        """``ReadStaging``."""
-        prefix = self._at.queries
-        found = []
-        for place, stored in _first(view, prefix, COUNTED_MAX):
-            record = queries.decode(stored)
-            found.append(
-                StagedQuery(place[len(prefix) :], record.batch, record.position is not None)
-            )
-        at = self._at
-        counts = [
-            sum(1 for _ in _first(view, prefix, COUNTED_MAX))
-            for prefix in (at.jobs, at.attempts, at.loads)
-        ]
-        view.steps += len(found) + sum(counts)
-        return Staging(found, *counts)
-
     # --- records
 
     def _query(self, ctx: Evaluation, query: bytes) -> QueryRecord | None:
@@ -413,43 +390,9 @@ class StagedBatches:
 
     def _all_jobs(self, ctx: Evaluation) -> Iterator[tuple[bytes, JobRecord]]:
         prefix = self._at.jobs
-        for place, stored in list(_first(ctx, prefix, COUNTED_MAX)):
+        for place, stored in list(first(ctx, prefix, COUNTED_MAX)):
             yield place[len(prefix) :], jobs.decode(stored)
 
     def _put(self, ctx: Evaluation, place: bytes, record: Any) -> None:
         ctx.writes[place] = stored = encode(record)
         ctx.grow(len(place) + len(stored) + WRITE_BYTES)
-
-
-class _Room:
-    """What one step may still do."""
-
-    def __init__(self, ctx: Evaluation) -> None:
-        self.rows = limits.STAGED_STEP_ROWS_MAX
-        self.deletions = limits.STAGED_DELETED_AT_ONCE_MAX
-        self._ctx = ctx
-        self._bytes_end = ctx.bytes + ctx.moved + limits.STAGED_STEP_BYTES_MAX
-
-    def is_left(self) -> bool:
-        """Whether there is room for another row."""
-        return self.rows > 0 and self._ctx.bytes + self._ctx.moved < self._bytes_end
-
-
-def _first(reader: Evaluation | View, prefix: bytes, most: int) -> Iterator[tuple[bytes, bytes]]:
-    """The first pairs under a prefix."""
-    found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
-    for number, pair in enumerate(found(prefix, keys.after_prefix(prefix))):
-        if number == most:
-            return
-        yield pair
-
-
-def _check_rows(packed: bytes) -> None:
-    """Whether these are rows, all of which can be carried out."""
-    try:
-        decoded = rows.decode(packed)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"these are no rows: {error}; nothing was staged") from error
-    for row in decoded:
-        if isinstance(row, EnqueueMessage | Enqueue):
-            check_headers(row.headers, row.key)

@@ -142,6 +142,21 @@ def test_other_partitions_after_a_commit_that_took_effect(
     assert counts(faults.db) == {b"a": 1, b"b": 1}
 
 
+def test_a_late_batch_is_not_published_anew(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where somebody has had its query forgotten meanwhile: its rows are not staged."""
+    writer = staged.StreamWriter(HERE, COUNT)
+    as_task(monkeypatch, run="first")
+    writer.commit([writer.write(batches([b"a"]))], 0)
+    as_task(monkeypatch, run="second")
+    late = writer.write(batches([b"a"]))
+    faults.db.staging.forget(b"query")
+    writer.commit([late], 0)
+    assert counts(faults.db) == {b"a": 1}
+    assert faults.db.staging.read().queries == []
+
+
 def test_an_abort_that_knows_nothing_finds_the_jobs_of_its_sink(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
