@@ -96,6 +96,11 @@ DELETED_AT_ONCE_MAX: Final = 2000
 """A deferred ``DeleteRange`` removes so many keys in one step."""
 INBOXES_LISTED_MAX: Final = 10_000
 """Of one span, by one request."""
+ENGINE_SNAPSHOTS_MAX: Final = 16
+"""Timestamps that are protected as a whole at a time: each holds back compaction."""
+PARTITIONS_MAX: Final = 1024
+"""Into how many parts one answer divides a span."""
+PARTITION_BYTES_MIN: Final = 64 * 1024
 EXPANSION_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more updates join a step of the executor whose sums take so much already."""
 EXPANSION_METRICS_MAX: Final = 16_384

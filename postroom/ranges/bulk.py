@@ -14,7 +14,7 @@ from postroom import limits
 from postroom.kv import columns, keys
 from postroom.kv.engine import Engine
 from postroom.kv.versions import PAYLOAD
-from postroom.limits import READ_BYTES_MAX
+from postroom.limits import PARTITIONS_MAX, READ_BYTES_MAX
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,
@@ -25,7 +25,7 @@ from postroom.ranges.bulk_requests import (
 )
 from postroom.ranges.evaluation import View
 from postroom.ranges.evaluators import read_metrics
-from postroom.ranges.partitions import PARTS_MAX, cuts
+from postroom.ranges.partitions import cuts
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 
@@ -79,7 +79,7 @@ class Bulk:
             view.steps += cut
             if view.is_used_up():
                 yield
-        starts = [request.start, *found][:PARTS_MAX]
+        starts = [request.start, *found][:PARTITIONS_MAX]
         ends: list[bytes | None] = [*starts[1:], request.end]
         return [self._partition(*part) for part in zip(starts, ends, strict=True)]
 

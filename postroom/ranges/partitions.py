@@ -16,9 +16,8 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.engine import Engine
+from postroom.limits import PARTITION_BYTES_MIN, PARTITIONS_MAX
 
-PARTS_MAX: Final = 1024
-PART_BYTES_MIN: Final = 64 * 1024
 _WINDOW: Final = 8
 _WINDOWS_MAX: Final = 4
 _STEPS_A_QUESTION: Final = 8
@@ -37,7 +36,7 @@ def cuts(engine: Engine, span: keys.Span, part_bytes: int) -> Iterator[bytes | i
     if first is None or last is None or first[0] == last[0]:
         return
     total = engine.approximate_bytes(lower, upper)
-    parts = min(total // max(part_bytes, PART_BYTES_MIN), PARTS_MAX)
+    parts = min(total // max(part_bytes, PARTITION_BYTES_MIN), PARTITIONS_MAX)
     before = keys.user_key(first[0])
     for number in range(1, parts):
         asked = 0

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.engine import EngineSnapshot, Reader
-
-WHOLE_MAX: Final = 16
-"""Snapshots of the engine at a time: each holds back compaction."""
+from postroom.limits import ENGINE_SNAPSHOTS_MAX
 
 
 class Protections:
@@ -56,10 +53,11 @@ class Protections:
         if self._snapshot is None:
             raise Invalid("nothing can be protected as a whole here")
         if timestamp not in self._whole:
-            if len(self._whole) >= WHOLE_MAX:
+            if len(self._whole) >= ENGINE_SNAPSHOTS_MAX:
                 raise Unavailable(
-                    f"{WHOLE_MAX} timestamps are protected as a whole already, which is as many as "
-                    "a range keeps; nothing was protected: wait until one of them is given back"
+                    f"{ENGINE_SNAPSHOTS_MAX} timestamps are protected as a whole already, which is "
+                    "as many as a range keeps; nothing was protected: wait until one of them is "
+                    "given back"
                 )
             self._whole[timestamp] = self._snapshot()
         self.add(timestamp)

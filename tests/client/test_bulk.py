@@ -14,11 +14,12 @@ import postroom
 from postroom import limits
 from postroom.client import bulk
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
+from postroom.kv.engine_file import EngineName
 from postroom.messaging.requests import Delivered
-from postroom.ranges import protections
 from postroom.ranges.bulk_requests import Columns
 from postroom.ranges.requests import Accounting, Increment, Put
 from tests.client.stores import Store
+from tests.kv.on_disk import INSTALLED
 
 LONG_SECONDS = 200.0
 Row = tuple[bytes, bytes, int, int]
@@ -281,7 +282,7 @@ def test_sums_are_found_over_many_turns(store: Store, monkeypatch: pytest.Monkey
 
 def test_few_are_held_as_a_whole_and_only_now(store: Store) -> None:
     held = []
-    for _ in range(protections.WHOLE_MAX):
+    for _ in range(limits.ENGINE_SNAPSHOTS_MAX):
         held.append(store.db.hold(whole=True))
         held[-1].__enter__()
         store.advance(0.01)
@@ -332,3 +333,22 @@ def test_recent_changes_do_not_wait(db: postroom.Database) -> None:
     found = db.bulk.recent_changes(b"", None, before)
     assert [(each.key, each.value) for each in found.changes] == [(b"a", b"1")]
     assert found.until >= found.changes[0].timestamp
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_a_store_is_closed_while_it_is_held_as_a_whole(tmp_path: Path, engine: EngineName) -> None:
+    with postroom.open(tmp_path / "store", engine=engine) as db:
+        with db.begin() as tx:
+            tx.enqueue_update(Accounting(b"a", {"n": 1}))
+        db.drain()
+        manager = db.hold(whole=True)
+        at = manager.__enter__()
+        with db.begin() as tx:
+            tx.enqueue_update(Accounting(b"a", {"n": 1}))
+        db.drain()
+        (page,) = db.bulk.accounting(at=at)
+        assert page.sums == [(b"a", {"n": 1})]
+    with postroom.open(tmp_path / "store") as db:
+        assert db.accounting(b"a") == {"n": 2}
+        with pytest.raises(SnapshotTooOld):
+            next(db.bulk.accounting(at=at))

@@ -12,8 +12,9 @@ import pytest
 from postroom.kv import keys
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryEngine
+from postroom.limits import PARTITIONS_MAX
 from postroom.ranges import partitions
-from postroom.ranges.partitions import PARTS_MAX, cuts
+from postroom.ranges.partitions import cuts
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 WHOLE = keys.data_span(b"", None)
@@ -84,7 +85,7 @@ def test_the_work_is_bounded() -> None:
     names = [b"%08d" % number for number in range(20_000)]
     engine.write({keys.head_key(name): b"x" * 8000 for name in names}, sync=False)
     steps = [cut for cut in cuts(engine, WHOLE, 1) if isinstance(cut, int)]
-    assert len(steps) < PARTS_MAX
+    assert len(steps) < PARTITIONS_MAX
     assert max(steps) <= 8 * 64 * partitions._WINDOWS_MAX
 
 

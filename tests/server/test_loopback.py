@@ -1,0 +1,81 @@
+"""A folder that one process opens, and serves to others on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import postroom
+from postroom.errors import Invalid, SnapshotTooOld, StoreLocked, Unavailable
+from postroom.server.loopback import LoopbackServer
+
+HOLDER = """
+import sys, postroom
+with postroom.connect(sys.argv[1], insecure=True) as db:
+    with db.hold(whole=True) as at:
+        print(int(at), flush=True)
+        sys.stdin.read()
+"""
+
+
+def is_held(db: postroom.Database, at: int) -> bool:
+    """Whether a timestamp is protected as a whole."""
+    try:
+        next(db.bulk.accounting(at=at))
+    except SnapshotTooOld:
+        return False
+    return True
+
+
+def test_it_serves_what_is_stored_until_it_is_closed(tmp_path: Path) -> None:
+    with postroom.open(tmp_path / "s") as db:
+        db.put(b"a", b"1")
+    threads = threading.active_count()
+    server = LoopbackServer(tmp_path / "s")
+    with postroom.connect(server.address, insecure=True) as db:
+        assert db.get(b"a") == b"1"
+        db.put(b"b", b"2")
+        with pytest.raises(StoreLocked):
+            postroom.open(tmp_path / "s")
+        server.close()
+        server.close()
+    with postroom.open(tmp_path / "s") as db:
+        assert db.get(b"b") == b"2"
+    with pytest.raises(Unavailable):
+        postroom.connect(server.address, insecure=True, timeout=0.2)
+    assert threading.active_count() <= threads + 1  # that of the client, which stays
+
+
+def test_what_cannot_be_opened_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    with pytest.raises(Invalid):
+        LoopbackServer(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    with postroom.open(tmp_path / "s"), pytest.raises(StoreLocked):
+        LoopbackServer(tmp_path / "s")
+    assert threading.active_count() <= threads
+
+
+def test_what_another_process_holds_goes_when_it_is_killed(tmp_path: Path) -> None:
+    server = LoopbackServer(tmp_path / "s", create=True)
+    with (
+        postroom.connect(server.address, insecure=True) as db,
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER, server.address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as holder,
+    ):
+        assert holder.stdout is not None
+        at = int(holder.stdout.readline())
+        assert [page.sums for page in db.bulk.accounting(at=at)] == [[]]
+        holder.kill()
+        deadline = time.monotonic() + 30
+        while is_held(db, at):
+            assert time.monotonic() < deadline
+    server.close()
