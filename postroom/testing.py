@@ -20,12 +20,16 @@ import random  # noqa: TID251 - here instances are made, to be passed in
 import threading
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec
+from postroom.client.sender import BlockingSender
 from postroom.kv.clock import SystemClock
+from postroom.messaging.queues.requests import AdvanceQueues
+from postroom.messaging.queues.service import ADVANCE
+from postroom.messaging.requests import Moved
 from postroom.server import embedded
 
 _SYSTEM: Final = SystemClock()
@@ -104,9 +108,17 @@ class Store:
         self.db = open(clock=self.clock, codec=codec)
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves the clock forward; what is due then to inboxes is delivered when this returns."""
+        """Moves the clock forward. When this returns, what is due then has been done: deliveries to
+        inboxes; in queues, leases have ended, scheduled messages are ready, and ticks are enqueued
+        (of several that have passed, the latest one).
+        """
         self.clock.advance(seconds)
         self.db.drain()
+        sender = self.db.sender
+        while True:
+            moved: Moved = sender.run(_asked(sender, ADVANCE))
+            if not (moved.messages or moved.more):
+                return
 
     def close(self) -> None:
         """Closes the store."""
@@ -122,6 +134,10 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+async def _asked(sender: BlockingSender, request: AdvanceQueues) -> Any:
+    return await sender.send(request)
 
 
 def _randomness() -> random.Random:

@@ -26,7 +26,8 @@ from postroom.client.values import Message
 from postroom.errors import Error
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Increment, Put
-from tests.client.stores import Running, Store
+from tests.client.hand_driver import Running
+from tests.client.stores import Store
 
 FOLDER: Final = Path(__file__).parent / "scripts"
 ARROW: Final = " -> "

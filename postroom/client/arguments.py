@@ -174,7 +174,7 @@ def wait(given: Any) -> float:
 
 def integer(given: Any, name: str = "by") -> int:
     """A 64-bit signed integer."""
-    if not isinstance(given, int) or isinstance(given, bool):
+    if type(given) is not int and (not isinstance(given, int) or isinstance(given, bool)):
         raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
     if not -(2**63) <= given < 2**63:
         raise Overflow(f"{name} = {given} is outside the range of a 64-bit signed integer")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+import msgspec
+
 from postroom.client.codec import Packing
 from postroom.client.pages import Page
 from postroom.errors import TransactionTooLarge, shorten
@@ -20,8 +22,8 @@ from postroom.ranges.requests import Accounting, Delete, Increment, Put, UpdateR
 _OVERHEAD_BYTES: Final = 32
 
 
-class Buffer:
-    """The writes and messages of one transaction.
+class Buffer(msgspec.Struct, eq=False):
+    """The writes and messages of one transaction. A struct, since those are made in few steps.
 
     Attributes:
         writes: what each key is set to; ``None``: it is deleted.
@@ -29,17 +31,16 @@ class Buffer:
         sends: the messages and updates, in the order of their calls.
     """
 
-    __slots__ = ("_bytes", "integers", "sends", "writes")
-
-    def __init__(self) -> None:
-        self.writes: dict[bytes, bytes | None] = {}
-        self.integers: set[bytes] = set()
-        self.sends: list[EnqueueMessage | EnqueueUpdate] = []
-        self._bytes = 0
+    writes: dict[bytes, bytes | None] = {}
+    integers: set[bytes] = set()
+    sends: list[EnqueueMessage | EnqueueUpdate] = []
+    _bytes: int = 0
 
     def write(self, key: bytes, packed: bytes | None) -> None:
         """Sets ``key``; ``None`` deletes it."""
-        self.grow(len(key) + len(packed) if packed else len(key))
+        self._bytes += len(key) + (len(packed) if packed else 0) + _OVERHEAD_BYTES
+        if self._bytes > TRANSACTION_BYTES_MAX:
+            raise _too_large()
         self.writes[key] = packed
         if self.integers:
             self.integers.discard(key)
@@ -51,7 +52,9 @@ class Buffer:
 
     def send(self, message: EnqueueMessage | EnqueueUpdate, size: int) -> None:
         """Adds a message or a deferred update of ``size`` bytes."""
-        self.grow(size)
+        self._bytes += size + _OVERHEAD_BYTES
+        if self._bytes > TRANSACTION_BYTES_MAX:
+            raise _too_large()
         self.sends.append(message)
 
     def grow(self, size: int) -> None:
@@ -62,10 +65,7 @@ class Buffer:
         """
         self._bytes += size + _OVERHEAD_BYTES
         if self._bytes > TRANSACTION_BYTES_MAX:
-            raise TransactionTooLarge(
-                f"the transaction has gathered more than {TRANSACTION_BYTES_MAX} bytes of writes "
-                "and messages; nothing was changed: do the work in smaller transactions"
-            )
+            raise _too_large()
 
     def count_peeked(self, key: bytes, found: list[tuple[bytes, bytes]]) -> None:
         """Counts what was peeked at, which the commit has to check.
@@ -108,6 +108,13 @@ class Buffer:
         ]
 
 
+def _too_large() -> TransactionTooLarge:
+    return TransactionTooLarge(
+        f"the transaction has gathered more than {TRANSACTION_BYTES_MAX} bytes of writes "
+        "and messages; nothing was changed: do the work in smaller transactions"
+    )
+
+
 def overlaid(
     page: Page, own: list[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterable[tuple[bytes, bytes]]:
@@ -122,9 +129,9 @@ def overlaid(
 
 def size_of(request: UpdateRequest) -> int:
     """About how many bytes a deferred update has."""
-    if isinstance(request, Increment | Delete):
-        return 2 * len(request.key)
     match request:
+        case Increment() | Delete():
+            return 2 * len(request.key)
         case Put(key=key, value=value):
             return len(key) + len(value)
         case Accounting(key=key, deltas=deltas):

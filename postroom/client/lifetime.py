@@ -24,6 +24,8 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from postroom.client.sender import Sender, post
 from postroom.errors import TransactionClosed
 from postroom.ranges.requests import ReleaseLocks
@@ -96,11 +98,10 @@ _SAID: Final = {
 }
 
 
-_OPEN: Final = State.OPEN  # a member is slow to find in its class
-
-
-class Lifetime:
+class Lifetime(msgspec.Struct, eq=False):
     """The state and the time of one transaction, and whether the store keeps something for it.
+
+    A struct, since those are made in few steps.
 
     Attributes:
         state: see above.
@@ -111,17 +112,14 @@ class Lifetime:
         holds: whether the leaseholder may keep locks or claims for it.
     """
 
-    __slots__ = ("_id", "_sender", "began", "closed", "expires", "holds", "state", "timeout")
-
-    def __init__(self, sender: Sender, transaction_id: bytes, timeout: float) -> None:
-        self._sender = sender
-        self._id = transaction_id
-        self.timeout = timeout
-        self.holds = False
-        self.state = _OPEN
-        self.closed = ""
-        self.began = sender.reading()
-        self.expires = sender.monotonic() + timeout
+    _sender: Sender
+    _id: bytes
+    timeout: float
+    began: int
+    expires: float
+    holds: bool = False
+    state: State = State.OPEN
+    closed: str = ""
 
     # --- state
 

@@ -3,6 +3,8 @@
     get ── written here? ─┬─ yes ─▶ what it wrote
                           └─ no ──▶ Reads (the store, at one timestamp) ─▶ written meanwhile?
 
+``get`` itself is a part of :class:`.transaction.Transaction`, as the most frequent of them.
+
 Calls of one transaction may be under way at the same time. So after each answer it is looked at
 again: the transaction may have ended, or have written the key.
 """
@@ -32,19 +34,6 @@ class Overlay:
         self._reads = reads
         self._buffer = buffer
         self._codec = codec
-
-    async def get(self, key: bytes) -> Any:
-        """The value of ``key``, or ``None``."""
-        buffer = self._buffer
-        if key in buffer.writes:
-            return buffer.value(key, self._codec)
-        reply = await self._reads.get(key)
-        if self._lifetime.closed or buffer.writes:  # it may have been written meanwhile
-            self._lifetime.check_open()
-            if key in buffer.writes:
-                return buffer.value(key, self._codec)
-        stored = reply.value
-        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: list[bytes]) -> list[Any]:
         """The values of ``keys``, in their order."""

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+import msgspec
+
 from postroom.client.pages import Page, pages, stored_messages, stored_values
 from postroom.client.sender import Sender
 from postroom.messaging.requests import CheckInbox, Peeked
@@ -32,8 +34,8 @@ from postroom.ranges.requests import Get, GetForUpdate, Value, Values
 AnswerT = TypeVar("AnswerT", Value, Values, Peeked)
 
 
-class Reads:
-    """The reads of one transaction.
+class Reads(msgspec.Struct, eq=False):
+    """The reads of one transaction. A struct, since those are made in few steps.
 
     Attributes:
         timestamp: where it reads; 0 before the first answer.
@@ -41,16 +43,13 @@ class Reads:
         inboxes: whether it has read any; if not, there are no ``checks`` to ask for.
     """
 
-    __slots__ = ("_drained", "_peeked", "_sender", "inboxes", "keys", "spans", "timestamp")
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self.timestamp = 0
-        self.keys: list[bytes] = []
-        self.spans: list[tuple[bytes, bytes | None]] = []
-        self.inboxes = False
-        self._peeked: list[CheckInbox] = []
-        self._drained: dict[CheckInbox, None] = {}
+    _sender: Sender
+    timestamp: int = 0
+    keys: list[bytes] = []
+    spans: list[tuple[bytes, bytes | None]] = []
+    inboxes: bool = False
+    _peeked: list[CheckInbox] = []
+    _drained: dict[CheckInbox, None] = {}
 
     # --- asking
 

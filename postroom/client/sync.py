@@ -55,6 +55,11 @@ class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDataba
         self._sender = sender
         self._core = core
 
+    @property
+    def sender(self) -> BlockingSender:
+        """How the store is asked: for what is built on top."""
+        return self._sender
+
     def on_loop(self, threads: Executor) -> asynchronous.Database:
         """The same store for coroutines on the running event loop: what workers are built on.
 

@@ -43,7 +43,7 @@ from postroom.client.values import Message, Reaped
 from postroom.client.writing import Writes
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp, from_seconds
-from postroom.limits import REAPED_BYTES_DEFAULT
+from postroom.limits import KEY_BYTES_MAX, REAPED_BYTES_DEFAULT
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import CommitTransaction, GetForUpdate
@@ -81,7 +81,9 @@ class Transaction(Writes, QueueWrites):
         self._sender = sender
         self._codec = codec
         self._id = transaction_id
-        self._lifetime = Lifetime(sender, transaction_id, timeout)
+        self._lifetime = Lifetime(
+            sender, transaction_id, timeout, sender.reading(), sender.monotonic() + timeout
+        )
         self._buffer = Buffer()
         self._reads = Reads(sender)
         self._over: Overlay | None = None
@@ -149,7 +151,17 @@ class Transaction(Writes, QueueWrites):
             TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
         """
         found = self.known(key)
-        return await self._overlay.get(arguments.key(key)) if found is UNKNOWN else found
+        if found is not UNKNOWN:
+            return found
+        key = arguments.key(key)
+        reply = await self._reads.get(key)
+        buffer = self._buffer
+        if self._lifetime.closed or buffer.writes:  # it may have been written meanwhile
+            self._lifetime.check_open()
+            if key in buffer.writes:
+                return buffer.value(key, self._codec)
+        stored = reply.value
+        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
         """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
@@ -157,7 +169,9 @@ class Transaction(Writes, QueueWrites):
         """
         if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
             self._lifetime.check_alive()
-        key, buffer, reads = arguments.key(key), self._buffer, self._reads
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
+        buffer, reads = self._buffer, self._reads
         if key in buffer.writes:
             return buffer.value(key, self._codec)
         reply = None if reads.timestamp else self._sender.try_get(key)

@@ -1,8 +1,8 @@
 """What a transaction gathers: calls that ask nobody, and are the same in both forms.
 
-They check what they are given, and add it to the transaction's :class:`.buffer.Buffer`. The
-synchronous form of a transaction has them of its own, not by way of the asyncio form: they are the
-most frequent calls there are.
+They check what they are given, and add it to the transaction's :class:`.buffer.Buffer`. They are
+the most frequent calls there are. So the synchronous form of a transaction has them of its own, not
+by way of the asyncio form, and what is in order is seen without a further call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from postroom.client.buffer import Buffer, size_of
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.sender import Sender
+from postroom.limits import KEY_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.ranges.requests import UpdateRequest
 
@@ -46,7 +47,8 @@ class Writes:
         """
         if self._lifetime.closed:
             self._lifetime.check_open()
-        key = arguments.key(key)
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
         self._buffer.write(key, arguments.value(value, self._codec, key))
 
     def delete(self, key: bytes) -> None:
@@ -81,7 +83,8 @@ class Writes:
         """
         if self._lifetime.closed:
             self._lifetime.check_open()
-        key = arguments.key(key)
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
         extra, extra_bytes = None, 0
         if headers is not None:
             extra, extra_bytes = arguments.headers(headers, key)

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 LOGICAL_BITS: Final = 16
 CEILING_MILLISECONDS: Final = 1000
 """How far ahead the ceiling is stored: what a crash may push the clock ahead of the wall."""
+_AHEAD: Final = CEILING_MILLISECONDS << LOGICAL_BITS
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -173,10 +174,9 @@ class HybridLogicalClock:
 
     def wanted_ceiling(self) -> int | None:
         """A higher ceiling, if storing one with the next write saves a write of its own soon."""
-        ahead = from_milliseconds(CEILING_MILLISECONDS)
-        if self._last + ahead // 2 < self._ceiling:
+        if self._last + _AHEAD // 2 < self._ceiling:
             return None
-        return self._last + ahead
+        return self._last + _AHEAD
 
     def ceiling_stored(self, ceiling: int) -> None:
         """``ceiling`` is durable."""

@@ -275,20 +275,18 @@ class Storage:
         elif state:
             applied.add(state)
         if not applied.is_full:
-            self._write_log(logged, sync=sync)
+            if logged:
+                self._log.append(logged, sync=sync)
+            elif sync:
+                self._log.sync()
         elif logged:
             self._beside.both(
                 lambda: self._log.append(logged, sync=sync), applied.flush, len(applied)
             )
         else:
             applied.flush()
-            self._write_log(logged, sync=sync)
-
-    def _write_log(self, logged: WriteSet, *, sync: bool) -> None:
-        if logged:
-            self._log.append(logged, sync=sync)
-        elif sync:
-            self._log.sync()
+            if sync:
+                self._log.sync()
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""

@@ -94,7 +94,8 @@ class Outbox:
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Whether nothing waits here, so that what comes now overtakes nothing."""
-        return not self._waiting(ctx)
+        pending = self.pending
+        return not getattr(self._conservation.applied, pending) + ctx.tally.get(pending, 0)
 
     def _waiting(self, ctx: Evaluation) -> int:
         stored: int = getattr(self._conservation.applied, self.pending)

@@ -242,7 +242,8 @@ class Consensus:
         for group in self._staged:
             for to, message in group.take_early_messages():
                 envelopes.setdefault(to, []).append((group.group_id, message))
-        self._send(envelopes)
+        if envelopes:
+            self._send(envelopes)
 
     def release(self) -> None:
         """What was staged is durable: send, then tell."""

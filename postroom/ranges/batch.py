@@ -161,12 +161,12 @@ class Batcher:
             # Those that come later make the next proposal: else this one might never be made.
             self._go_on(ctx, *unfinished, results)
             return not self._is_half_way()
-        if self.upkeep:
+        if self.upkeep.arrived or self.upkeep.by_owner:
             self._evaluate_both(ctx, results)
         else:
             shares = limits.PROPOSAL_BYTES_MAX, limits.TURN_STEPS_MAX
             self._evaluate_calls(ctx, self.queue, results, *shares)
-        return not self._is_half_way()
+        return self._unfinished is None
 
     def _evaluate_both(self, ctx: Evaluation, results: list[Result]) -> None:
         """Each queue in its share; where a share comes to nothing, one request."""

@@ -30,7 +30,7 @@ from typing import Any, Final
 from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
-from postroom.kv.engine import Reader, WriteSet, join
+from postroom.kv.engine import MANY, Reader, WriteSet, join
 from postroom.limits import TRANSACTION_BYTES_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
 
@@ -211,7 +211,10 @@ class Evaluation:
             self.staged.update(self._earlier)
             self._unindexed.append(self._earlier)
         if writes or self._erased or self._earlier:
-            join(self.staged, writes)
+            if len(writes) < MANY:
+                self.staged.update(writes)
+            else:
+                join(self.staged, writes)
             self._unindexed.append(writes)
             self.last_commit = self.timestamp
         if self._erased:

@@ -60,8 +60,13 @@ class GarbageLists:
 
     def finish(self, ctx: Evaluation) -> Iterator[None] | None:
         """The list of the proposal, or its lists."""
+        garbage = ctx.garbage
+        if len(garbage) <= limits.GARBAGE_LIST_KEYS_MAX // 2:  # the rule; as long as keys may be
+            if garbage:
+                ctx.staged[self._prefix + ctx.stamp] = _encode(garbage)
+            return None
         listing = self._list(ctx)
-        if len(ctx.garbage) > limits.COMPLETED_AT_ONCE_MAX:
+        if len(garbage) > limits.COMPLETED_AT_ONCE_MAX:
             return listing
         for _ in listing:
             pass
@@ -123,11 +128,7 @@ class GarbageLists:
 
 
 def _lists_of(garbage: list[bytes]) -> Iterator[list[bytes]]:
-    """``garbage`` in lists that can be worked off one by one."""
-    if len(garbage) <= limits.GARBAGE_LIST_KEYS_MAX // 2:  # the rule; as long as keys may be
-        if garbage:
-            yield garbage
-        return
+    """Much ``garbage`` in lists that can be worked off one by one."""
     listed: list[bytes] = []
     size = 0
     for key in garbage:

@@ -105,6 +105,7 @@ class LeaseAcquisition:
     Attributes:
         wanted: it is to be asked for, whether or not anybody waits for something.
         state: see above.
+        hands_over: whether the lease is to be given back; each turn looks several times.
     """
 
     def __init__(self, lease_holder: LeaseHolder, host: Host, owner: Owner) -> None:
@@ -113,10 +114,12 @@ class LeaseAcquisition:
         self._owner = owner
         self.wanted = False
         self.state = State.KEEPING
+        self.hands_over = False
         self._when_given_back: Callable[[], None] | None = None
 
     def _to(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state][event]
+        self.hands_over = self.state is State.GIVING_BACK
 
     def _waiting(self) -> Callable[[], None] | None:
         """Who waits for the lease to be given back, and does not any more."""
@@ -179,11 +182,6 @@ class LeaseAcquisition:
         self._owner.begin_with_fresh_memory()
 
     # --- giving it back
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether the lease is to be given back with the next turn."""
-        return self.state is State.GIVING_BACK
 
     def hand_over(self, done: Callable[[], None]) -> None:
         """Serve no longer, so that a successor can begin at once.

@@ -267,9 +267,10 @@ class Replica:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
 
     def _propose_queued(self) -> None:
-        if not (self._queue or self._upkeep or self._batcher.before):
+        queue = self._queue
+        if not (queue.arrived or queue.by_owner or self._upkeep or self._batcher.before):
             return
-        proposal = self._batcher.evaluate(self.last_commit)
+        proposal = self._batcher.evaluate(self._reads.last_commit)
         self._reads.before = self._batcher.before
         if proposal is None:
             self._host.wake(urgent=True)

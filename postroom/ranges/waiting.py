@@ -40,23 +40,22 @@ class Waiting:
 
     Args:
         look: looks at a call once more, and then calls ``park``, ``look_later`` or ``leave``.
+
+    Attributes:
+        lines: who waits, by token, in order. Only to look at; no line is empty.
     """
 
-    __slots__ = ("_later", "_lines", "_look", "_waking")
+    __slots__ = ("_later", "_lines", "_look", "_waking", "lines")
 
     def __init__(self, look: Callable[[Call], object]) -> None:
         self._look = look
-        self._lines: dict[object, Line] = {}
+        lines: dict[object, Line] = {}
+        self.lines = self._lines = lines
         self._later: dict[Call, None] = {}
         self._waking: dict[object, bool] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
-
-    @property
-    def lines(self) -> dict[object, Line]:
-        """Who waits, by token, in order. Only to look at; no line is empty."""
-        return self._lines
 
     def is_looked_at_later(self, call: Call) -> bool:
         """Whether ``call`` is in line, and will be looked at without being woken."""

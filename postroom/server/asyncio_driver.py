@@ -43,6 +43,8 @@ class _AsyncioAnswer(Answer):
         self.token = None
         self.cancelled = False
         self.done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
         self.woken: asyncio.Future[None] | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:

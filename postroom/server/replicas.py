@@ -26,10 +26,16 @@ class Replicas:
     Attributes:
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
         try_get: the newest value of a key, from any thread; ``None``: a ``Get`` must be submitted.
+        wants_turn: whether ``evaluate`` would have something to do.
+        evaluate: turns what waits into proposals.
+        release_expired: nothing is held any more for transactions whose time is over.
     """
 
     submit: Callable[[Call], None]
     try_get: Callable[[bytes], Value | None]
+    wants_turn: Callable[[], bool]
+    evaluate: Callable[[], None]
+    release_expired: Callable[[], None]
 
     def __init__(self) -> None:
         self._by_id: dict[int, Replica] = {}
@@ -40,6 +46,8 @@ class Replicas:
         assert not self._by_id
         self._by_id[replica.range_id] = self._holder = replica
         self.submit, self.try_get = replica.submit, replica.try_get
+        self.wants_turn, self.evaluate = replica.wants_turn, replica.evaluate
+        self.release_expired = replica.release_expired
 
     def by_id(self, range_id: int) -> Replica:
         """The replica of a range."""
@@ -103,21 +111,9 @@ class Replicas:
         """Whether somebody waits for what upkeep will bring."""
         return bool(self._holder.waiting_for)
 
-    def wants_turn(self) -> bool:
-        """Whether ``evaluate`` would have something to do."""
-        return self._holder.wants_turn()
-
-    def release_expired(self) -> None:
-        """Nothing is held for transactions whose time is over."""
-        self._holder.release_expired()
-
     def refuse(self, refusal: Unavailable | None) -> None:
         """What those who want to write are told from now on; ``None``: they are served."""
         self._holder.refuse(refusal)
-
-    def evaluate(self) -> None:
-        """Turn what waits into proposals."""
-        self._holder.evaluate()
 
     def next_deadline(self) -> float | None:
         """When a turn has something to do without being woken; ``None``: never."""

@@ -49,6 +49,8 @@ class _ThreadAnswer(Answer):
         self.token = None
         self.cancelled = False
         self.done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
         self.drive = False
         self.woken: threading.Lock | None = None
 
@@ -365,10 +367,11 @@ class ThreadDriver:
 
     def _call_background(self, seconds: float) -> None:
         """Called under the lock: the background thread is to drive after a time at the latest."""
-        due = self.monotonic() + seconds
+        now, until = self.monotonic(), self._asleep_until
+        due = now + seconds
         if self._deadline is None or due < self._deadline:
             self._deadline = due
-            if due < self._asleep_until:
+            if due < until or 0.0 < until < now:  # a clock that was moved: it sleeps by another one
                 self._attention.notify()
 
     def _upkeep(self) -> None:

@@ -20,7 +20,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node, NodeOptions
-from tests.client.stores import WatchedEngine
+from tests.client.watched_engine import WatchedEngine
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import postroom
-from tests.client.stores import RemoteDriver, Store
+from tests.client.hand_driver import RemoteDriver
+from tests.client.stores import Store
 
 
 class Mistake(Exception):

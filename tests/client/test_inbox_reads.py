@@ -17,7 +17,8 @@ from postroom.kv.memory import WriteFault
 from postroom.limits import PEEKED_MESSAGES_MAX
 from postroom.messaging.requests import CheckInbox
 from postroom.ranges.requests import CommitTransaction
-from tests.client.stores import RemoteDriver, Store
+from tests.client.hand_driver import RemoteDriver
+from tests.client.stores import Store
 
 
 def send(db: postroom.Database, *values: bytes, to: bytes = b"q", **options: Any) -> None:

@@ -96,7 +96,7 @@ def test_ends_lead_nowhere_and_everything_else_leads_to_an_end() -> None:
 @pytest.mark.parametrize("event", Event)
 @pytest.mark.parametrize("state", State)
 def test_what_is_not_in_the_table_cannot_happen(state: State, event: Event) -> None:
-    lifetime = Lifetime(Answers(), bytes(16), 60.0)
+    lifetime = Lifetime(Answers(), bytes(16), 60.0, 1, 60.0)
     lifetime.state = state
     if event in TRANSITIONS[state]:
         lifetime.to(event)

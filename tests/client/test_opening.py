@@ -20,7 +20,8 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.opening import open_engine
 from postroom.server.node import FORMAT_VERSION, StoreRecord
 from tests.client.refusals import MIB, in_transaction, refused
-from tests.client.stores import Store, dump
+from tests.client.stores import Store
+from tests.client.watched_engine import dump
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 # --- opening

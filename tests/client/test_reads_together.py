@@ -40,7 +40,8 @@ from postroom.ranges.requests import (
     Value,
     Values,
 )
-from tests.client.stores import Running, Store, _Waiting
+from tests.client.hand_driver import Running, _Waiting
+from tests.client.stores import Store
 from tests.remote.servers import Server
 
 KEYS = (b"a", b"b")

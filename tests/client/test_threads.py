@@ -22,7 +22,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.node import Node, NodeOptions
 from postroom.server.thread_driver import ThreadDriver
-from tests.client.stores import WatchedEngine
+from tests.client.watched_engine import WatchedEngine
 
 THREADS = 16
 PATIENCE_SECONDS = 60

@@ -17,7 +17,9 @@ from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ReleaseLocks
 from postroom.ranges.transactions import expired
-from tests.client.stores import CEILING_KEY, RemoteDriver, Running, Store
+from tests.client.hand_driver import RemoteDriver, Running
+from tests.client.stores import Store
+from tests.client.watched_engine import CEILING_KEY
 from tests.sim import waiting_rules
 
 

@@ -14,7 +14,8 @@ from postroom.limits import VALUE_BYTES_MAX
 from postroom.protocol.frames import FRAME_BYTES_MAX
 from postroom.ranges import feed
 from postroom.ranges.requests import Changes, ScanChanges
-from tests.client.stores import Running, Store
+from tests.client.hand_driver import Running
+from tests.client.stores import Store
 
 
 def seen(changes: list[Change]) -> list[tuple[bytes, bytes | None]]:

@@ -33,10 +33,14 @@ from tests.sim.workloads.jobs import LANES, PLAIN, PRODUCERS, Jobs
 from tests.sim.workloads.workload import EXPECTED, Client
 
 RATED: Final = "rated"
+NARROW: Final = "narrow"
+BURSTS: Final = {RATED: 15, NARROW: 8}
+"""So many jobs at once, now and then."""
+BURST_CHANCE: Final = 0.1
 ACK_WAIT: Final = 4.0
-MAX_RATE: Final = 40.0
+MAX_RATE: Final = 20.0
 BURST: Final = MAX_RATE / 10
-MAX_CONCURRENCY: Final = 4
+MAX_CONCURRENCY: Final = 3
 CREDIT: Final = 10
 REJECTED: Final = "not today"
 NOT_IN_HASTE_SECONDS: Final = 0.15
@@ -59,7 +63,7 @@ class QueueWork(Jobs):
     """
 
     clients = 8
-    queues = (PLAIN, LANES, RATED)
+    queues = (PLAIN, LANES, RATED, NARROW)
 
     def __init__(self, has_faults: Callable[[], bool], has_skew: bool) -> None:
         super().__init__()
@@ -71,14 +75,16 @@ class QueueWork(Jobs):
         self._held: dict[Attempted, tuple[int, int]] = {}
         """What is in hand: whose it is, and until when it is leased."""
         self._fired: list[int] = []
+        self._broken: list[AssertionError] = []
         self.seen: Counter[str] = Counter()
 
     async def setup(self, db: Database) -> None:
-        """Three queues."""
+        """Four queues."""
         settings: dict[str, Any] = {"ack_wait": ACK_WAIT, "max_backoff": 0.5, "purge_after": 5.0}
         await db.create_queue(PLAIN, **settings)
         await db.create_queue(LANES, order="group", **settings)
-        await db.create_queue(RATED, max_rate=MAX_RATE, max_concurrency=MAX_CONCURRENCY, **settings)
+        await db.create_queue(RATED, max_rate=MAX_RATE, **settings)
+        await db.create_queue(NARROW, max_concurrency=MAX_CONCURRENCY, **settings)
 
     async def start(self, client: Client) -> None:
         """The first clients enqueue; the others work off what there is, each in its way."""
@@ -87,7 +93,8 @@ class QueueWork(Jobs):
                 del self._held[attempt]
         if client.number < PRODUCERS:
             while client.goes_on():
-                await client.attempt(self._produce(client))
+                is_burst = client.random.random() < BURST_CHANCE
+                await client.attempt(self._burst(client) if is_burst else self._produce(client))
                 await client.pause(PRODUCER_PAUSE_SECONDS)
             return
         ways = (self._receive, self._claim, self._hire)
@@ -100,10 +107,19 @@ class QueueWork(Jobs):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _burst(self, client: Client) -> None:
+        """More than may be fired, and held, at once."""
+        async with client.db.begin() as tx:
+            for queue, jobs in BURSTS.items():
+                for _ in range(jobs):
+                    name = client.token() + b"-0"
+                    tx.enqueue(queue, name, id=name, kind="a", headers={"due": 0})
+                    tx.put(b"job sent/" + name, b"")
+
     async def _until_empty(self, client: Client, tasks: list[asyncio.Future[None]]) -> None:
         calm_since: float | None = None
         sender = client.db._sender
-        while True:
+        while not self._broken:
             await asyncio.wait(tasks, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
@@ -115,6 +131,7 @@ class QueueWork(Jobs):
             assert sender.monotonic() - calm_since < EMPTY_SECONDS, "queues are not worked off"
             if await client.attempt(self._is_empty(client.db)):
                 return
+        raise self._broken[0]
 
     async def _is_empty(self, db: Database) -> bool:
         stats = [await db.queue(queue).stats() for queue in self.queues]
@@ -146,7 +163,10 @@ class QueueWork(Jobs):
             attempt = _attempted(message)
             if looked_at.get(attempt) is not message:  # else its transaction was in conflict
                 looked_at[attempt] = message
-                await self._look_at(client, message)
+                try:
+                    await self._look_at(client, message)
+                except AssertionError as error:  # a worker goes on, whatever its function raises
+                    self._broken.append(error)
             self._held.pop(attempt, None)
             if client.random.random() < 0.05:
                 self._rejected.add(attempt)
@@ -204,7 +224,8 @@ class QueueWork(Jobs):
         self._held[attempt] = client.number, stored.leased_until
         if message.queue == RATED:
             self._fired.append(stored.leased_until - from_seconds(ACK_WAIT))
-            held = [a for a, (_, until) in self._held.items() if a[0] == RATED and until > now]
+        if message.queue == NARROW:
+            held = [a for a, (_, until) in self._held.items() if a[0] == NARROW and until > now]
             assert len(held) <= MAX_CONCURRENCY, f"{held} are held at the same time"
         if message.queue == LANES:
             with contextlib.suppress(*EXPECTED):
@@ -236,6 +257,7 @@ class QueueWork(Jobs):
 
     async def check(self, db: Database) -> None:
         """Everything is done, once; and was not done too fast."""
+        assert not self._broken, self._broken[0]
         await super().check(db)
         for queue in self.queues:
             stats = await db.queue(queue).stats()

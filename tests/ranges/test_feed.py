@@ -11,7 +11,8 @@ from postroom.client.values import Change
 from postroom.limits import FEED_BYTES_MAX
 from postroom.ranges import feed
 from postroom.ranges.requests import Changes, ScanChanges
-from tests.client.stores import Running, Store
+from tests.client.hand_driver import Running
+from tests.client.stores import Store
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from postroom import limits
 from postroom.ranges.lease import LEASE_SECONDS
-from tests.client.stores import Running, Store
+from tests.client.hand_driver import Running
+from tests.client.stores import Store
 
 
 @pytest.mark.parametrize("turns", range(2, 14))

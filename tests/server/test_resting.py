@@ -25,7 +25,8 @@ from postroom.raft.transport import NoPeers
 from postroom.ranges import lease as leases
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
-from tests.client.stores import Store, dump
+from tests.client.stores import Store
+from tests.client.watched_engine import dump
 
 READING_COMMANDS = (
     ("status",), ("get", "a"), ("get", "nothing"), ("scan",), ("peek", "q"), ("inboxes",),

@@ -6,7 +6,7 @@ pushed         consumers with credit; now and then one dies with messages in its
 claimers       take ten at a time; they die as well
 workers        :class:`postroom.aio.Worker`; stopped and made anew again and again
 foremen        take the tasks of groups, and find each group in order
-hopeless       messages that are rejected without end
+optimist       takes messages that it rejects, without end, and what is sent every minute
 idle           consumers of a queue to which nothing is ever sent
 =============  ===========================================================================
 
@@ -224,6 +224,9 @@ class QueueWork:
         for message in await self.db.queue(HOPELESS).claim(10, wait=1.0):
             with contextlib.suppress(LeaseLost):
                 await message.reject(reason="no")
+        for tick in await self.db.queue(TICKS).claim(1):
+            with contextlib.suppress(LeaseLost):
+                await tick.acknowledge()
         worker.did()
 
     async def _wait_in_vain(self) -> None:

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroom.client.remote.calls import RemoteCall
@@ -27,6 +28,7 @@ from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
+from postroom.kv.clock import SystemClock
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -42,8 +44,8 @@ class _Awaited(RemoteCall):
     def __init__(self, sender: AsyncioSender, request: Any, timeout_seconds: float | None) -> None:
         super().__init__(request, timeout_seconds)
         self._sender = sender
-        self._result: Any = None
         self._error: BaseException | None = None
+        self._result: Any = None
         self._future: asyncio.Future[None] | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
@@ -55,7 +57,7 @@ class _Awaited(RemoteCall):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done:
-            self._future = future = self._sender.loop.create_future()
+            self._future = future = self._sender.new_future()
             try:
                 yield from future
             except BaseException:
@@ -88,7 +90,10 @@ class AsyncioSender:
         self.random = randomness
         self.patience_seconds = 0.0  # the router is patient
         self.loop = asyncio.get_running_loop()
-        self.monotonic = self.loop.time
+        self.new_future: Callable[[], asyncio.Future[None]] = partial(
+            asyncio.Future, loop=self.loop
+        )
+        self.monotonic = SystemClock.monotonic  # for transactions; the router goes by the loop
         self._streams = Streams(tls, token)
         self.router = self._streams.router = Router(
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds

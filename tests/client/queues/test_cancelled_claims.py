@@ -13,7 +13,8 @@ from postroom.client.remote.calls import RemoteCall
 from postroom.messaging.queues.requests import ClaimQueue, Enqueue, Selection
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
-from tests.client.stores import RemoteDriver, Store
+from tests.client.hand_driver import RemoteDriver
+from tests.client.stores import Store
 
 
 def test_by_its_task() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 import postroom
 from postroom.server.cluster.silence import SILENT_SECONDS
-from tests.client.stores import RemoteDriver, Store
+from tests.client.hand_driver import RemoteDriver
+from tests.client.stores import Store
 
 
 def _claimed(store: Store) -> tuple[postroom.Queue, postroom.QueueMessage]:

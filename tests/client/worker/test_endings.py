@@ -106,3 +106,34 @@ def test_until_idle_reaches_mail_behind_many_inboxes_that_fail(
         assert worker.run_until_idle() == 1
         assert tried.count(b"sound") == 1
         assert len(tried) <= 2 * 36
+
+
+def test_moving_the_clock_does_what_is_due_in_queues() -> None:
+    with postroom.testing.Store() as store:
+        q = store.db.create_queue("q", ack_wait=10, max_attempts=1)
+        with store.db.begin() as tx:
+            tx.enqueue("q", b"", id="held")
+            tx.enqueue("q", b"", id="later", deliver_at=100)
+        (held,) = q.claim(1)
+        store.advance(11)
+        assert [each.id for each in q.dead_letters()] == [held.id]
+        store.advance(90)
+        assert (q.stats().ready, q.stats().scheduled) == (1, 0)
+        q.schedule("tick", cron="*/5 * * * *", payload=b"")
+        for _ in range(60):
+            store.advance(60)
+        assert q.stats().enqueued == 2 + 12
+
+
+def test_a_claim_after_the_clock_was_moved_does_not_wait() -> None:
+    """The thread that does upkeep sleeps by the clock of before."""
+    with postroom.testing.Store() as store:
+        q = store.db.create_queue("q", ack_wait=1000)
+        with store.db.begin() as tx:
+            tx.enqueue("q", b"")
+        assert len(q.claim(1)) == 1
+        for _ in range(3):
+            before = store.clock.monotonic()
+            store.advance(50)
+            assert q.claim(1) == []
+            assert store.clock.monotonic() - before < 50 + 3

@@ -38,7 +38,8 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.ranges.requests import Committed, CommitTransaction
-from tests.client.stores import Running, Store
+from tests.client.hand_driver import Running
+from tests.client.stores import Store
 
 ANY: Final = Selection()
 Q: Final = "emails"

@@ -86,7 +86,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(messages.adds_up_across, 100, EMBEDDED),
     Mutation(messages.one_dies_all_die, 100, EMBEDDED),
     Mutation(messages.buries_nothing, 100, EMBEDDED),
-    Mutation(upkeep.collection_ignores_protections, 100, EMBEDDED),
+    Mutation(
+        upkeep.collection_ignores_protections,
+        1,
+        SCHEDULE,
+        schedules.snapshot_that_outlasts_its_garbage,
+    ),
     Mutation(upkeep.collects_too_early, 100, EMBEDDED),
     Mutation(upkeep.collection_is_not_told, 100, EMBEDDED),
     Mutation(upkeep.collects_heads, 100, EMBEDDED),

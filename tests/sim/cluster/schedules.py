@@ -13,15 +13,19 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from postroom.raft.options import RaftOptions
+from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import NodeOptions
 from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
+from tests.sim.generators import closed_quietly
 
 Schedule = Callable[[int], None]
 
 _PATIENCE_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 1.0
+_OLD_SECONDS: Final = RECORD_SECONDS + 15.0
+_KEYS: Final = 5
 
 
 def entry_of_an_earlier_term(seed: int) -> None:
@@ -34,7 +38,7 @@ def entry_of_an_earlier_term(seed: int) -> None:
         three  ·  leads: y    ── dead ──────────────────  leads
     """
     raft = RaftOptions(append_bytes_max=1, quiet_after_seconds=None)  # each entry goes alone
-    with _cluster(seed, raft) as cluster:
+    with _cluster(seed, raft=raft) as cluster:
         one, two, three = cluster.machines
         place = _log(one).last_index + 1
         db = _client(cluster, "client")
@@ -117,6 +121,30 @@ def proposal_of_a_former_lease(seed: int) -> None:
         require(count == b"2", f"two have counted, and it is {count!r}")
 
 
+def snapshot_that_outlasts_its_garbage(seed: int) -> None:
+    """What a snapshot sees is overwritten, deleted, and old enough to be collected by everybody's
+    clock; the lease goes over meanwhile.
+    """
+    with _cluster(seed, gc_ttl_seconds=1.0, gc_interval_seconds=5.0, poll_seconds=5.0) as cluster:
+        one, two, _ = cluster.machines
+        db, other = _client(cluster, "client"), _client(cluster, "other client")
+        for number in range(_KEYS):
+            cluster.run(db.put(b"%d" % number, b"old"), "a put")
+        opened = db.snapshot()
+        snapshot = cluster.run(opened.__aenter__(), "a snapshot is opened")
+        for number in range(_KEYS):
+            cluster.run(other.put(b"%d" % number, b"new"), "a put")
+            cluster.run(other.delete(b"%d" % number), "a deletion")
+        cluster.agenda.run(_OLD_SECONDS)
+        one.act(lambda: _group(one).transfer_leadership(two.node_id))
+        _until(cluster, lambda: _serves(two))
+        cluster.agenda.run(10.0)
+        for number in range(_KEYS):
+            found = cluster.run(snapshot.get(b"%d" % number), "it is read", _PATIENCE_SECONDS)
+            require(found == b"old", f"the snapshot sees {found!r} at {number}")
+        cluster.run(opened.__aexit__(None, None, None), "it is closed")
+
+
 async def _count_up(tx: Any) -> None:
     tx.put(b"count", b"%d" % (int(await tx.get(b"count")) + 1))
 
@@ -125,20 +153,19 @@ async def _count_up(tx: Any) -> None:
 
 
 @contextmanager
-def _cluster(seed: int, raft: RaftOptions | None = None) -> Iterator[Cluster]:
+def _cluster(seed: int, **more: Any) -> Iterator[Cluster]:
     """Three nodes; the first one leads."""
-    options = NodeOptions(
-        disk_reserve_bytes=0, lease_seconds=_LEASE_SECONDS, raft=raft or RaftOptions()
-    )
+    options = NodeOptions(disk_reserve_bytes=0, lease_seconds=_LEASE_SECONDS, **more)
     cluster = Cluster(seed, [options] * 3, [(1.0, 0.0, 0.0)] * 3)
-    try:
-        for machine in cluster.machines:
-            assert machine.open()
-        _until(cluster, lambda: _serves(cluster.machines[0]))
-        cluster.agenda.run(2.0)
-        yield cluster
-    finally:
-        cluster.abandon()
+    with closed_quietly():
+        try:
+            for machine in cluster.machines:
+                assert machine.open()
+            _until(cluster, lambda: _serves(cluster.machines[0]))
+            cluster.agenda.run(2.0)
+            yield cluster
+        finally:
+            cluster.abandon()
 
 
 def _client(cluster: Cluster, name: str) -> Any:

@@ -38,6 +38,7 @@ QUICK = (
     "free_mark_stays",
     "outbox_head_runs_ahead",
     "buries_nothing",
+    "collection_ignores_protections",
     "collects_heads",
     "feed_forgets",
     "locks_everybody",

@@ -7,16 +7,17 @@ import pytest
 from tests.sim.cluster import schedules
 from tests.sim.cluster.schedules import Schedule
 
+FEW_SECONDS = (
+    schedules.entry_of_an_earlier_term,
+    schedules.vote_in_a_term_that_was_entered_before,
+    schedules.proposal_of_a_former_lease,
+)
+SCHEDULES = [(each, seed) for each in FEW_SECONDS for seed in range(5)]
+SCHEDULES.append((schedules.snapshot_that_outlasts_its_garbage, 0))
+
 
 @pytest.mark.parametrize(
-    "schedule",
-    [
-        schedules.entry_of_an_earlier_term,
-        schedules.vote_in_a_term_that_was_entered_before,
-        schedules.proposal_of_a_former_lease,
-    ],
-    ids=lambda each: each.__name__,
+    ("schedule", "seed"), SCHEDULES, ids=[f"{each.__name__}-{seed}" for each, seed in SCHEDULES]
 )
-@pytest.mark.parametrize("seed", range(5))
 def test_a_sound_store_comes_through(schedule: Schedule, seed: int) -> None:
     schedule(seed)
