@@ -35,7 +35,7 @@ test-all: test  ## All of that, and a part of the tests on each other Python tha
 	done
 
 .PHONY: test-part
-test-part: $(VENV)/.dev  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
+test-part: $(VENV)/.test  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
 	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(PART) $(ARGS)
 
 .PHONY: check
@@ -83,6 +83,10 @@ clean:  ## Remove what the other targets made, the demonstration's data included
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	$(PIP) --editable ".[demo,server]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.made pyproject.toml
+	$(PIP) --editable ".[test]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml

@@ -112,6 +112,18 @@ GARBAGE_LIST_KEYS_MAX: Final = 2000
 GARBAGE_LIST_BYTES_MAX: Final = 1024 * 1024
 """Of one list of garbage; a proposal may leave several."""
 
+STAGED_QUERY_BYTES_MAX: Final = 512
+"""Of the name of a query, or of a bulk load, that stages rows."""
+STAGED_CHUNK_BYTES_MAX: Final = VALUE_BYTES_MAX + 256 * 1024
+"""Of a chunk of staged rows: room for the largest row, with its key and its headers."""
+STAGED_STEP_ROWS_MAX: Final = 8192
+STAGED_STEP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of staged rows, and what they overwrite, that are published in one step, so all at once."""
+STAGED_DELETED_AT_ONCE_MAX: Final = 512
+"""So many chunks of staged rows are deleted in one step."""
+STAGED_SECONDS_MAX: Final = 24 * 3600.0
+"""What was staged, and not published since, is dropped by whoever publishes next."""
+
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""

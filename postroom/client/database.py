@@ -27,6 +27,7 @@ from postroom.client.queues.of_database import QueuesOfDatabase
 from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
+from postroom.client.staging import StagingOfDatabase
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import Change, Message, Moment
 from postroom.errors import ConditionFailed, NotInTransaction
@@ -51,7 +52,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(QueuesOfDatabase, BulkOfDatabase, Administration):
+class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administration):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading

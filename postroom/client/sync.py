@@ -26,6 +26,7 @@ from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
 from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
+from postroom.client.sync_staging import StagingOfDatabase
 from postroom.client.sync_transaction import Transaction
 from postroom.client.transaction import UNKNOWN
 from postroom.client.values import (
@@ -43,13 +44,14 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(Administration, QueuesOfDatabase, BulkOfDatabase):
+class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
         Administration.__init__(self, sender, core)
         QueuesOfDatabase.__init__(self, sender, core)
         BulkOfDatabase.__init__(self, sender, core)
+        StagingOfDatabase.__init__(self, sender)
         self._sender = sender
         self._core = core
 

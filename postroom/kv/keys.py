@@ -27,6 +27,12 @@ keys.
                    03 range 08 queue 06 died seq            dead ones
                    03 range 08 queue 07 <group>             how many of a group are not done
                    03 range 08 queue 08 name                periodic schedule
+                   03 range 09 01 <query>                   staging: last batch of a query
+                   03 range 09 02 <query>                   what its publication takes, by attempt
+                   03 range 09 03 job                       a try to write a batch
+                   03 range 09 04 job attempt               how much an attempt has staged
+                   03 range 09 05 job attempt number        staged rows, a chunk
+                   03 range 09 06 <name>                    a bulk load
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -89,6 +95,14 @@ ARCHIVED: Final = b"\x05"
 DEAD: Final = b"\x06"
 GROUPS: Final = b"\x07"
 TICKS: Final = b"\x08"
+
+STAGING: Final = b"\x09"
+STAGED_QUERY: Final = b"\x01"
+STAGED_WINNERS: Final = b"\x02"
+STAGED_JOB: Final = b"\x03"
+STAGED_ATTEMPT: Final = b"\x04"
+STAGED_CHUNK: Final = b"\x05"
+STAGED_LOAD: Final = b"\x06"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -192,6 +206,11 @@ def dropped_queues_prefix(range_id: int) -> bytes:
 def queue_prefix(range_id: int, queue: int, part: bytes = b"") -> bytes:
     """A part of a queue (``SCHEDULED``, ``READY``, ...), or all of them."""
     return RANGE + u64(range_id) + QUEUES + u32(queue) + part
+
+
+def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
+    """A part of what is staged (``STAGED_QUERY``, ...), or all of it."""
+    return RANGE + u64(range_id) + STAGING + part
 
 
 # --- 04 transactions, 05 mail -------------------------------------------------------------

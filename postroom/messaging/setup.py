@@ -17,6 +17,7 @@ from postroom.kv.engine import Reader
 from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.attempts import Attempts
 from postroom.messaging.bulk import BulkMessages
+from postroom.messaging.bulk_loads import BulkLoads
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
@@ -29,6 +30,7 @@ from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
+from postroom.messaging.staging import StagedBatches
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
@@ -94,6 +96,8 @@ class Messaging:
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
+        StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
+        BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
 
     def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:

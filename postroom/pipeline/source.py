@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from postroom.errors import Invalid
@@ -20,6 +26,10 @@ from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.driver_service import Line
 from postroom.pipeline.options import parse
+from postroom.pipeline.sinks import options as of_sinks
+from postroom.pipeline.sinks import rows
+from postroom.pipeline.sinks.loads import LoadWriter
+from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
 
 
 class PostroomSource(DataSource):
@@ -33,11 +43,12 @@ class PostroomSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = options
-        self.wanted = wanted = parse(options)
+        self.is_sink = of_sinks.is_sink(options)
+        self.wanted = wanted = parse(of_sinks.of_store(options) if self.is_sink else options)
         if wanted.store.path and self.line is None:
             raise Invalid("path= needs the driver on this machine: give connect= instead")
         self.store = wanted.store if self.line is None else self.line.address(wanted.store)
-        self.at = self._pinned()
+        self.at = 0 if self.is_sink else self._pinned()
 
     def _pinned(self) -> int:
         """The timestamp of this data frame."""
@@ -87,3 +98,29 @@ class PostroomSource(DataSource):
             )
         tables.check(schema, "changes", self.wanted.format)
         return ChangeReader(self.wanted, self.store, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """What writes a data frame."""
+        options = self._sink(schema, overwrite=overwrite)
+        if options.mode == of_sinks.LOAD:
+            return LoadWriter(self.store, options)
+        return BatchWriter(self.store, options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's signature
+        """What writes the batches of a stream."""
+        options = self._sink(schema, overwrite=overwrite)
+        if options.mode == of_sinks.LOAD:
+            raise Invalid("mode=load is for a data frame that does not stream: give mode=put")
+        return StreamWriter(self.store, options)
+
+    def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
+        """The options of a sink, which fit to the rows."""
+        if overwrite:
+            raise Invalid(
+                "a store is added to, and not overwritten as a whole; nothing was written: say "
+                'mode("append") (batch) or outputMode("append") (stream), and delete what should '
+                "go with rows of mode=delete"
+            )
+        options = of_sinks.parse(self.options, schema.fieldNames())
+        rows.check({field.name: field.dataType.typeName() for field in schema}, options)
+        return options

@@ -69,6 +69,19 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
     SchedulePage,
 )
+from postroom.messaging.staging_requests import (
+    AbortStaged,
+    ApplyStaged,
+    BeginLoad,
+    EndLoad,
+    ForgetQuery,
+    LoadRows,
+    PublishStaged,
+    ReadStaging,
+    StageRows,
+    Staging,
+    SweepStaged,
+)
 from postroom.protocol.failures import WireError
 from postroom.ranges.bulk_requests import (
     AccountingPage,
@@ -139,6 +152,15 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | StageRows
+    | PublishStaged
+    | ApplyStaged
+    | AbortStaged
+    | SweepStaged
+    | ForgetQuery
+    | BeginLoad
+    | LoadRows
+    | EndLoad
 )
 """What a transaction may do."""
 
@@ -174,6 +196,7 @@ ClientRequest: TypeAlias = (
     | ScanInboxes
     | ScanOutbox
     | ScanDeadLetters
+    | ReadStaging
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -213,6 +236,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanInboxes: InboxesPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ReadStaging: Staging,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

@@ -49,6 +49,7 @@ from postroom.messaging.requests import (
     ReadCounters,
     ReapQueue,
 )
+from postroom.messaging.staging_requests import ReadStaging
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.bulk_requests import ReadPartitions, ScanAccounting, ScanColumns
 from postroom.ranges.nodes import ReadNodes, RebindNode, RetireNode
@@ -117,6 +118,7 @@ NEEDED: Final[dict[type, Role]] = {
     ScanInboxes: Role.READ,
     ScanOutbox: Role.READ,
     ScanDeadLetters: Role.READ,
+    ReadStaging: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,

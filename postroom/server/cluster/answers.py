@@ -11,6 +11,7 @@ import msgspec
 
 from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
 from postroom.messaging.requests import Peeked, Reaped
+from postroom.messaging.staging_requests import Staging
 from postroom.ranges.bulk_requests import AccountingPage, Columns
 from postroom.ranges.requests import Changes, Committed, Pairs, Value, Values
 
@@ -60,6 +61,7 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     OutboxPage: _encoded,
     LettersPage: _encoded,
     AccountingPage: _encoded,
+    Staging: _encoded,
     Committed: lambda result: 16 * len(result.answers),
     list: _encoded,
     dict: _encoded,

@@ -1,0 +1,175 @@
+"""Bulk loads: many new values, straight to their places, into a span that was empty.
+
+A load has a name, and *runs*: tries of it, of which only the last may add rows. ::
+
+    BeginLoad(name, run, span) ── the span is empty, or this load has begun already
+        LoadRows(name, run, sorted keys, values)    many tasks, in any order, as often as they like
+    EndLoad(name, run) ── finished. Or given up: another run may go on.
+
+``LoadRows`` inserts: a key that has the same value already is passed over, one that has another
+fails. So each row takes effect once, whatever is repeated, and nothing is overwritten that anybody
+else has put there. It is quick because a sorted chunk asks one question of the engine, whether
+there is anything between its first and its last key; where there is nothing, no old version is
+looked for. Readers see rows as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import pairwise
+
+from postroom.errors import ConditionFailed, Invalid, shorten
+from postroom.kv import keys, versions
+from postroom.messaging.staging_records import LoadRecord, Places, encode, loads
+from postroom.messaging.staging_requests import BeginLoad, EndLoad, LoadRows
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+from postroom.ranges.registry import Registry
+
+
+class BulkLoads:
+    """The bulk loads of one range."""
+
+    def __init__(self, range_id: int) -> None:
+        self._at = Places(range_id)
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.writes[BeginLoad] = self.begin
+        registry.writes[LoadRows] = self.load
+        registry.writes[EndLoad] = self.end
+        registry.may_be_long[BeginLoad] = lambda _: True
+        registry.may_be_long[LoadRows] = lambda _: True
+
+    def begin(self, ctx: Evaluation, request: BeginLoad) -> Generator[None, None, bool]:
+        """``BeginLoad``.
+
+        Raises:
+            Invalid: the span is not empty, or the load was begun with another one.
+        """
+        known = self._known(ctx, request.name)
+        if known is None:
+            yield from _check_empty(ctx, request)
+        elif (known.start, known.end) != (request.start, request.end):
+            raise Invalid(
+                f"the load {shorten(request.name)} was begun with another span, from "
+                f"{shorten(known.start)} on; nothing was changed: take the same one, or another "
+                "name"
+            )
+        elif known.done:
+            return True
+        self._put(
+            ctx, request.name,
+            LoadRecord(request.run, False, ctx.timestamp, request.start, request.end),
+        )  # fmt: skip
+        return False
+
+    def load(self, ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
+        """``LoadRows``.
+
+        Raises:
+            Invalid: the load is over, another run has taken its place, or the rows are not in order
+                or outside of its span.
+            ConditionFailed: a key has another value.
+        """
+        self._check(ctx, request)
+        lower, upper = request.keys[0], request.keys[-1]
+        span = keys.Span(keys.head_key(lower), keys.data_span(upper + b"\x00", None).lower)
+        ctx.steps += 1
+        if next(ctx.iterate(*span), None) is None:
+            yield from _insert(ctx, request)
+        else:
+            yield from _insert_one_by_one(ctx, request)
+
+    def _check(self, ctx: Evaluation, request: LoadRows) -> None:
+        known = self._known(ctx, request.name)
+        if known is None or known.run != request.run:
+            raise Invalid(
+                f"the load {shorten(request.name)} is over, or another run of it has begun; "
+                "nothing was changed: this task is late"
+            )
+        if not request.keys or len(request.keys) != len(request.values):
+            raise Invalid("a chunk of a load has keys, and a value for each; nothing was changed")
+        if not all(one < other for one, other in pairwise(request.keys)):
+            raise Invalid("the keys of a chunk rise; nothing was changed: sort them first")
+        last = request.keys[-1]
+        if request.keys[0] < known.start or (known.end is not None and last >= known.end):
+            out = request.keys[0] if request.keys[0] < known.start else last
+            raise Invalid(
+                f"the key {shorten(out)} is outside of the span of the load "
+                f"{shorten(request.name)}; nothing was changed: give a span that has all keys"
+            )
+
+    def end(self, ctx: Evaluation, request: EndLoad) -> bool:
+        """``EndLoad``."""
+        known = self._known(ctx, request.name)
+        if known is None or known.run != request.run:
+            return False
+        if not request.keep:
+            ctx.writes[self._at.load(request.name)] = None
+            return True
+        # The name of a finished load stays for a time: whoever repeats the load is told.
+        record = LoadRecord(b"", request.done, ctx.timestamp, known.start, known.end)
+        self._put(ctx, request.name, record)
+        return True
+
+    def _known(self, ctx: Evaluation, name: bytes) -> LoadRecord | None:
+        stored = ctx.get(self._at.load(name))
+        return None if stored is None else loads.decode(stored)
+
+    def _put(self, ctx: Evaluation, name: bytes, record: LoadRecord) -> None:
+        ctx.writes[self._at.load(name)] = stored = encode(record)
+        ctx.grow(len(name) + len(stored) + WRITE_BYTES)
+
+
+def _check_empty(ctx: Evaluation, request: BeginLoad) -> Generator[None, None, None]:
+    """Whether no key of the span has a value. Deleted ones do not count."""
+    span = keys.data_span(request.start, request.end)
+    at = span.lower
+    while True:
+        found = next(ctx.iterate(at, span.upper), None)
+        if found is None:
+            return
+        key = keys.user_key(found[0])
+        if versions.payload(versions.newest(ctx, key)) is not None:
+            raise Invalid(
+                f"the span of the load {shorten(request.name)} is not empty: {shorten(key)} has a "
+                "value; nothing was changed: load into an empty span, or write with mode=put"
+            )
+        at = keys.data_span(key + b"\x00", None).lower
+        ctx.steps += 3
+        if ctx.is_used_up():
+            yield
+
+
+def _insert(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
+    """There is nothing where these go."""
+    writes, head_key = ctx.writes, keys.head_key
+    version = versions.VALUE_KIND + ctx.stamp
+    size = 0
+    for key, value in zip(request.keys, request.values, strict=True):
+        head = head_key(key)
+        writes[head] = version + value
+        size += len(value) + 2 * len(head)
+    ctx.grow(size + len(request.keys) * WRITE_BYTES)
+    ctx.steps += len(request.keys)
+    if ctx.is_used_up():
+        yield
+
+
+def _insert_one_by_one(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
+    for key, value in zip(request.keys, request.values, strict=True):
+        head = keys.head_key(key)
+        known = ctx.get(head)
+        there = versions.payload(known)
+        if there is None:
+            ctx.put_version(head, known, versions.VALUE_KIND, value)
+        elif there != value or versions.is_integer(known):
+            raise ConditionFailed(
+                f"{shorten(key)} has another value than the load {shorten(request.name)} brings; "
+                "nothing of this chunk was changed: either the input has the key twice, or "
+                "somebody else has put it there",
+                actual=there,
+            )
+        ctx.steps += 1
+        if ctx.is_used_up():
+            yield

@@ -1,0 +1,398 @@
+"""Staging: rows wait in the store, unseen, until their batch is published; each takes effect once.
+
+For those who write in many tasks, in parallel, and decide at the end which of them count (a sink of
+Spark). A *query* writes one *batch* after the other. Each try to write a batch is a *job*, each try
+of a task an *attempt*. Attempts stage their rows as chunks of up to 1 MiB; one chunk is one key of
+the engine, so that staging costs the store next to nothing for each row. ::
+
+    StageRows (many tasks) ──▶ chunks, under job and attempt ── AbortStaged ──▶ fenced, deleted
+                                      │ PublishStaged: these attempts are batch N of query Q
+                                      ▼
+      one transaction:  last batch of Q := N, which attempts, position   ◀── this decides, for good
+                        and the first step
+                                      │ ApplyStaged, as often as it takes, by anybody
+                                      ▼
+      each step:        some rows ─▶ puts, deletes, messages, ...    and: position moves on
+                                      ▼
+      last steps:       chunks of all attempts of the job deleted; position: none
+
+*What is atomic.* The decision always is. The rows of one step take effect at once: 8,192 of them,
+or 4 MiB with what they overwrite; a batch that is no larger is one transaction. Of a larger one
+readers may see a part. Each row takes effect exactly once, since a step writes rows and position
+together.
+
+Invariants:
+
+* a query's last batch never sinks, and a batch is published at most once;
+* of a batch that is published, the next one waits until all is applied;
+* a job is open, then published or fenced, never both; fenced ones refuse rows. So do published
+  batches, without an error: a batch that is run again after a restart comes to its end.
+
+What cannot be carried out (an increment of something that is no integer) becomes a dead letter, as
+of a deferred update. A row for a queue that there is not any more stops the publication until
+there is one again: nothing is lost.
+
+*Left out.* More ranges: each would stage rows of its own keys, and the decision would be one
+record, in the range of the query, that the others ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from postroom import limits
+from postroom.errors import Error, Invalid, shorten
+from postroom.kv.clock import from_seconds
+from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.requests import EnqueueMessage, Executable
+from postroom.messaging.staging_records import (
+    FENCED,
+    OPEN,
+    PUBLISHED,
+    AttemptRecord,
+    JobRecord,
+    Places,
+    Position,
+    QueryRecord,
+    attempts,
+    encode,
+    jobs,
+    loads,
+    queries,
+    rows,
+    winners,
+)
+from postroom.messaging.staging_requests import (
+    AbortStaged,
+    ApplyStaged,
+    ForgetQuery,
+    PublishStaged,
+    ReadStaging,
+    StageRows,
+    SweepStaged,
+    Winner,
+)
+from postroom.messaging.staging_steps import COUNTED_MAX, Room, check_rows, first, read
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+from postroom.ranges.registry import Registry, WriteEvaluator
+
+_TOUCHED_SECONDS: Final = 60.0
+"""A job's time is written anew when it is older than that."""
+
+Steps = Generator[None, None, Any]
+
+
+class StagedBatches:
+    """What is staged in one range, and its publication.
+
+    Args:
+        range_id: whose.
+        dead_letters: where rows go that cannot be carried out.
+        writes: how rows are carried out.
+    """
+
+    def __init__(
+        self, range_id: int, dead_letters: DeadLetters, writes: dict[type, WriteEvaluator]
+    ) -> None:
+        self._at = Places(range_id)
+        self._dead_letters = dead_letters
+        self._writes = writes
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        evaluators: dict[type, WriteEvaluator] = {
+            StageRows: self.stage,
+            PublishStaged: self.publish,
+            ApplyStaged: self.apply,
+            AbortStaged: self.abort,
+            SweepStaged: self.sweep,
+            ForgetQuery: self.forget,
+        }
+        registry.writes.update(evaluators)
+        for kind in (PublishStaged, ApplyStaged, AbortStaged, SweepStaged):
+            registry.may_be_long[kind] = lambda _: True
+        registry.reads[ReadStaging] = lambda view, _: read(view, self._at)
+
+    # --- staging
+
+    def stage(self, ctx: Evaluation, request: StageRows) -> bool | None:
+        """``StageRows``.
+
+        Raises:
+            Invalid: the job was aborted, or these are no rows.
+        """
+        if self._is_over(ctx, request.query, request.batch):
+            return False
+        self._check_open(ctx, request)
+        place = self._at.chunk(request.job, request.attempt, request.number)
+        if ctx.get(place) is not None:
+            return None  # sent again
+        check_rows(request.rows)
+        counted = self._at.attempt(request.job, request.attempt)
+        stored = ctx.get(counted)
+        known = AttemptRecord(0, 0) if stored is None else attempts.decode(stored)
+        ctx.writes[place] = request.rows
+        ctx.writes[counted] = encode(
+            AttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
+        )
+        ctx.steps += 4
+        ctx.grow(len(request.rows) + len(place) + len(counted) + 4 * WRITE_BYTES)
+        return None
+
+    def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
+        """Whether the job may stage; it exists from now on."""
+        job = self._job(ctx, request.job)
+        if job is not None and job.state != OPEN:
+            raise Invalid(
+                f"the job that this task belongs to (batch {request.batch} of "
+                f"{shorten(request.query)}) was aborted; nothing was staged: this task is late"
+            )
+        if job is not None and (job.query, job.batch) != (request.query, request.batch):
+            raise Invalid("this job writes another batch; nothing was staged: make up a new job")
+        if job is None or ctx.timestamp - job.at > from_seconds(_TOUCHED_SECONDS):
+            made = JobRecord(OPEN, ctx.timestamp, request.query, request.batch, request.sink)
+            self._put(ctx, self._at.job(request.job), made)
+
+    # --- publishing
+
+    def publish(self, ctx: Evaluation, request: PublishStaged) -> Generator[None, None, list[bool]]:
+        """``PublishStaged``.
+
+        Raises:
+            Invalid: the job was aborted, or something is missing; or the batch before is not
+                applied yet.
+        """
+        query = self._query(ctx, request.query)
+        if query is not None:
+            if request.batch <= query.batch:
+                return [False, query.position is not None]
+            if query.position is not None:
+                raise Invalid(
+                    f"batch {query.batch} of {shorten(request.query)} is not applied yet; nothing "
+                    "was published: finish that first (db.staging.finish)"
+                )
+        yield from self._check_complete(ctx, request)
+        position = Position(request.job)
+        record = QueryRecord(request.batch, ctx.timestamp, request.once, position)
+        self._put(ctx, self._at.query(request.query), record)
+        self._put(ctx, self._at.winners(request.query), request.winners)
+        self._put(
+            ctx, self._at.job(request.job),
+            JobRecord(PUBLISHED, ctx.timestamp, request.query, request.batch, b""),
+        )  # fmt: skip
+        more = yield from self._step(ctx, request.query, record, request.winners)
+        return [True, more]
+
+    def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
+        """Whether all that is to be published is there."""
+        job = self._job(ctx, request.job)
+        if job is not None and job.state != OPEN:
+            raise Invalid(
+                f"the job was aborted before its batch {request.batch} of "
+                f"{shorten(request.query)} was published; nothing was changed: run it again"
+            )
+        for winner in request.winners:
+            stored = ctx.get(self._at.attempt(request.job, winner.attempt))
+            chunks = 0 if stored is None else attempts.decode(stored).chunks
+            if chunks != winner.chunks:
+                raise Invalid(
+                    f"of what was staged for batch {request.batch} of {shorten(request.query)}, "
+                    f"{chunks} of {winner.chunks} chunks of a task are there: it was too old, and "
+                    "deleted; nothing was changed: run the job again"
+                )
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
+
+    def apply(self, ctx: Evaluation, request: ApplyStaged) -> Generator[None, None, bool]:
+        """``ApplyStaged``."""
+        record = self._query(ctx, request.query)
+        if record is None or record.position is None:
+            return False
+        stored = ctx.get(self._at.winners(request.query))
+        won = [] if stored is None else winners.decode(stored)
+        more: bool = yield from self._step(ctx, request.query, record, won)
+        return more
+
+    def _step(
+        self, ctx: Evaluation, query: bytes, record: QueryRecord, won: list[Winner]
+    ) -> Generator[None, None, bool]:
+        """Some rows, and then, if there are none left, some of what is of no use any more."""
+        position = record.position
+        assert position is not None
+        room = Room(ctx)
+        while position.winner < len(won) and room.is_left():
+            position = yield from self._apply_chunk(ctx, won[position.winner], position, room)
+        if position.winner == len(won) and self._drop(ctx, position.job, room):
+            ctx.writes[self._at.winners(query)] = None
+            ctx.writes[self._at.job(position.job)] = None
+            self._put(ctx, self._at.query(query), msgspec.structs.replace(record, position=None))
+            return False
+        self._put(ctx, self._at.query(query), msgspec.structs.replace(record, position=position))
+        return True
+
+    def _apply_chunk(
+        self, ctx: Evaluation, winner: Winner, position: Position, room: Room
+    ) -> Generator[None, None, Position]:
+        """As many rows of a chunk as there is room for; answers where to go on."""
+        place = self._at.chunk(position.job, winner.attempt, position.chunk)
+        stored = ctx.get(place)
+        assert stored is not None, "a chunk of a published attempt is gone"
+        requests, number = rows.decode(stored), position.row
+        while number < len(requests):
+            if not room.is_left():
+                return msgspec.structs.replace(position, row=number)
+            self._carry_out(ctx, requests[number])
+            room.rows -= 1
+            number += 1
+            if ctx.is_used_up():
+                yield
+        ctx.writes[place] = None
+        ctx.grow(len(place))
+        if position.chunk + 1 < winner.chunks:
+            return Position(position.job, position.winner, position.chunk + 1)
+        ctx.writes[self._at.attempt(position.job, winner.attempt)] = None
+        return Position(position.job, position.winner + 1)
+
+    def _carry_out(self, ctx: Evaluation, request: Any) -> None:
+        """A row. Evaluators fail before they write anything, so there is nothing to undo."""
+        try:
+            self._writes[type(request)](ctx, request)
+        except Error as error:
+            if isinstance(request, EnqueueMessage | Enqueue) or not isinstance(error, Invalid):
+                raise
+            entry = Executable(request, ctx.transaction_id, ctx.source)
+            id_ = ctx.stamp + ctx.next_ordinal()
+            self._dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
+            # Counters are conserved: what is dead was sent, as a deferred update.
+            ctx.count("enqueued")
+
+    # --- aborting, and cleaning up
+
+    def abort(self, ctx: Evaluation, request: AbortStaged) -> Generator[None, None, bool]:
+        """``AbortStaged``."""
+        if not request.sink:
+            return self._fence(ctx, request.query, request.batch, request.job)
+        held = True
+        for job, record in self._all_jobs(ctx):
+            if record.sink == request.sink and record.batch == request.batch:
+                held = self._fence(ctx, record.query, record.batch, job) and held
+            if ctx.is_used_up():
+                yield
+        return held
+
+    def _fence(self, ctx: Evaluation, query: bytes, batch: int, job: bytes) -> bool:
+        """Whether the job is not published, and never will be."""
+        record = self._job(ctx, job)
+        if record is None:
+            if query and self._is_over(ctx, query, batch):
+                return False
+            record = JobRecord(OPEN, 0, query, batch, b"")
+        if record.state == PUBLISHED:
+            return False
+        if record.state == OPEN:
+            fenced = msgspec.structs.replace(record, state=FENCED, at=ctx.timestamp)
+            self._put(ctx, self._at.job(job), fenced)
+        self._drop(ctx, job, Room(ctx))
+        return True
+
+    def sweep(self, ctx: Evaluation, request: SweepStaged) -> Generator[None, None, bool]:
+        """``SweepStaged``."""
+        room, before = Room(ctx), ctx.timestamp - from_seconds(request.seconds)
+        for job, record in list(self._all_jobs(ctx)):
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
+            if record.state == PUBLISHED or not self._is_useless(ctx, record, before):
+                continue
+            if record.state == OPEN:
+                fenced = msgspec.structs.replace(record, state=FENCED)
+                self._put(ctx, self._at.job(job), fenced)
+            if not self._drop(ctx, job, room):
+                return True
+            if record.at < before or self._is_over(ctx, record.query, record.batch):
+                ctx.writes[self._at.job(job)] = None
+        return self._sweep_queries(ctx, before)
+
+    def _is_useless(self, ctx: Evaluation, record: JobRecord, before: int) -> bool:
+        if record.state == FENCED or record.at < before:
+            return True
+        return self._is_over(ctx, record.query, record.batch)
+
+    def _is_over(self, ctx: Evaluation, query: bytes, batch: int) -> bool:
+        """Whether the batch is published: late tasks are refused without the job's record."""
+        record = self._query(ctx, query)
+        return record is not None and batch <= record.batch
+
+    def _sweep_queries(self, ctx: Evaluation, before: int) -> bool:
+        """Records of queries that had one batch, and of finished loads, go after a time."""
+        old = []
+        for place, stored in first(ctx, self._at.queries, COUNTED_MAX):
+            query = queries.decode(stored)
+            if query.once and query.position is None and query.at < before:
+                old.append(place)
+        for place, stored in first(ctx, self._at.loads, COUNTED_MAX):
+            load = loads.decode(stored)
+            if load.done and load.at < before:
+                old.append(place)
+        for place in old[: limits.STAGED_DELETED_AT_ONCE_MAX]:
+            ctx.writes[place] = None
+        return len(old) > limits.STAGED_DELETED_AT_ONCE_MAX
+
+    def forget(self, ctx: Evaluation, request: ForgetQuery) -> bool:
+        """``ForgetQuery``.
+
+        Raises:
+            Invalid: its last batch is not applied yet.
+        """
+        record = self._query(ctx, request.query)
+        if record is None:
+            return False
+        if record.position is not None:
+            raise Invalid(
+                f"batch {record.batch} of {shorten(request.query)} is not applied yet; nothing was "
+                "forgotten: finish that first (db.staging.finish)"
+            )
+        ctx.writes[self._at.query(request.query)] = None
+        return True
+
+    def _drop(self, ctx: Evaluation, job: bytes, room: Room) -> bool:
+        """Deletes what a job has staged, as far as there is room; whether that was all."""
+        prefix = self._at.attempt(job, b"")
+        for place, stored in list(first(ctx, prefix, room.deletions + 1)):
+            record, attempt = attempts.decode(stored), place[len(prefix) :]
+            end = max(record.end - room.deletions, 0)
+            for number in range(end, record.end):
+                ctx.writes[self._at.chunk(job, attempt, number)] = None
+            room.deletions -= record.end - end
+            ctx.steps += record.end - end
+            ctx.grow((record.end - end) * len(place))
+            if end or not room.deletions:
+                self._put(ctx, place, AttemptRecord(0, end))
+                return False
+            room.deletions -= 1
+            ctx.writes[place] = None
+        return True
+
+    # --- records
+
+    def _query(self, ctx: Evaluation, query: bytes) -> QueryRecord | None:
+        stored = ctx.get(self._at.query(query))
+        return None if stored is None else queries.decode(stored)
+
+    def _job(self, ctx: Evaluation, job: bytes) -> JobRecord | None:
+        stored = ctx.get(self._at.job(job))
+        return None if stored is None else jobs.decode(stored)
+
+    def _all_jobs(self, ctx: Evaluation) -> Iterator[tuple[bytes, JobRecord]]:
+        prefix = self._at.jobs
+        for place, stored in list(first(ctx, prefix, COUNTED_MAX)):
+            yield place[len(prefix) :], jobs.decode(stored)
+
+    def _put(self, ctx: Evaluation, place: bytes, record: Any) -> None:
+        ctx.writes[place] = stored = encode(record)
+        ctx.grow(len(place) + len(stored) + WRITE_BYTES)

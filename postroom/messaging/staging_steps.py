@@ -1,0 +1,73 @@
+"""What the steps of staging share: how much one may do, and how records are walked and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from postroom import limits
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.requests import EnqueueMessage
+from postroom.messaging.staging_records import Places, queries, rows
+from postroom.messaging.staging_requests import StagedQuery, Staging
+from postroom.ranges.checks import check_headers
+from postroom.ranges.evaluation import Evaluation, View
+
+COUNTED_MAX: Final = 10_000
+
+
+class Room:
+    """What one step may still do."""
+
+    def __init__(self, ctx: Evaluation) -> None:
+        self.rows = limits.STAGED_STEP_ROWS_MAX
+        self.deletions = limits.STAGED_DELETED_AT_ONCE_MAX
+        self._ctx = ctx
+        self._bytes_end = ctx.bytes + ctx.moved + limits.STAGED_STEP_BYTES_MAX
+
+    def is_left(self) -> bool:
+        """Whether there is room for another row."""
+        return self.rows > 0 and self._ctx.bytes + self._ctx.moved < self._bytes_end
+
+
+def first(reader: Evaluation | View, prefix: bytes, most: int) -> Iterator[tuple[bytes, bytes]]:
+    """The first pairs under a prefix."""
+    found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
+    for number, pair in enumerate(found(prefix, keys.after_prefix(prefix))):
+        if number == most:
+            return
+        yield pair
+
+
+def check_rows(packed: bytes) -> None:
+    """Refuses what are no rows, or rows that could not be carried out.
+
+    Raises:
+        Invalid, ValueTooLarge: they cannot.
+    """
+    try:
+        decoded = rows.decode(packed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"these are no rows: {error}; nothing was staged") from error
+    for row in decoded:
+        if isinstance(row, EnqueueMessage | Enqueue):
+            check_headers(row.headers, row.key)
+
+
+def read(view: View, at: Places) -> Staging:
+    """``ReadStaging``."""
+    found = []
+    for place, stored in first(view, at.queries, COUNTED_MAX):
+        record = queries.decode(stored)
+        query = place[len(at.queries) :]
+        found.append(StagedQuery(query, record.batch, record.position is not None))
+    counts = [
+        sum(1 for _ in first(view, prefix, COUNTED_MAX))
+        for prefix in (at.jobs, at.attempts, at.loads)
+    ]
+    view.steps += len(found) + sum(counts)
+    return Staging(found, *counts)

@@ -1,0 +1,96 @@
+"""What a sink is asked for, checked, with a word for each mistake."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.errors import Invalid
+
+MODES: Final = ("put", "delete", "increment", "message", "queue")
+LOAD: Final = "load"
+FORMATS: Final = ("json", "msgpack")
+OF_STORE: Final = (
+    "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token",
+)  # fmt: skip
+OF_SINK: Final = ("mode", "queue", "format", "load", "prefix")
+_OF_SPARK: Final = ("checkpointlocation",)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a sink does with its rows.
+
+    Attributes:
+        mode: one of ``MODES``, or ``LOAD``; empty: the column ``mode`` says it of each row.
+        queue: where messages go whose row names no queue; empty: nowhere.
+        format: ``json`` or ``msgpack``: the value is packed from the columns without a meaning of
+            their own; empty: it is the column ``value``.
+        load: the name of a bulk load, by which it can be resumed; empty: it cannot.
+        prefix: of all keys of a bulk load.
+        sink: names the sink of a stream, by where its checkpoints are; empty: not known.
+    """
+
+    mode: str = ""
+    queue: str = ""
+    format: str = ""
+    load: str = ""
+    prefix: bytes = b""
+    sink: bytes = b""
+
+
+def is_sink(given: Mapping[str, str]) -> bool:
+    """Whether these are options of a sink for sure."""
+    return any(name.lower() in {"mode", *_OF_SPARK} for name in given)
+
+
+def of_store(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of the options that say which store."""
+    return {name: value for name, value in given.items() if name.lower() in OF_STORE}
+
+
+def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
+    """The options of a sink.
+
+    Args:
+        given: all of them.
+        columns: of the rows.
+
+    Raises:
+        Invalid: one is unknown, missing or impossible.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    known = {*OF_STORE, *OF_SINK, *_OF_SPARK}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise Invalid(
+            f"a sink has no option {unknown[0]!r}: options are {', '.join(sorted(known))}; nothing "
+            "was written"
+        )
+    format_ = options.get("format", "")
+    if format_ not in {"", *FORMATS}:
+        raise Invalid(f"format is one of {', '.join(FORMATS)}, not {format_!r}")
+    mode = _mode(options, columns)
+    for name in ("load", "prefix"):
+        if options.get(name) and mode != LOAD:
+            raise Invalid(f"{name}= belongs to mode=load, not to mode={mode or 'a column'}")
+    place = options.get("checkpointlocation", "")
+    return SinkOptions(
+        mode, options.get("queue", ""), format_, options.get("load", ""),
+        options.get("prefix", "").encode(),
+        hashlib.sha256(place.encode()).digest() if place else b"",
+    )  # fmt: skip
+
+
+def _mode(options: Mapping[str, str], columns: list[str]) -> str:
+    mode = options.get("mode", "")
+    if mode not in {"", *MODES, LOAD}:
+        raise Invalid(f"mode is one of {', '.join((*MODES, LOAD))}, not {mode!r}")
+    if mode and "mode" in columns:
+        raise Invalid(
+            f"there are an option mode={mode} and a column mode: leave out the option, or drop the "
+            "column"
+        )
+    return mode or ("" if "mode" in columns else "put")

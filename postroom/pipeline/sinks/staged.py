@@ -1,0 +1,240 @@
+"""The writers of batches and streams: tasks stage, the commit publishes.
+
+::
+
+    task:    write(rows) ──▶ StageRows, chunk by chunk, under an attempt id that it makes up
+                 └──▶ Staged(query, batch, job, attempt, chunks): the message to the commit
+    driver:  commit(messages) ──▶ publish: these attempts are the batch
+             abort(messages)  ──▶ late tasks are refused, what was staged is deleted
+
+What a task says it is, by:
+
+=======  ===============================================  ========================================
+what     of a stream                                      of a batch
+=======  ===============================================  ========================================
+query    the id of the query: the same after a restart    the job
+batch    Spark's number of the batch                      0
+job      the id of this run of the query, and the batch   made up by the driver with the writer
+attempt  made up by each call of ``write``                likewise
+=======  ===============================================  ========================================
+
+A partition's number is no part of it: after a restart, or with adaptive execution, the same number
+may have other rows. Only the commit knows which attempts make up a batch, by their messages.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from postroom.errors import Invalid
+from postroom.messaging.staging_requests import StageRows
+from postroom.pipeline import connections
+from postroom.pipeline.options import Store
+from postroom.pipeline.sinks.chunks import Chunks
+from postroom.pipeline.sinks.options import SinkOptions
+from postroom.pipeline.sinks.rows import RowMaker
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task has staged; the commit gets it from Spark.
+
+    Attributes:
+        query, batch, job, attempt: under which.
+        chunks: how many; 0: the task had no rows.
+        rows: how many.
+        late: the batch was published before: the task had nothing to do.
+    """
+
+    query: bytes
+    batch: int
+    job: bytes
+    attempt: bytes
+    chunks: int
+    rows: int
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """What Spark says of a task.
+
+    Attributes:
+        partition: its number, which is for people only.
+        query, batch, run: of a stream; ``None``: there is none.
+    """
+
+    partition: int
+    query: str | None = None
+    batch: int | None = None
+    run: str | None = None
+
+
+def current_task() -> Task:
+    """The task that runs here."""
+    context = TaskContext.get()
+    if context is None:
+        return Task(0)
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return Task(
+        context.partitionId(),
+        context.getLocalProperty("sql.streaming.queryId"),
+        None if batch is None else int(batch),
+        context.getLocalProperty("spark.jobGroup.id"),
+    )
+
+
+def stage(
+    store: Store,
+    options: SinkOptions,
+    name: tuple[bytes, int, bytes],
+    partition: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Staged:
+    """Stages all rows of a task.
+
+    Args:
+        store: where.
+        options: of the sink.
+        name: query, batch, job.
+        partition: of the task.
+        batches: its rows.
+
+    Raises:
+        Invalid: a row cannot be written; or the task is late, and its job was aborted.
+    """
+    query, batch, job = name
+    attempt = uuid.uuid4().bytes
+    maker = RowMaker(options, _made_up_id, partition)
+    stream, number = connections.database(store).staging.stream(), 0
+    for number, chunk in enumerate(_chunks(maker, batches), 1):
+        stream.send(StageRows(query, batch, job, options.sink, attempt, number - 1, chunk))
+        if stream.is_late:
+            break
+    stream.flush()
+    return Staged(query, batch, job, attempt, number, maker.rows, stream.is_late)
+
+
+def _made_up_id() -> bytes:
+    return uuid.uuid4().hex.encode()
+
+
+def _chunks(maker: RowMaker, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    chunks = Chunks()
+    for batch in batches:
+        yield from chunks.add(maker.writes(batch), batch.nbytes)
+    yield from chunks.rest()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes the rows of a data frame, exactly once. Made by the driver, pickled to the tasks.
+
+    Args:
+        store: where, as tasks reach it.
+        options: of the sink.
+    """
+
+    def __init__(self, store: Store, options: SinkOptions) -> None:
+        self._store = store
+        self._options = options
+        self._job = uuid.uuid4().bytes + bytes(8)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages the rows of a task."""
+        name = (self._job, 0, self._job)
+        return stage(self._store, self._options, name, current_task().partition, iterator)
+
+    def commit(self, messages: list[Staged | None]) -> None:
+        """Publishes the attempts that won."""
+        staging = connections.database(self._store).staging
+        staging.publish(self._job, 0, self._job, winners(messages), once=True)
+        staging.sweep_some()
+
+    def abort(self, messages: list[Staged | None]) -> None:
+        """Has late tasks refused; changes nothing if the commit took effect after all."""
+        connections.database(self._store).staging.abort(self._job, 0, self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each exactly once, over any restarts.
+
+    Spark makes one for the tasks and another one for the commit: they share nothing but options.
+
+    Args:
+        store: where, as tasks reach it.
+        options: of the sink.
+    """
+
+    def __init__(self, store: Store, options: SinkOptions) -> None:
+        self._store = store
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages the rows of a task."""
+        task = current_task()
+        if task.query is None or task.batch is None:
+            raise Invalid(
+                "this task belongs to no streaming query, which its rows could be published for; "
+                "nothing was written: write a data frame that does not stream with df.write"
+            )
+        # Without a run of its own, a batch that was aborted could not be told from its next try.
+        run = uuid.uuid5(uuid.NAMESPACE_OID, task.run or uuid.uuid4().hex).bytes
+        name = (task.query.encode(), task.batch, run + task.batch.to_bytes(8, "big"))
+        return stage(self._store, self._options, name, task.partition, iterator)
+
+    def commit(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publishes the attempts that won; does nothing if the batch is published already."""
+        staged = [message for message in messages if message is not None]
+        if not staged:
+            return  # a batch without partitions
+        first = staged[0]
+        if {(each.query, each.batch, each.job) for each in staged} != {
+            (first.query, batchId, first.job)
+        }:
+            raise Invalid(
+                f"the tasks of batch {batchId} do not agree on which batch it is; nothing was "
+                "written: start the query anew"
+            )
+        staging = connections.database(self._store).staging
+        if any(each.late for each in staged):
+            staging.finish(first.query)  # an earlier run has published it
+        else:
+            staging.publish(first.query, batchId, first.job, winners(messages))
+        staging.sweep_some()
+
+    def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Has late tasks refused; changes nothing if the commit took effect after all.
+
+        Where no task has come to its end there is no message that names the query. Then the jobs
+        are found by the sink's name, if it has one; what else there is goes by its age.
+        """
+        staging = connections.database(self._store).staging
+        staged = next((message for message in messages if message is not None), None)
+        if staged is not None:
+            staging.abort(staged.query, staged.batch, staged.job)
+        elif self._options.sink:
+            staging.abort(b"", batchId, sink=self._options.sink)
+
+
+def winners(messages: list[Staged | None]) -> list[tuple[bytes, int]]:
+    """The attempts that make up a batch, of those that had rows.
+
+    Raises:
+        Invalid: a task has left no message.
+    """
+    if any(message is None for message in messages):
+        raise Invalid("a task of the batch has left no message; nothing was written: run it again")
+    return [(each.attempt, each.chunks) for each in messages if each is not None and each.chunks]
+
+
+__all__ = ["BatchWriter", "Staged", "StreamWriter", "Task", "current_task", "winners"]

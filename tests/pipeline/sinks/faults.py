@@ -1,0 +1,69 @@
+"""A store whose answers get lost, and programs that end in the middle of things."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+from postroom.client import sync as blocking
+from postroom.errors import CommitUnknown, Unavailable
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Faults:
+    """What happens to the requests of a client, by their number from now on.
+
+    Attributes:
+        plan: request (from 0) to what happens: ``refused``: it is not done; ``lost``: it is done,
+            and not answered; ``killed before`` and ``killed after``: so is who has asked.
+    """
+
+    def __init__(self, db: blocking.Database) -> None:
+        self.plan: dict[int, str] = {}
+        self._sent = 0
+        inner = db._sender
+        self.db = blocking.Database(_Sender(inner, self), db._core)
+
+    def next(self, **plan: str) -> None:
+        """From now on: ``n2="lost"`` is what happens to the third request."""
+        self.plan = {int(name[1:]): what for name, what in plan.items()}
+        self._sent = 0
+
+    def take(self) -> str:
+        what = self.plan.pop(self._sent, "")
+        self._sent += 1
+        return what
+
+
+class _Sender:
+    def __init__(self, inner: Any, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
+        what = self._faults.take()
+        sent = what not in {"refused", "killed before"}
+        return _Answer(what, self._inner.send(request, timeout_seconds) if sent else None)
+
+
+class _Answer:
+    """Need not be awaited, as that of a real sender."""
+
+    def __init__(self, what: str, answer: Awaitable[Any] | None) -> None:
+        self._what = what
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if self._answer is not None:
+            answer = yield from self._answer.__await__()
+        if not self._what:
+            return answer
+        raise {"refused": Unavailable("nobody leads"), "lost": CommitUnknown("no answer")}.get(
+            self._what, Killed()
+        )

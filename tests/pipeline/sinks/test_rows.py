@@ -1,0 +1,176 @@
+"""Rows become writes, or an error that names the column and the row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.errors import Invalid
+from postroom.kv.clock import from_datetime
+from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.requests import EnqueueMessage
+from postroom.messaging.staging_records import rows as decoder
+from postroom.pipeline.sinks import options as of_sinks
+from postroom.pipeline.sinks.chunks import CHUNK_BYTES, Chunks
+from postroom.pipeline.sinks.rows import RowMaker, check
+from postroom.ranges.requests import Delete, Increment, Put
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def options(columns: list[str], **given: str) -> of_sinks.SinkOptions:
+    return of_sinks.parse(given, columns)
+
+
+def made(rows: list[dict[str, Any]], schema: Any = None, **given: str) -> list[Any]:
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    ids = (b"id%d" % number for number in itertools.count())
+    return RowMaker(options(batch.schema.names, **given), ids.__next__, 7).writes(batch)
+
+
+def test_puts_deletes_and_increments() -> None:
+    pairs = [{"key": b"a", "value": b"1"}, {"key": b"b", "value": b""}]
+    assert made(pairs) == [Put(b"a", b"1"), Put(b"b", b"")]
+    assert made([{"key": "ä", "value": "ö"}]) == [Put("ä".encode(), "ö".encode())]
+    assert made([{"key": b"a"}], mode="delete") == [Delete(b"a")]
+    assert made([{"key": b"a", "by": -3}], mode="increment") == [Increment(b"a", -3)]
+    assert made([{"key": "a"}], mode="increment") == [Increment(b"a", 1)]
+
+
+def test_the_column_mode_says_it_of_each_row() -> None:
+    rows = [
+        {"mode": "put", "key": b"a", "value": b"1", "by": None},
+        {"mode": "delete", "key": b"b", "value": None, "by": None},
+        {"mode": "increment", "key": b"c", "value": None, "by": 2},
+    ]
+    assert made(rows) == [Put(b"a", b"1"), Delete(b"b"), Increment(b"c", 2)]
+
+
+def test_messages() -> None:
+    schema = pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("headers", pa.map_(pa.string(), pa.string())),
+            ("deliver_at", pa.timestamp("us", tz="UTC")),
+        ]
+    )
+    rows = [
+        {"key": b"a", "value": b"1", "headers": {"h": "x"}, "deliver_at": NOON},
+        {"key": b"a", "value": b"2", "headers": None, "deliver_at": None},
+    ]
+    assert made(rows, schema, mode="message") == [
+        EnqueueMessage(b"a", b"1", {"h": "x"}, from_datetime(NOON)),
+        EnqueueMessage(b"a", b"2"),
+    ]
+
+
+def test_queue_messages() -> None:
+    row = {"queue": None, "kind": "k", "id": "x", "value": b"1", "priority": 3, "group": "g"}
+    assert made([row, {**row, "id": None, "queue": "other"}], mode="queue", queue="q") == [
+        Enqueue("q", b"x", "k", b"x", b"1", None, 3, 0, "g"),
+        Enqueue("other", b"id0", "k", b"id0", b"1", None, 3, 0, "g", is_unique=True),
+    ]
+    keyed = {"key": b"a", "id": b"x", "value": b"1"}
+    assert made([keyed], mode="queue", queue="q") == [Enqueue("q", b"a", "", b"x", b"1")]
+
+
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_the_other_columns_are_the_value(format_: str) -> None:
+    (put,) = made([{"key": b"a", "n": 1, "t": "x", "none": None}], format=format_)
+    decode = json.loads if format_ == "json" else msgspec.msgpack.decode
+    assert decode(put.value) == {"n": 1, "t": "x", "none": None}
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "said"),
+    [
+        ([{"key": b"a", "value": b""}, {"key": None, "value": b""}], {}, "'key' is null"),
+        ([{"key": b"a", "value": b""}, {"key": b"b", "value": None}], {}, "'value' is null"),
+        ([{"key": b"", "value": b""}, {"key": b"x" * 9000, "value": b""}], {}, "'key' has 9000"),
+        ([{"key": b"a", "by": 1}, {"key": b"b", "by": None}], {"mode": "increment"}, "'by' is"),
+        ([{"key": b"a", "by": 1}, {"key": b"b", "by": 2**63}], {"mode": "increment"}, "64-bit"),
+        (
+            [{"key": b"a", "mode": "delete"}, {"key": b"b", "mode": "remove"}],
+            {},
+            "'mode' is 'remove'",
+        ),
+        (
+            [{"key": b"a", "n": None}, {"key": b"b", "n": NOON}],
+            {"format": "json"},
+            "datetime",
+        ),
+        (
+            [{"id": "a", "value": b""}, {"id": "", "value": b""}],
+            {"mode": "queue", "queue": "q"},
+            "id of a message",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_written(
+    rows: list[dict[str, Any]], given: dict[str, str], said: str
+) -> None:
+    schema = None
+    if rows[1].get("by") == 2**63:
+        schema = pa.schema([("key", pa.binary()), ("by", pa.uint64())])
+    with pytest.raises(Invalid, match=r"row 1 of partition 7 .*" + said):
+        made(rows, schema, **given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "said"),
+    [
+        ({"value": "binary"}, {}, "no column 'key'"),
+        ({"key": "binary"}, {}, "no column 'value'"),
+        ({"key": "binary", "value": "binary", "n": "long"}, {}, "'n' means nothing"),
+        ({"key": "binary", "n": "long"}, {"mode": "delete", "format": "json"}, "means nothing"),
+        ({"key": "long", "value": "binary"}, {}, "cast it"),
+        ({"key": "binary", "value": "long"}, {"format": "json"}, "cast it"),
+        ({"key": "binary", "value": "binary"}, {"format": "json"}, "rename the column"),
+        ({"value": "binary"}, {"mode": "queue"}, "needs the option queue="),
+        (
+            {"key": "binary", "value": "binary", "deliver_at": "timestamp_ntz"},
+            {"mode": "message"},
+            "cast it",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit(columns: dict[str, str], given: dict[str, str], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        check(columns, options(list(columns), **given))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "upsert"}, "mode is one of"),
+        ({"mode": "put", "moed": "x"}, "no option 'moed'"),
+        ({"format": "xml"}, "format is one of"),
+        ({"mode": "put", "load": "x"}, "belongs to mode=load"),
+    ],
+)
+def test_options_that_cannot_be(given: dict[str, str], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        of_sinks.parse(given, ["key", "value"])
+    with pytest.raises(Invalid, match="drop the column"):
+        of_sinks.parse({"mode": "put"}, ["key", "mode"])
+
+
+@given(st.lists(st.lists(st.integers(0, 300_000), max_size=8), max_size=8))
+def test_chunks_hold_all_rows_in_order(batches: list[list[int]]) -> None:
+    chunks, expected, found = Chunks(), [], []
+    for sizes in batches:
+        rows = [Put(b"%d" % len(expected), bytes(size)) for size in sizes]
+        expected += rows
+        found += chunks.add(rows, sum(sizes))
+    found += chunks.rest()
+    assert [row for chunk in found for row in decoder.decode(chunk)] == expected
+    assert all(len(decoder.decode(c)) == 1 or len(c) < 8 * CHUNK_BYTES for c in found)
