@@ -62,6 +62,9 @@ GATHERED_KEYS_MAX: Final = 256
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""
 
+REASON_CHARACTERS_MAX: Final = 1000
+"""Of why something failed, which is kept with it."""
+
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """Of the headers of one message, packed."""
 HEADERS_DEPTH_MAX: Final = 16

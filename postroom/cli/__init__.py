@@ -5,7 +5,7 @@
 `options`             the options that commands share, and opening the store
 `output`              bytes as text, as hexadecimal digits, as JSON lines
 `values`              get, put, delete, increment, scan, watch, accounting
-`mail`                send, peek, reap, inboxes
+`mail`                send, peek, reap, bury, inboxes
 `letters`             scheduled, cancel, dead-letters
 `state`               status, remove-node, rebind-node
 `serve`               serve

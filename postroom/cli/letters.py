@@ -25,7 +25,8 @@ def scheduled(
 ) -> None:
     """Print the messages and updates that wait for their time, the first to be due first.
 
-    A line is: id, due, key, what. Take some back with cancel.
+    A line is: id, due, key, what; of messages that were postponed also the attempts that have
+    failed, and how the last one ended. Take some back with cancel.
     """
     with store.open_existing() as db:
         for each in db.scheduled(*postroom.prefix(notation.read_key(prefix)), limit=limit):
@@ -65,7 +66,11 @@ def dead_letters(
         list[str] | None, typer.Option(metavar="ID", help="Give it up (repeatable; or 'all').")
     ] = None,
 ) -> None:
-    """Print what could not be delivered or executed; or try it again, or give it up."""
+    """Print what could not be delivered, digested or executed; or try it again, or give it up.
+
+    A line is: id, reason, what; of messages that were tried also the key of their inbox and how
+    many attempts have failed.
+    """
     with store.open_existing() as db:
         if replay:
             db.replay(_chosen(db, replay))
@@ -92,7 +97,8 @@ def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
     due = each.due.datetime.isoformat()
     if not notation.as_json:
         what = notation.value(each.message) if each.request is None else _one_line(each.request)
-        print_line(each.id, due, notation.key(each.key), what)
+        tried = [str(each.attempts), field(each.last_error)] if each.attempts else []
+        print_line(each.id, due, notation.key(each.key), what, *tried)
         return
     print_json(
         {
@@ -104,6 +110,8 @@ def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
             "headers": json_headers(each.headers),
             "transaction_id": each.transaction_id.hex(),
             "source_key": notation.json_key(each.source_key),
+            "attempts": each.attempts,
+            "last_error": each.last_error,
         }
     )
 
@@ -111,7 +119,8 @@ def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
 def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter) -> None:
     what = letter.request if letter.message is None else letter.message
     if not notation.as_json:
-        print_line(letter.id, field(letter.reason), _one_line(what))
+        tried = [notation.key(letter.key), str(letter.attempts)] if letter.attempts else []
+        print_line(letter.id, field(letter.reason), _one_line(what), *tried)
         return
     print_json(
         {
@@ -122,6 +131,9 @@ def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter) -> None:
             "what": _one_line(what),
             "message": notation.json_value(letter.message),
             "request": _json_request(notation, letter.request),
+            "key": None if letter.request is not None else notation.json_key(letter.key),
+            "headers": json_headers(letter.headers),
+            "attempts": letter.attempts,
         }
     )
 

@@ -1,16 +1,19 @@
-"""The commands about messages in inboxes: send, peek, reap, inboxes."""
+"""The commands about messages in inboxes: send, peek, reap, bury, inboxes."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 import postroom
 from postroom.cli.options import Key, Store, on_a_store_with_values
 from postroom.cli.output import Notation, json_headers, print_json, print_line
+from postroom.errors import Error
 
+BURIED_FROM_MAX: Final = 1_000_000
+"""So many messages of the inbox are looked through for the ids given."""
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
 
@@ -68,6 +71,25 @@ def reap(
 
 
 @on_a_store_with_values
+def bury(
+    store: Store,
+    notation: Notation,
+    key: Key,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Kept with the dead letter.")] = "",
+) -> None:
+    """Make dead letters of messages in the inbox of KEY, by their ids (peek --json prints them)."""
+    key_bytes = notation.read_key(key)
+    with store.open_existing() as db:
+        found = {message.id: message for message in db.peek(key_bytes, BURIED_FROM_MAX)}
+        missing = [id_ for id_ in ids if id_ not in found]
+        if missing:
+            raise Error(f"there is no message {missing[0]!r} in the inbox: nothing was changed")
+        with db.begin() as tx:
+            tx.bury([found[id_] for id_ in ids], reason)
+
+
+@on_a_store_with_values
 def inboxes(
     store: Store,
     notation: Notation,
@@ -101,6 +123,8 @@ def _print_message(notation: Notation, message: postroom.Message) -> None:
             "id": message.id,
             "sent_at": message.sent_at.datetime.isoformat(),
             "delivered_at": message.delivered_at.datetime.isoformat(),
+            "attempts": message.attempts,
+            "last_error": message.last_error,
         }
     )
 
@@ -109,6 +133,7 @@ def _print_inbox(notation: Notation, info: postroom.InboxInfo) -> None:
     oldest = info.oldest.datetime.isoformat()
     if notation.as_json:
         key = notation.json_key(info.key)
-        print_json({"key": key, "messages": info.messages, "oldest": oldest})
+        told = {"key": key, "messages": info.messages, "oldest": oldest, "held_up": info.held_up}
+        print_json(told)
     else:
         print_line(notation.key(info.key), str(info.messages), oldest)

@@ -45,17 +45,32 @@ class Administration:
     # --- what waits
 
     async def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int = 100,
+        ready: bool = False,
     ) -> list[InboxInfo]:
-        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first."""
+        """The keys in ``[start, end)`` with waiting messages, those with the oldest one first.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many at most.
+            ready: without those that are held up by a message that was postponed.
+        """
         start, end = arguments.span(start, end)
         found: list[Inbox] = await self._sender.send(
-            ListInboxes(start, end, arguments.count(limit, "limit"))
+            ListInboxes(start, end, arguments.count(limit, "limit"), bool(ready))
         )
-        return [InboxInfo(each.key, each.messages, Timestamp(each.oldest)) for each in found]
+        return [
+            InboxInfo(each.key, each.messages, Timestamp(each.oldest), each.held_up)
+            for each in found
+        ]
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first, up to ``limit`` of it."""
+        """What could not be executed, delivered or digested: the oldest ``limit`` of it."""
         found = await stored_letters(self._sender, arguments.count(limit, "limit"))
         return [letters.dead_letter(each, self.codec) for each in found]
 
@@ -74,7 +89,8 @@ class Administration:
     async def scheduled(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
     ) -> list[Scheduled]:
-        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time.
+        """The messages to, and updates of, keys in ``[start, end)`` that wait for their time, those
+        that were postponed included.
 
         Args:
             start: first key.

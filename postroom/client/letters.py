@@ -7,8 +7,9 @@ from typing import Any
 
 from postroom.client.codec import Packing
 from postroom.client.values import DeadLetter, Scheduled
+from postroom.errors import WrongType
 from postroom.kv.clock import Timestamp
-from postroom.messaging.requests import SCHEDULED_ID_BYTES
+from postroom.messaging.requests import SCHEDULED_ID_BYTES, Deliverable
 from postroom.messaging.requests import DeadLetter as StoredLetter
 from postroom.messaging.requests import Scheduled as StoredSchedule
 from postroom.ranges.requests import DeleteRange
@@ -20,12 +21,13 @@ def dead_letter(letter: StoredLetter, codec: Packing) -> DeadLetter:
     entry = record.update or record.message
     assert entry is not None
     request = record.update.request if record.update is not None else None
-    message = None
-    if record.message is not None:
-        message = codec.decode(record.message.value, record.message.key)
-    return DeadLetter(
-        letter.id.hex(), record.reason, entry.transaction_id, request, message, entry.source
-    )
+    told = (letter.id.hex(), record.reason, entry.transaction_id, request)
+    message = record.message
+    if message is None:
+        return DeadLetter(*told, None, entry.source)
+    value = _unpacked(message, codec)
+    attempts = 0 if message.trial is None else message.trial.attempts
+    return DeadLetter(*told, value, entry.source, message.key, message.headers or {}, attempts)
 
 
 def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
@@ -40,11 +42,21 @@ def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
             id_, due, about, request, None, nothing, update.transaction_id, update.source
         )
     assert message is not None
-    value = codec.decode(message.value, message.key)
-    headers = message.headers or {}
-    return Scheduled(
-        id_, due, message.key, None, value, headers, message.transaction_id, message.source
-    )
+    value = _unpacked(message, codec)
+    told = Scheduled(
+        id_, due, message.key, None, value, message.headers or {}, message.transaction_id,
+        message.source,
+    )  # fmt: skip
+    trial = message.trial
+    return told if trial is None else told._replace(attempts=trial.attempts, last_error=trial.error)
+
+
+def _unpacked(message: Deliverable, codec: Packing) -> Any:
+    """The payload; as it is stored, if it cannot be unpacked: perhaps it is here for that."""
+    try:
+        return codec.decode(message.value, message.key)
+    except WrongType:
+        return message.value
 
 
 def dead_letter_ids(given: Iterable[str]) -> list[bytes]:

@@ -161,7 +161,13 @@ def unpacked_messages(
     for id_, packed in stored:
         entry = decode(packed)
         value = unpack(entry.value, key)
-        result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
+        trial = entry.trial
+        if trial is None:
+            result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
+        else:
+            result.append(Message(
+                key, value, entry.headers, id_, entry.delivered_at, trial.attempts, trial.error
+            ))  # fmt: skip
     return result
 
 

@@ -10,6 +10,7 @@ message as long as it likes, and its time begins when the wait ends. Later waits
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -45,23 +46,38 @@ class Reaping:
         self._id = transaction_id
         self._lifetime = lifetime
         self._reads = reads
-        self._taken: dict[bytes, dict[bytes, None]] = {}
+        self._taken: dict[bytes, dict[bytes, int]] = {}
         self.waited_seconds = 0.0
 
-    def taken(self, key: bytes) -> dict[bytes, None]:
-        """The ids that it has taken out of the inbox of ``key``, in order."""
+    def taken(self, key: bytes) -> dict[bytes, int]:
+        """The ids that it has taken out of the inbox of ``key``, in order, and how many attempts
+        those have (0: as many as there are).
+        """
         return self._taken.get(key, {})
 
     def __bool__(self) -> bool:
         """Whether it has taken any."""
         return bool(self._taken)
 
-    def requests(self) -> list[ReapMessages]:
-        """What the commit deletes."""
-        return [ReapMessages(key, list(ids)) for key, ids in self._taken.items()]
+    def requests(self, is_left_out: Callable[[bytes, bytes], bool] | None) -> list[ReapMessages]:
+        """What the commit deletes, without those, by key and id, that have another end."""
+        found = []
+        for key, taken in self._taken.items():
+            ids = list(taken)
+            if is_left_out is not None:
+                ids = [id_ for id_ in ids if not is_left_out(key, id_)]
+            if ids:
+                found.append(ReapMessages(key, ids))
+        return found
 
     async def reap(
-        self, key: bytes, most: int, most_bytes: int, patience: float, codec: Packing
+        self,
+        key: bytes,
+        most: int,
+        most_bytes: int,
+        patience: float,
+        codec: Packing,
+        attempts_max: int = 0,
     ) -> Reaped:
         """The oldest messages of ``key`` that nobody else holds.
 
@@ -70,11 +86,12 @@ class Reaping:
             most, most_bytes: how many, and how many bytes of them.
             patience: seconds to wait for the first one.
             codec: unpacks them.
+            attempts_max: how many attempts they have; 0: as many as there are.
 
         Raises:
             TransactionConflict: what was read or reaped before has become too old while it waited.
         """
-        reply = await self._ask(key, most, most_bytes, patience)
+        reply = await self._ask(key, most, most_bytes, patience, attempts_max)
         self._lifetime.check_still_open()
         if reply.drained is not None:
             self._reads.found_drained(key, reply.drained)
@@ -82,10 +99,13 @@ class Reaping:
         # A new leaseholder has forgotten what this transaction holds, and may give it once more.
         fresh = [pair for pair in reply.messages if pair[0] not in own] if own else reply.messages
         if fresh:
-            self._taken.setdefault(key, {}).update(dict.fromkeys(id_ for id_, _ in fresh))
+            ids = [id_ for id_, _ in fresh]
+            self._taken.setdefault(key, {}).update(dict.fromkeys(ids, attempts_max))
         return Reaped(unpacked_messages(key, fresh, codec), more=reply.more)
 
-    async def _ask(self, key: bytes, most: int, most_bytes: int, patience: float) -> ReapedMessages:
+    async def _ask(
+        self, key: bytes, most: int, most_bytes: int, patience: float, attempts_max: int
+    ) -> ReapedMessages:
         """What there is, or what comes within ``patience`` seconds.
 
         Before it has read or reaped anything a transaction has no age: nothing that it knows can
@@ -95,7 +115,9 @@ class Reaping:
         left = lifetime.remaining()
         is_idle = not (self._reads or self._taken or lifetime.is_unknown)
         seconds_left = lifetime.timeout if is_idle else left
-        request = ReapQueue(key, most, most_bytes, self._id, seconds_left, wait=patience > 0)
+        request = ReapQueue(
+            key, most, most_bytes, self._id, seconds_left, patience > 0, attempts_max
+        )
         lifetime.holds = True
         time_out = patience if is_idle else min(patience, left)
         began_to_wait = self._sender.monotonic()

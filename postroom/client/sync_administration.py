@@ -21,7 +21,12 @@ class Administration:
     # --- what waits
 
     def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int = 100,
+        ready: bool = False,
     ) -> list[InboxInfo]:
         """The keys in ``[start, end)`` with waiting messages, those with the oldest one first.
 
@@ -29,11 +34,12 @@ class Administration:
             start: first key.
             end: first key that is not wanted any more; ``None``: no bound.
             limit: how many keys at most.
+            ready: without those that are held up by a message that was postponed.
         """
-        return self._run(self._administered.inboxes(start, end, limit=limit))
+        return self._run(self._administered.inboxes(start, end, limit=limit, ready=ready))
 
     def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed or delivered, oldest first, up to ``limit`` of it.
+        """What could not be executed, delivered or digested, oldest first, up to ``limit`` of it.
 
         Raises:
             WrongType: the codec cannot unpack one of the messages.

@@ -11,6 +11,7 @@ from postroom.client.queues.sync_sending import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.client.transaction import UNKNOWN
+from postroom.client.trying import Messages
 from postroom.client.values import Message, Reaped
 from postroom.client.writing import Writes
 from postroom.kv.clock import Timestamp
@@ -140,6 +141,7 @@ class Transaction(Writes, QueueWrites):
         *,
         max_bytes: int | None = None,
         wait: float | None = None,
+        max_attempts: int | None = None,
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
@@ -151,6 +153,10 @@ class Transaction(Writes, QueueWrites):
             max_bytes: how many bytes of them at most (but one message at least); 8 MiB if not told,
                 since what is reaped counts towards the 16 MiB of the transaction.
             wait: seconds to wait for the first one to arrive.
+            max_attempts: a message that has failed so often becomes a dead letter: when it is
+                postponed, or when this transaction vanishes with it (its time passes, or its
+                process is not heard of any more). What was tried before comes alone. ``None``:
+                attempts are counted, and nothing becomes of that.
 
         Returns:
             The messages, as a sequence with the attribute ``more``; empty if there are none.
@@ -159,7 +165,52 @@ class Transaction(Writes, QueueWrites):
             WrongType: the codec cannot unpack one of them; its key is named.
             TransactionClosed, TransactionExpired: nothing was taken.
         """
-        return self._run(self._core.reap_queue(key, max_results, max_bytes=max_bytes, wait=wait))
+        return self._run(
+            self._core.reap_queue(
+                key, max_results, max_bytes=max_bytes, wait=wait, max_attempts=max_attempts
+            )
+        )
+
+    def postpone(
+        self,
+        messages: Messages,
+        delay: Any = None,
+        reason: str | None = None,
+        *,
+        hold: bool = False,
+        max_attempts: int | None = None,
+    ) -> None:
+        """Messages that were tried in vain come again later, when the transaction commits.
+
+        They leave their inbox, and come back to the places that they had in it; ``scheduled`` lists
+        them meanwhile, and ``cancel`` takes them back. It counts as an attempt.
+
+        Args:
+            messages: one, or several: reaped by this transaction, or seen by another one.
+            delay: seconds, or a ``timedelta``; ``None``: a second, doubled with each attempt, five
+                minutes at most, give or take a tenth. 0: at once.
+            reason: why; kept as ``last_error``, up to 1000 characters.
+            hold: what is behind them in the inbox waits for them. Otherwise they are passed.
+            max_attempts: if this was the last of so many it becomes a dead letter instead;
+                ``None``: as ``reap_queue`` was told.
+
+        Raises:
+            TransactionTooLarge, TransactionClosed: nothing was changed. The commit raises
+                ``TransactionConflict`` if somebody else has consumed or tried one of them.
+        """
+        self._core.postpone(messages, delay, reason, hold=hold, max_attempts=max_attempts)
+
+    def bury(self, messages: Messages, reason: str | None = None) -> None:
+        """Messages become dead letters when the transaction commits.
+
+        Args:
+            messages: as for :meth:`postpone`.
+            reason: why; kept with them, up to 1000 characters.
+
+        Raises:
+            As :meth:`postpone`.
+        """
+        self._core.bury(messages, reason)
 
     def peek(self, key: bytes, limit: int = 100) -> list[Message]:
         """The oldest messages in the inbox of ``key``, without consuming any.

@@ -12,6 +12,7 @@ It is put together from parts, each with one subject::
                  │             filled by Writes (:mod:`postroom.client.writing`)
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`)
+                 ├─ Trying     of that, what it gives back (:mod:`postroom.client.trying`)
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
 The last three are made when they are needed: most transactions do without. Here arguments are
@@ -39,6 +40,7 @@ from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
+from postroom.client.trying import InboxWrites, Trying
 from postroom.client.values import Message, Reaped
 from postroom.client.writing import Writes
 from postroom.errors import Error
@@ -56,7 +58,7 @@ _SEND: Final = Event.SEND  # a member is slow to find in its class
 _MADE: Final = Event.MADE
 
 
-class Transaction(Writes, QueueWrites):
+class Transaction(Writes, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
@@ -73,6 +75,7 @@ class Transaction(Writes, QueueWrites):
         "_queues",
         "_reads",
         "_reaping",
+        "_trying",
     )
 
     def __init__(
@@ -89,6 +92,7 @@ class Transaction(Writes, QueueWrites):
         self._over: Overlay | None = None
         self._reaping: Reaping | None = None
         self._queues: Sends | None = None
+        self._trying: Trying | None = None
         self._commit_timestamp = 0
 
     @property
@@ -135,6 +139,14 @@ class Transaction(Writes, QueueWrites):
                 self._is_idle,
             )  # fmt: skip
         return self._queues
+
+    @property
+    def trying(self) -> Trying:
+        """What it does with messages that were tried in vain."""
+        self._lifetime.check_open()
+        if self._trying is None:
+            self._trying = Trying(self._reaps, self._buffer.grow)
+        return self._trying
 
     def _is_idle(self) -> bool:
         """Whether it knows nothing that could become too old."""
@@ -277,6 +289,7 @@ class Transaction(Writes, QueueWrites):
         *,
         max_bytes: int | None = None,
         wait: float | None = None,
+        max_attempts: int | None = None,
     ) -> Reaped:
         """Takes the oldest messages of ``key`` that nobody else holds.
 
@@ -292,6 +305,10 @@ class Transaction(Writes, QueueWrites):
             wait: seconds to wait for the first one to arrive, as many as you like. The time-out of
                 the transaction counts from the end of the wait, unless it has read or reaped
                 something before.
+            max_attempts: a message that has failed so often becomes a dead letter: when it is
+                postponed, or when this transaction vanishes with it (its time passes, or its
+                process is not heard of any more). What was tried before comes alone. ``None``:
+                attempts are counted, and nothing becomes of that.
 
         Raises:
             TransactionConflict: what it had read or reaped before has become too old while it
@@ -303,9 +320,19 @@ class Transaction(Writes, QueueWrites):
             REAPED_BYTES_DEFAULT if max_bytes is None else arguments.count(max_bytes, "max_bytes")
         )
         key = arguments.key(key)
+        tries = 0 if max_attempts is None else arguments.count(max_attempts, "max_attempts")
+        patience = arguments.wait(wait)
+        return await self._reaps.reap(key, most, size, patience, self._codec, tries)
+
+    @property
+    def _reaps(self) -> Reaping:
         if self._reaping is None:
             self._reaping = Reaping(self._sender, self._id, self._lifetime, self._reads)
-        return await self._reaping.reap(key, most, size, arguments.wait(wait), self._codec)
+        return self._reaping
+
+    def reaped_ids(self, key: bytes) -> list[bytes]:
+        """Of the messages of ``key`` that it has reaped, also what could not be unpacked."""
+        return [] if self._reaping is None else list(self._reaping.taken(key))
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
         """The oldest messages in the inbox of ``key``, without consuming any.
@@ -334,7 +361,7 @@ class Transaction(Writes, QueueWrites):
         left = [pair for pair in found if pair[0] not in own]
         return unpacked_messages(key, left[:most], self._codec)
 
-    def _taken(self, key: bytes) -> dict[bytes, None]:
+    def _taken(self, key: bytes) -> dict[bytes, int]:
         return {} if self._reaping is None else self._reaping.taken(key)
 
     # --- ending
@@ -405,7 +432,11 @@ class Transaction(Writes, QueueWrites):
     def _requests(self) -> list[Any]:
         requests = self._buffer.requests()
         if self._reaping is not None:
-            requests += self._reaping.requests()
+            requests += self._reaping.requests(
+                None if self._trying is None else self._trying.includes
+            )
+        if self._trying is not None:
+            requests += self._trying.requests()
         requests += self._buffer.sends
         if self._queues is not None:
             requests += self._queues.requests()

@@ -21,6 +21,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         key: the recipient.
         value: the payload.
         headers: what the sender added; empty if nothing.
+        attempts: how many have failed: 0 for a message that was never tried.
+        last_error: how the last of them ended; empty if there was none.
     """
 
     key: bytes
@@ -28,6 +30,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     _headers: dict[str, Any] | None
     _id: bytes
     _delivered_at: int
+    attempts: int = 0
+    last_error: str = ""
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -48,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def delivered_at(self) -> Timestamp:
-        """When it entered the inbox; always after ``sent_at``."""
+        """When it entered the inbox, of one that was tried: again; always after ``sent_at``."""
         return Timestamp(self._delivered_at)
 
     @property
@@ -96,23 +100,32 @@ class Moment(Timestamp):
 
 
 class InboxInfo(NamedTuple):
-    """A key with waiting messages: how many, and when the oldest was sent."""
+    """A key with waiting messages: how many, and when the oldest was sent.
+
+    Attributes:
+        held_up: they wait for one that was postponed; nobody is given any of them.
+    """
 
     key: bytes
     messages: int
     oldest: Timestamp
+    held_up: bool = False
 
 
 class DeadLetter(NamedTuple):
-    """What could not be executed or delivered.
+    """What could not be executed, delivered or digested.
 
     Attributes:
         id: for ``replay`` and ``discard``.
-        reason: the error that it met, with its name.
-        transaction_id: of the transaction that sent it.
+        reason: the error that it met, with its name; of a message that was tried, what its consumer
+            said, or how it ended.
+        transaction_id: of the transaction that sent it; empty if it was delivered before it died.
         request: the update, if it was one.
-        message: the payload, if it was a message.
-        source_key: the first key that the transaction wrote or sent to.
+        message: the payload, if it was a message; as it is stored, if the codec cannot unpack it.
+        source_key: the first key that the transaction wrote or sent to; empty likewise.
+        key: the recipient, if it was a message; else empty.
+        headers: of the message; empty if there are none.
+        attempts: how many at it have failed.
     """
 
     id: str
@@ -121,20 +134,26 @@ class DeadLetter(NamedTuple):
     request: Any
     message: Any
     source_key: bytes
+    key: bytes = b""
+    headers: dict[str, Any] = {}  # noqa: RUF012 - of a tuple: nobody changes it
+    attempts: int = 0
 
 
 class Scheduled(NamedTuple):
-    """A message or an update that waits for its time.
+    """A message or an update that waits for its time, or a message that was postponed.
 
     Attributes:
         id: for ``cancel``.
         due: when it is delivered, or carried out.
         key: the recipient, or what the update is about (of a ``DeleteRange``, its start).
         request: the update, if it is one; ``None``: it is a message.
-        message: the payload, if it is one.
+        message: the payload, if it is one; as it is stored, if the codec cannot unpack it.
         headers: of the message; empty if there are none.
         transaction_id: of the transaction that sent it.
         source_key: the first key that the transaction wrote or sent to.
+        attempts: how many have failed; 0: it was scheduled when it was sent. (Of one that was
+            postponed, its transaction and source are known no more.)
+        last_error: how the last of them ended.
     """
 
     id: str
@@ -145,6 +164,8 @@ class Scheduled(NamedTuple):
     headers: dict[str, Any]
     transaction_id: bytes
     source_key: bytes
+    attempts: int = 0
+    last_error: str = ""
 
 
 class Change(NamedTuple):
@@ -176,8 +197,9 @@ class ServiceInfo(NamedTuple):
     """A service of the store: what it does by itself.
 
     Attributes:
-        name: ``dispatcher`` (delivers), ``executor`` (carries out), ``collector`` (of garbage),
-            ``feed`` (forgets changes that nobody watches) or ``membership`` (of a cluster).
+        name: ``dispatcher`` (delivers), ``executor`` (carries out), ``attempts`` (counts those of
+            consumers that have vanished), ``queues`` (fires), ``collector`` (of garbage), ``feed``
+            (forgets changes that nobody watches) or ``membership`` (of a cluster).
         running: false while it pauses after a failure; it begins again by itself.
         failures: how often it has failed, until it ran for a minute without.
         trouble: why it failed last; empty if it did not.
@@ -233,7 +255,7 @@ class Status(NamedTuple):
 
     @property
     def delivered(self) -> int:
-        """Messages that reached their inbox."""
+        """Messages that reached their inbox, and have not left it but by being consumed."""
         return self.counters.delivered
 
     @property
@@ -243,7 +265,7 @@ class Status(NamedTuple):
 
     @property
     def pending(self) -> int:
-        """Messages and updates in an outbox, those scheduled for later included."""
+        """Messages and updates in an outbox: those scheduled for later, and postponed, included."""
         return self.counters.pending
 
     @property

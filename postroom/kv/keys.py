@@ -43,6 +43,7 @@ keys.
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
                    06 <id> 08 queue <kind>                  the key of this id, if another
+                   06 <key> 09 sent sender ordinal          postponed, and holds up its inbox: where
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
@@ -76,6 +77,7 @@ ACCOUNTING: Final = b"\x05"
 QUEUE_BODY: Final = b"\x06"
 QUEUE_STATE: Final = b"\x07"
 QUEUE_POINTER: Final = b"\x08"
+HOLD: Final = b"\x09"
 SUFFIX_END: Final = b"\xff"
 
 DELIVERABLE: Final = b"\x01"
@@ -261,6 +263,11 @@ def inbox_prefix(key: bytes) -> bytes:
 def reaped_key(key: bytes, timestamp: bytes) -> bytes:
     """Where what was reaped from ``key`` at ``timestamp`` (8 bytes) stays readable for a while."""
     return DATA + escape(key) + REAPED + complement(timestamp)
+
+
+def hold_span(key: bytes) -> Span:
+    """The messages that were postponed, and hold up the inbox of a user key; ids follow."""
+    return suffix_span(key, HOLD)
 
 
 def accounting_key(key: bytes) -> bytes:

@@ -21,7 +21,7 @@ from typing import Final
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
-from postroom.messaging.inbox import read_mail
+from postroom.messaging.index import read_mail
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import MESSAGE_ID_BYTES, CheckInbox
 from postroom.ranges.evaluation import Evaluation

@@ -19,15 +19,27 @@ them again. It is dropped
 
 Messages may arrive among those that were found; then they do not follow each other any more. What
 comes after them is remembered as well, until it is reaped, or something arrives before it.
+
+A transaction that vanishes with its messages leaves them to an *heir*, who holds them until it is
+written down what has become of them (:mod:`postroom.messaging.attempts`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postroom.limits import CLAIMED_BYTES_MAX
 from postroom.messaging.tokens import Arrival
+
+
+class Taken(NamedTuple):
+    """What a transaction holds of one inbox; ``attempts_max``: as its reap said (0: nothing)."""
+
+    key: bytes
+    ids: list[bytes]
+    attempts_max: int
 
 
 class Free(NamedTuple):
@@ -76,6 +88,7 @@ class Claims:
     def __init__(self) -> None:
         self._inboxes: dict[bytes, _Claimed] = {}
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
+        self._attempts_max: dict[tuple[bytes, bytes], int] = {}
         self._found_bytes = 0
 
     def __len__(self) -> int:
@@ -95,18 +108,27 @@ class Claims:
         """How many messages of ``key`` the transaction holds."""
         return len(self._holders.get(transaction_id, {}).get(key, ()))
 
+    def is_held(self, key: bytes, id_: bytes) -> bool:
+        """Whether any transaction holds the message."""
+        inbox = self._inboxes.get(key)
+        return inbox is not None and id_ in inbox.messages
+
     def claim(
         self,
         key: bytes,
         transaction_id: bytes,
         messages: list[tuple[bytes, bytes]],
         following: bytes = b"",
+        attempts_max: int = 0,
     ) -> None:
         """The transaction takes ``messages`` (id, stored), in their order: the first free ones.
 
         Args:
             following: the id of the one that comes right after them, if it is known.
+            attempts_max: how many attempts they have; 0: any number.
         """
+        if attempts_max:
+            self._attempts_max[transaction_id, key] = attempts_max
         ids = [id_ for id_, _ in messages]
         inbox = self._inboxes.setdefault(key, _Claimed())
         inbox.messages.update(dict.fromkeys(ids, transaction_id))
@@ -173,6 +195,7 @@ class Claims:
         """The transaction has ended; answers whom to wake: its inboxes may have free messages."""
         held = self._holders.pop(transaction_id, {})
         for key, ids in held.items():
+            self._attempts_max.pop((transaction_id, key), None)
             inbox = self._inboxes[key]
             self._drop(inbox, transaction_id)
             for id_ in ids:
@@ -182,8 +205,24 @@ class Claims:
                 del self._inboxes[key]
         return [Arrival(key) for key in held]
 
+    def pass_on(
+        self, transaction_id: bytes, heir: Callable[[], bytes]
+    ) -> list[tuple[bytes, Taken]]:
+        """The transaction has vanished; answers who holds its messages now, by inbox."""
+        heirs = []
+        for key, ids in self._holders.pop(transaction_id, {}).items():
+            attempts_max = self._attempts_max.pop((transaction_id, key), 0)
+            holder = heir()
+            inbox = self._inboxes[key]
+            self._drop(inbox, transaction_id)
+            inbox.messages.update(dict.fromkeys(ids, holder))
+            self._holders[holder] = {key: ids}
+            heirs.append((holder, Taken(key, ids, attempts_max)))
+        return heirs
+
     def clear(self) -> None:
         """Forget all claims."""
         self._inboxes.clear()
         self._holders.clear()
+        self._attempts_max.clear()
         self._found_bytes = 0

@@ -1,8 +1,9 @@
-"""Dead letters: what could not be executed or delivered, kept with its reason.
+"""Dead letters: what could not be executed, delivered or digested, kept with its reason.
 
 Nothing is dropped silently. A request that can never succeed (an increment of something that is no
 integer) moves here, in the same write that takes it out of its outbox. From here it can be
-replayed, which puts it back into the outbox, or discarded, which counts it as dead for good.
+replayed, which puts it back into the outbox, or discarded, which counts it as dead for good. A
+message that was tried in vain (:mod:`postroom.messaging.attempts`) is untried when it is replayed.
 
 What the dispatcher or the executor cannot move, whatever the reason, comes here as well
 (``BuryDue``), once it was tried alone: else everything behind it would wait for ever.
@@ -10,13 +11,13 @@ What the dispatcher or the executor cannot move, whatever the reason, comes here
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 import msgspec
 
 from postroom.kv import keys
-from postroom.limits import MESSAGE_BYTES_MAX, READ_BYTES_MAX
+from postroom.limits import MESSAGE_BYTES_MAX, READ_BYTES_MAX, REASON_CHARACTERS_MAX
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.pages import LIST_MAX, fill
 from postroom.messaging.requests import (
@@ -32,7 +33,6 @@ from postroom.messaging.requests import (
 from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.registry import Registry
 
-REASON_CHARACTERS_MAX: Final = 1000
 _WHOLE_BYTES_MAX: Final = 8 * MESSAGE_BYTES_MAX
 
 _encode = msgspec.msgpack.encode
@@ -44,7 +44,13 @@ _records = msgspec.msgpack.Decoder(DeadLetterRecord)
 class DeadLetters:
     """The dead letters of one range, under the id (commit timestamp, position) of their entry."""
 
-    def __init__(self, range_id: int, outboxes: Outboxes) -> None:
+    def __init__(
+        self,
+        range_id: int,
+        outboxes: Outboxes,
+        let_go: Callable[[Evaluation, bytes, Deliverable | None], None],
+    ) -> None:
+        self._let_go = let_go
         self._prefix = keys.dead_letter_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._outboxes = outboxes
@@ -61,6 +67,11 @@ class DeadLetters:
     def bury(self, ctx: Evaluation, id_: bytes, entry: Executable, reason: str) -> None:
         """``entry`` can never be carried out."""
         self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], None, entry))
+
+    def bury_message(self, ctx: Evaluation, id_: bytes, entry: Deliverable) -> None:
+        """``entry`` was delivered, and tried in vain, for the reason that is in it."""
+        reason = "" if entry.trial is None else entry.trial.error
+        self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], entry, None))
 
     def bury_due(self, ctx: Evaluation, request: BuryDue) -> bool:
         """``BuryDue``: whether there was anything."""
@@ -84,6 +95,7 @@ class DeadLetters:
         ctx.erase(key)
         ctx.count(outbox.pending, -1)
         outbox.advance(ctx, key)
+        self._let_go(ctx, outbox.id_of(key), record.message)
         return True
 
     def _store(self, ctx: Evaluation, id_: bytes, record: DeadLetterRecord) -> None:
@@ -120,7 +132,8 @@ class DeadLetters:
         if record.update is not None:
             self._outboxes.executable.store(ctx, ctx.timestamp, id_, record.update)
         elif record.message is not None:
-            self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, record.message)
+            message = msgspec.structs.replace(record.message, trial=None)
+            self._outboxes.deliverable.store(ctx, ctx.timestamp, id_, message)
         ctx.count("dead", -1)
 
     def discard(self, ctx: Evaluation, request: DiscardDeadLetters) -> Generator[None, None, int]:

@@ -53,7 +53,7 @@ class Delivery:
             return None
         ctx.sent = []
         ctx.count("enqueued", len(parcels))
-        left = limits.DELIVERED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
+        left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
         if len(parcels) > _parcels_a_turn():
             return self._take_up_in_parts(ctx, parcels, left)
         self._take_up(ctx, parcels, left)
@@ -97,7 +97,7 @@ class Delivery:
         arrivals: Arrivals = {}
         for key, stored in due:
             entry = _entries.decode(stored)
-            message = _encode(Delivered(now, entry.value, entry.headers))
+            message = _encode(Delivered(now, entry.value, entry.headers, entry.trial))
             id_ = outbox.id_of(key)
             arrivals.setdefault(entry.key, []).append((id_[:8] + sender + id_[8:], message))
             ctx.erase(key)

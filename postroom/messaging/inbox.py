@@ -9,25 +9,30 @@ Reaping takes the oldest messages that no other transaction holds. The claims ar
 leaseholder's memory; the commit checks that the messages are still there, and deletes exactly them.
 What was reaped stays readable to ``peek`` at a past timestamp until garbage collection: each reap
 leaves one record of what it took, beside the inbox.
+
+What was tried in vain is taken out in the same way, and comes back to its place later
+(:mod:`postroom.messaging.attempts`). If it holds up the inbox until then, what is behind it is in
+the inbox, and given to nobody (:mod:`postroom.messaging.holds`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from postroom.errors import Invalid, TransactionConflict, shorten
+from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
-from postroom.limits import INBOXES_LISTED_MAX, READ_BYTES_MAX
+from postroom.limits import READ_BYTES_MAX
+from postroom.messaging import holds
 from postroom.messaging.claims import Claims, Found
+from postroom.messaging.index import list_inboxes, read_mail, write_mail
 from postroom.messaging.pages import LIST_MAX, fill, fill_up_to
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
-    Inbox,
     ListInboxes,
     Mail,
     Peek,
@@ -45,12 +50,25 @@ Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """By recipient: the ids and the stored form of messages that reach it."""
 
 _FEW: Final = 256
+_LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
+_NIL: Final = 0xC0
+"""What an entry ends with that has no trial."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(Mail)
 _mail_decode = _mail.decode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+
+
+class Beginnings(Protocol):
+    """Attempts that must be written down before their messages are handed out."""
+
+    def given(self, request: ReapQueue) -> Reaped | None:
+        """What an attempt was written down for; ``MustWait`` while it is not."""
+
+    def before(self, request: ReapQueue, reaped: Reaped) -> None:
+        """``MustWait`` if an attempt has to be written down before this is handed out."""
 
 
 class Inboxes:
@@ -60,7 +78,13 @@ class Inboxes:
         check_age: refuses a timestamp that is collected or still to come.
         wake: answers what waits for tokens.
         holders: told which transactions hold messages.
+
+    Attributes:
+        claims: who holds which messages.
+        beginnings: set when the range is put together.
     """
+
+    beginnings: Beginnings
 
     def __init__(
         self,
@@ -71,14 +95,14 @@ class Inboxes:
         self._check_age = check_age
         self._wake = wake
         self._holders = holders
-        self._claims = Claims()
+        self.claims = self._claims = Claims()
 
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
         registry.reads |= {
             ReapQueue: self.reap_queue,
             Peek: self.peek,
-            ListInboxes: self.list_inboxes,
+            ListInboxes: list_inboxes,
         }
         registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
@@ -104,6 +128,9 @@ class Inboxes:
             before = ctx.get(index)
             if before is not None:
                 mail = _mail_decode(before)
+                if mail.held:
+                    writes[index] = _encode(_with_back(ctx, key, mail, messages, oldest))
+                    continue
                 number += mail.messages
                 oldest = min(oldest, mail.oldest)
             writes[index] = _encode((number, oldest))
@@ -119,31 +146,49 @@ class Inboxes:
 
     def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
         """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
+        begun = self.beginnings.given(request)
+        if begun is not None:
+            return begun
         mail = read_mail(view, request.key)
         taken: list[tuple[bytes, bytes]] = []
         more, following = False, b""
-        if mail is not None:
-            free = self._claims.free(request.key, mail.oldest)
-            prefix = keys.inbox_prefix(request.key)
-            entries = view.iterate(prefix + free.start, prefix + b"\xff" * MESSAGE_ID_BYTES)
-            if free.claimed:
-                entries = (each for each in entries if each[0][-20:] not in free.claimed)
-            messages_max = min(request.messages_max, LIST_MAX)
-            found, beyond = fill_up_to(entries, messages_max, request.bytes_max)
-            taken = [(raw[-20:], stored) for raw, stored in found]
-            view.steps += len(taken)
-            if beyond is not None:
-                more = True
-                following = b"" if free.claimed else beyond[0][-MESSAGE_ID_BYTES:]
+        if mail is not None and mail.messages:
+            taken, more, following = self._free(view, request, mail)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
-            self._claims.claim(request.key, request.transaction_id, taken, following)
-            self._holders.hold(request.transaction_id, request.seconds_max)
-            return Reaped(taken, more)
+            transaction_id, attempts_max = request.transaction_id, request.attempts_max
+            self._claims.claim(request.key, transaction_id, taken, following, attempts_max)
+            self._holders.hold(transaction_id, request.seconds_max)
+            reaped = Reaped(taken, more)
+            self.beginnings.before(request, reaped)
+            return reaped
         there = 0 if mail is None else mail.messages
         held = self._claims.held_by(request.transaction_id, request.key) if there else 0
         return Reaped([], more, held if held == there else None)
+
+    def _free(
+        self, view: View, request: ReapQueue, mail: Mail
+    ) -> tuple[list[tuple[bytes, bytes]], bool, bytes]:
+        """The oldest messages that nobody holds, and that nothing holds up; whether there are more
+        of them; and the id of the one that comes right after them, if it is known.
+        """
+        free = self._claims.free(request.key, mail.oldest)
+        if mail.held and free.start >= mail.held:
+            return [], False, b""
+        prefix = keys.inbox_prefix(request.key)
+        entries = view.iterate(prefix + free.start, prefix + (mail.held or _LAST_ID))
+        if free.claimed:
+            entries = (each for each in entries if each[0][-20:] not in free.claimed)
+        messages_max = min(request.messages_max, LIST_MAX)
+        found, beyond = fill_up_to(entries, messages_max, request.bytes_max)
+        taken = [(raw[-20:], stored) for raw, stored in found]
+        view.steps += len(taken)
+        following = b"" if beyond is None else beyond[0][-MESSAGE_ID_BYTES:]
+        together = _together(taken) if request.attempts_max else len(taken)
+        if together < len(taken):
+            following = taken[together][0]
+        return taken[:together], bool(following), b"" if free.claimed else following
 
     def reap_messages(
         self, ctx: Evaluation, request: ReapMessages
@@ -179,21 +224,24 @@ class Inboxes:
             oldest = found.following
         elif left and oldest == messages[0][0]:
             start = messages[-1][0] + b"\x00" if found.is_gapless else oldest
-            following = ctx.iterate(prefix + start, prefix + b"\xff" * MESSAGE_ID_BYTES)
+            following = ctx.iterate(prefix + start, prefix + _LAST_ID)
             for raw, _ in following:
                 oldest = raw[-MESSAGE_ID_BYTES:]
                 break
-        self._reaped(ctx, key, messages, Mail(left, oldest))
+        ctx.count("reaped", len(messages))
+        self._taken_out(ctx, key, messages, Mail(left, oldest, mail.held))
 
-    def _reaped(
+    def _taken_out(
         self, ctx: Evaluation, key: bytes, found: list[tuple[bytes, bytes]], left: Mail
     ) -> None:
         """The records that tell of it; who else has found these has to look again."""
-        ctx.writes[keys.mail_key(key)] = _encode(left) if left.messages else None
+        write_mail(ctx, key, left)
         history = keys.reaped_key(key, ctx.stamp)
-        ctx.writes[history] = _encode(found)
-        ctx.garbage.append(history)
-        ctx.count("reaped", len(found))
+        if ctx.is_written(history):  # its transaction has taken others out
+            ctx.writes[history] = _encode(_taken.decode(ctx.get(history) or b"") + found)
+        else:
+            ctx.writes[history] = _encode(found)
+            ctx.garbage.append(history)
         ids = [id_ for id_, _ in found]
         self._claims.gone(key, ids)
         ctx.after.append(lambda: self._claims.gone(key, ids))
@@ -202,9 +250,34 @@ class Inboxes:
         self, ctx: Evaluation, request: ReapMessages, mail: Mail
     ) -> Generator[None, None, None]:
         """Over as many turns as it takes."""
-        key, prefix = request.key, keys.inbox_prefix(request.key)
+        found = yield from self._take_out(ctx, request.key, request.ids, mail)
+        ctx.count("reaped", len(found))
+
+    def take_out(
+        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes]
+    ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
+        """Takes messages out of an inbox, for another end than being reaped; over as many turns as
+        it takes.
+
+        Returns:
+            Ids and stored forms.
+
+        Raises:
+            TransactionConflict: one of them is not there.
+        """
+        mail = read_mail(ctx, key)
+        if mail is None:
+            raise _reaped_by_another(key)
+        found = yield from self._take_out(ctx, key, ids, mail)
+        ctx.count("delivered", -len(found))
+        return found
+
+    def _take_out(
+        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail
+    ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
+        prefix = keys.inbox_prefix(key)
         oldest, found, size_before = mail.oldest, [], ctx.bytes
-        for id_, message, is_found in self._find(ctx, request, mail):
+        for id_, message, is_found in self._find(ctx, key, ids, mail):
             if is_found:
                 found.append((id_, message))
                 ctx.writes[prefix + id_] = None
@@ -215,16 +288,36 @@ class Inboxes:
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
-        self._reaped(ctx, key, found, Mail(mail.messages - len(found), oldest))
+        self._taken_out(ctx, key, found, Mail(mail.messages - len(found), oldest, mail.held))
+        return found
+
+    def hold_up(self, ctx: Evaluation, key: bytes, waiting: list[tuple[bytes, bytes]]) -> None:
+        """Messages of an inbox (ids, and where they wait now) hold up what is behind them."""
+        mail = read_mail(ctx, key) or Mail(0, b"")
+        for id_, waits_at in waiting:
+            holds.hold(ctx, key, id_, waits_at)
+        first = min(id_ for id_, _ in waiting)
+        held = min(first, mail.held) if mail.held else first
+        write_mail(ctx, key, Mail(mail.messages, mail.oldest, held))
+
+    def let_go(self, ctx: Evaluation, key: bytes, id_: bytes) -> None:
+        """A message does not wait for its time any more, and does not come back: if it held up its
+        inbox, it does so no longer.
+        """
+        mail = read_mail(ctx, key)
+        if mail is not None and mail.held:
+            held = holds.first_left(ctx, key, mail.held, [id_])
+            write_mail(ctx, key, Mail(mail.messages, mail.oldest, held))
+            ctx.after.append(lambda: self._wake([Arrival(key)]))
 
     def _find(
-        self, ctx: Evaluation, request: ReapMessages, mail: Mail
+        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail
     ) -> Iterator[tuple[bytes, bytes, bool]]:
         """The messages asked for, and among them, not found, the first one that will be left."""
-        prefix = keys.inbox_prefix(request.key)
-        wanted = dict.fromkeys(request.ids)
+        prefix = keys.inbox_prefix(key)
+        wanted = dict.fromkeys(ids)
         if mail.oldest in wanted:
-            entries = ctx.iterate(prefix + mail.oldest, prefix + b"\xff" * MESSAGE_ID_BYTES)
+            entries = ctx.iterate(prefix + mail.oldest, prefix + _LAST_ID)
             for raw, stored in entries:
                 id_ = raw[-MESSAGE_ID_BYTES:]
                 if id_ not in wanted:
@@ -235,7 +328,7 @@ class Inboxes:
         for id_ in wanted:
             message = ctx.get(prefix + id_)
             if message is None:
-                raise _reaped_by_another(request.key)
+                raise _reaped_by_another(key)
             yield id_, message, True
 
     # --- reading
@@ -281,60 +374,25 @@ class Inboxes:
                 yield
         return Peeked(found, False, at)
 
-    def list_inboxes(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
-        """``ListInboxes``: goes through the index of the span, over as many turns as it takes.
 
-        Raises:
-            Invalid: there are more than were asked for, and that was more than one answer holds.
-        """
-        inboxes_max = min(request.inboxes_max, INBOXES_LISTED_MAX)
-        first: list[_Waiting] = []
-        start = request.start
-        while inboxes_max:
-            lower, upper = keys.mail_span(start, request.end)
-            raw = b""
-            for raw, stored in view.iterate(lower, upper):
-                view.steps += 1
-                mail = _mail.decode(stored)
-                waiting = _Waiting((mail.oldest, raw, mail.messages))
-                if len(first) < inboxes_max:
-                    heapq.heappush(first, waiting)
-                elif request.inboxes_max > inboxes_max:
-                    raise Invalid(
-                        f"the span has more than {inboxes_max} inboxes with mail, which is as many "
-                        "as one request lists: list parts of it, or give a lower limit"
-                    )
-                elif first[0] < waiting:
-                    heapq.heapreplace(first, waiting)
-                if view.is_used_up():
-                    break
-            else:
-                break
-            yield
-            start = keys.user_key(raw) + b"\x00"
-        first.sort(reverse=True)
-        return [
-            Inbox(keys.user_key(raw), messages, int.from_bytes(oldest[:8], "big"))
-            for (oldest, raw, messages) in (waiting.mail for waiting in first)
-        ]
+def _with_back(
+    ctx: Evaluation, key: bytes, before: Mail, arrived: list[tuple[bytes, bytes]], oldest: bytes
+) -> Mail:
+    """The entry in the index of an inbox that is held up: what holds it up may have arrived."""
+    held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
+    if before.messages:
+        oldest = min(oldest, before.oldest)
+    return Mail(before.messages + len(arrived), oldest, held)
 
 
-class _Waiting:
-    """An inbox in a heap whose root is the one that has waited least."""
-
-    __slots__ = ("mail",)
-
-    def __init__(self, mail: tuple[bytes, bytes, int]) -> None:
-        self.mail = mail
-
-    def __lt__(self, other: _Waiting) -> bool:
-        return self.mail > other.mail
-
-
-def read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
-    """The entry of an inbox in the index; ``None``: it holds nothing."""
-    stored = reader.get(keys.mail_key(key))
-    return None if stored is None else _mail.decode(stored)
+def _together(found: list[tuple[bytes, bytes]]) -> int:
+    """How many of the messages are given together: one that was tried before comes alone, so that
+    those that were tried along with it do not share its end.
+    """
+    for number, (_, stored) in enumerate(found):
+        if stored[-1] != _NIL and _delivered.decode(stored).trial is not None:
+            return max(number, 1)
+    return len(found)
 
 
 def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:

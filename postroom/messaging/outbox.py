@@ -11,9 +11,9 @@ timestamp itself unless the sender said later. Moving an entry on and deleting i
 set, so it happens once, whatever fails: whoever believes to be the dispatcher after having lost the
 lease proposes something that is never applied.
 
-An entry that is due at once, for the same range, need not be stored at all: unless older ones wait,
-delivery and execution take it up in the very proposal that commits it (``postpone`` stores the
-rest).
+An entry that is due at once, for the same range, need not be stored at all: unless older ones wait
+(of messages: such as are due), delivery and execution take it up in the very proposal that commits
+it, and store the rest.
 
 Deleting from the head of an LSM queue leaves tombstones. Each outbox therefore keeps a *head
 cursor* in memory: nothing is waiting below it, and reading starts there. It is found anew with a
@@ -97,12 +97,21 @@ class Outbox:
         pending = self.pending
         return not getattr(self._conservation.applied, pending) + ctx.tally.get(pending, 0)
 
+    def has_due(self, ctx: Evaluation) -> bool:
+        """Whether something waits here that is due, so that what comes now would overtake it."""
+        if not self._waiting(ctx):
+            return False
+        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
+        return next(iter(due), None) is not None
+
     def _waiting(self, ctx: Evaluation) -> int:
         stored: int = getattr(self._conservation.applied, self.pending)
         return stored + ctx.tally.get(self.pending, 0)
 
-    def store(self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable) -> None:
-        """A new entry, due not before its own commit."""
+    def store(
+        self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable
+    ) -> bytes:
+        """A new entry, due not before its own commit; answers its engine key."""
         when = max(id_[:8], due.to_bytes(8, "big"))
         key = self.prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
@@ -111,6 +120,7 @@ class Outbox:
         self._has_stored = True
         ctx.count(self.pending)
         ctx.grow(len(key) + len(stored))
+        return key
 
     def take_due(self, ctx: Evaluation, entries_max: int) -> Due:
         """The first entries that are due, and when the next one will be."""

@@ -6,11 +6,11 @@ position in its transaction (4). It orders the inbox, and it is what the engine 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from postroom.limits import PEEKED_MESSAGES_MAX
+from postroom.limits import PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -36,6 +36,10 @@ ScheduledId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=SCHEDULED_ID_BYTES, max_length=SCHEDULED_ID_BYTES)
 ]
 """Due (8 bytes), commit timestamp (8), position (4), and which of the two outboxes (1)."""
+
+Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
+
+Tries: TypeAlias = list[tuple[MessageId, Annotated[int, msgspec.Meta(ge=-1)]]]
 
 # --- writes, inside a transaction ------------------------------------------------------------
 
@@ -63,6 +67,34 @@ class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
     ids: list[MessageId]
 
 
+class PostponeMessages(Request, frozen=True, array_like=True, tag="postpone_messages"):
+    """The messages were tried in vain: they leave the inbox of ``key``, and come back to their
+    places in it. The last attempt makes dead letters of them.
+
+    Attributes:
+        tries: which, each with the attempts that it had failed at before (-1: however many). With
+            another number there, somebody else has tried it meanwhile.
+        seconds: until they come back; ``None``: by the back-off.
+        hold: they hold up what is behind them.
+        attempts_max: after so many they are dead; 0: never.
+    """
+
+    key: Key
+    tries: Tries
+    seconds: Seconds | None = None
+    reason: Reason = ""
+    hold: bool = False
+    attempts_max: Count = 0
+
+
+class BuryMessages(Request, frozen=True, array_like=True, tag="bury_messages"):
+    """The messages leave the inbox of ``key`` for good, as dead letters."""
+
+    key: Key
+    tries: Tries
+    reason: Reason = ""
+
+
 class CheckInbox(Request, frozen=True, array_like=True, tag="check_inbox", gc=False):
     """Writes nothing: the commit fails unless the inbox of ``key`` is as its transaction saw it.
 
@@ -84,7 +116,8 @@ class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=Fals
     """The oldest messages that nobody else holds, locked for the transaction.
 
     The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, is
-    answered only once there is one.
+    answered only once there is one. With ``attempts_max``, whoever vanishes with them for the last
+    of so many times makes dead letters of them, and what was tried before comes alone.
     """
 
     key: Key
@@ -93,6 +126,7 @@ class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=Fals
     transaction_id: TransactionId
     seconds_max: Seconds
     wait: bool = False
+    attempts_max: Count = 0
 
 
 class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
@@ -108,11 +142,16 @@ class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
 
 
 class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
-    """The keys in ``[start, end)`` that have mail, those with the oldest message first."""
+    """The keys in ``[start, end)`` that have mail, those with the oldest message first.
+
+    Attributes:
+        ready: without those that are held up by a message that was postponed.
+    """
 
     start: Bound
     end: Bound | None
     inboxes_max: Count
+    ready: bool = False
 
 
 class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
@@ -167,6 +206,23 @@ class BuryDue(Request, frozen=True, array_like=True, tag="bury_due", gc=False):
     reason: str
 
 
+class NoteAttempts(Request, frozen=True, array_like=True, tag="note_attempts", gc=False):
+    """Writes down what has become of attempts (``messaging.attempts``).
+
+    Attributes:
+        what: ``"lost"``: who had the messages has vanished; ``"begun"``: they are about to be
+            handed out; ``"ended"``: that was told to have ended.
+        holder: who holds them in memory until then.
+    """
+
+    key: Key
+    ids: list[MessageId]
+    what: Literal["lost", "begun", "ended"]
+    reason: str
+    attempts_max: Count
+    holder: bytes
+
+
 class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):
     """Puts dead letters back into their outbox, due now; answers how many there were."""
 
@@ -190,14 +246,29 @@ class CancelScheduled(Request, frozen=True, array_like=True, tag="cancel_schedul
 # --- what is stored -----------------------------------------------------------------------------
 
 
+class Trial(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of a message that was tried.
+
+    Attributes:
+        attempts: how many have failed.
+        error: how the last of them ended.
+        begun: another one was begun, whose end might not be heard of (``messaging.attempts``).
+    """
+
+    attempts: int
+    error: str = ""
+    begun: bool = False
+
+
 class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An outbox entry: a message on its way."""
+    """An outbox entry: a message on its way, or on its way back (then it has a ``trial``)."""
 
     key: bytes
     value: bytes
     headers: dict[str, Any] | None
     transaction_id: bytes
     source: bytes
+    trial: Trial | None = None
 
 
 class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -221,13 +292,20 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     delivered_at: int
     value: bytes
     headers: dict[str, Any] | None
+    trial: Trial | None = None
 
 
 class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry in the index of inboxes: how many messages wait, and the id of the first."""
+    """An entry in the index of inboxes: how many messages wait, and the id of the first.
+
+    Attributes:
+        held: the id of the first message that was postponed and holds up what is behind it; empty:
+            there is none. There may be no message but that.
+    """
 
     messages: int
     oldest: bytes
+    held: bytes = b""
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -267,11 +345,12 @@ class Peeked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``ListInboxes``, one a key."""
+    """Answers ``ListInboxes``, one a key; ``held_up``: by a message that was postponed."""
 
     key: bytes
     messages: int
     oldest: int
+    held_up: bool = False
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""What waits in the outboxes for its time: listed, and cancelled.
+"""What waits in the outboxes for its time, or was postponed: listed, and cancelled.
 
 ::
 
@@ -55,7 +55,13 @@ _decoders: Final[dict[bytes, Callable[[bytes], Any]]] = {
 class Schedule:
     """The entries of both outboxes that are not due yet."""
 
-    def __init__(self, outboxes: Outboxes, wake: Callable[[list[object]], None]) -> None:
+    def __init__(
+        self,
+        outboxes: Outboxes,
+        wake: Callable[[list[object]], None],
+        let_go: Callable[[Evaluation, bytes, Deliverable | None], None],
+    ) -> None:
+        self._let_go = let_go
         self._outboxes: dict[bytes, Outbox] = {
             keys.DELIVERABLE: outboxes.deliverable,
             keys.EXECUTABLE: outboxes.executable,
@@ -119,6 +125,8 @@ class Schedule:
             ctx.writes[key] = None
             ctx.grow(2 * len(key))
             ctx.count(outbox.pending, -1)
+            if name[-1:] == keys.DELIVERABLE:
+                self._let_go(ctx, name[8:-1], _decoders[keys.DELIVERABLE](stored))
             for counter in ("dead", "discarded", "cancelled"):
                 ctx.count(counter)
             cancelled += 1

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.messaging.attempt_notes import AttemptNotes
+from postroom.messaging.attempts import Attempts
 from postroom.messaging.bulk import BulkMessages
 from postroom.messaging.bulk_loads import BulkLoads
 from postroom.messaging.checks import InboxChecks
@@ -24,6 +27,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.requests import Deliverable
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.messaging.staging import StagedBatches
@@ -41,6 +45,7 @@ class Messaging:
         wake: answers requests that wait for tokens.
         holders: told which transactions hold messages.
         deliveries, executions: set when a commit has added to the outbox.
+        notes: set when there is something to write down about attempts.
         around: what queues are given.
     """
 
@@ -52,6 +57,7 @@ class Messaging:
         holders: Holders,
         deliveries: Signal,
         executions: Signal,
+        notes: Signal,
         around: Surroundings,
     ) -> None:
         self._deliveries = deliveries
@@ -59,7 +65,13 @@ class Messaging:
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation)
         self.inboxes = Inboxes(check_age, wake, holders)
-        self.dead_letters = DeadLetters(range_id, self.outboxes)
+        self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
+        self.attempts = AttemptNotes(
+            self.inboxes.claims, reading=around.reading, signal=notes, rouse=around.rouse,
+            wake=wake, is_embedded=around.forgets_strangers,
+        )  # fmt: skip
+        self.inboxes.beginnings = self.attempts
+        self._chance = around.chance
         self.queues = RangeQueues(range_id, around)
         self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
         self._range_id = range_id
@@ -68,16 +80,15 @@ class Messaging:
     def register(self, registry: Registry) -> None:
         """Adds all of it to ``registry``, which holds the range's own evaluators already."""
         outboxes, conservation = self.outboxes, self.conservation
-        schedule = Schedule(outboxes, self._wake)
+        schedule = Schedule(outboxes, self._wake, self._let_go)
+        attempts = Attempts(
+            self.inboxes, outboxes.deliverable, self.dead_letters, self._chance,
+            lambda: self.attempts.since,
+        )  # fmt: skip
         parts = (
-            outboxes,
-            self.inboxes,
-            self.dead_letters,
-            schedule,
-            conservation,
-            self.queues,
-            self._bulk,
-        )
+            outboxes, self.inboxes, self.dead_letters, schedule, attempts, self.attempts,
+            conservation, self.queues, self._bulk,
+        )  # fmt: skip
         for part in parts:
             part.register(registry)
         InboxChecks(outboxes.deliverable).register(registry)
@@ -88,6 +99,11 @@ class Messaging:
         StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
         BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
+
+    def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:
+        """A message will not come out of the outbox: if it was postponed, nothing is held up."""
+        if message is not None and message.trial is not None:
+            self.inboxes.let_go(ctx, message.key, id_[:8] + keys.u64(self._range_id) + id_[8:])
 
     def first_due(self, stored: Reader) -> int:
         """When the services have something to do, by what is stored, before they are started.

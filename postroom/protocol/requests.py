@@ -48,6 +48,7 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.requests import (
     AwaitQuiet,
+    BuryMessages,
     CancelScheduled,
     CheckInbox,
     DeadLetter,
@@ -60,6 +61,7 @@ from postroom.messaging.requests import (
     ListScheduled,
     Peek,
     Peeked,
+    PostponeMessages,
     ReadCounters,
     Reaped,
     ReapMessages,
@@ -132,6 +134,8 @@ WriteRequest: TypeAlias = (
     | EnqueueMessage
     | EnqueueUpdate
     | ReapMessages
+    | PostponeMessages
+    | BuryMessages
     | CheckInbox
     | ReplayDeadLetters
     | DiscardDeadLetters

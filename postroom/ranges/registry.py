@@ -43,6 +43,8 @@ class Registry:
         on_lease_end: called when this replica serves no longer: what it kept in memory for clients
             is of no use to anybody.
         on_release: called with a transaction's id when its locks go; answers the tokens to wake.
+        on_vanished: called with a transaction's id, and why, before its locks go without a word of
+            it: its client has gone, or its time has passed.
         on_client_gone: called with a client's id (the first bytes of its transactions' ids) when it
             has not been heard of for too long.
         holds: asked with a client's id whether anything else is held for it than by transactions.
@@ -66,6 +68,7 @@ class Registry:
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_lease_end: list[Callable[[], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)
+    on_vanished: list[Callable[[bytes, str], None]] = field(default_factory=list)
     on_client_gone: list[Callable[[bytes], None]] = field(default_factory=list)
     holds: list[Callable[[bytes], bool]] = field(default_factory=list)
     holders: list[Callable[[], Iterable[bytes]]] = field(default_factory=list)

@@ -33,7 +33,7 @@ Left out here: several ranges (intents, splits), reads on followers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv import keys
@@ -56,6 +56,9 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.waiting import Line
+
+CLIENT_HAS_GONE: Final = "its consumer has gone without a word"
+TIME_HAS_PASSED: Final = "the time of its consumer's transaction has passed"
 
 
 class Replica:
@@ -153,7 +156,7 @@ class Replica:
     def release_client(self, client: bytes) -> None:
         """A client has gone: nothing is held for its transactions any more."""
         for transaction_id in self.holders.of(client):
-            self.release_locks(transaction_id)
+            self._release_vanished(transaction_id, CLIENT_HAS_GONE)
         for client_gone in self.registry.on_client_gone:
             client_gone(client)
 
@@ -168,7 +171,12 @@ class Replica:
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""
         for transaction_id in self.holders.take_expired():
-            self.release_locks(transaction_id)
+            self._release_vanished(transaction_id, TIME_HAS_PASSED)
+
+    def _release_vanished(self, transaction_id: bytes, why: str) -> None:
+        for vanished in self.registry.on_vanished:
+            vanished(transaction_id, why)
+        self.release_locks(transaction_id)
 
     @property
     def is_used_up(self) -> bool:

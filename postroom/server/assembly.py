@@ -80,7 +80,7 @@ def assemble(node: Node, stored: Engine) -> Parts:
     )  # fmt: skip
     feed.register(registry)
     deliveries, executions = Signal(tasks), Signal(tasks)
-    advances = Signal(tasks)
+    advances, notes = Signal(tasks), Signal(tasks)
     around = Surroundings(
         monotonic=node.monotonic, reading=node.clock.reading, chance=node.chance,
         check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
@@ -89,8 +89,9 @@ def assemble(node: Node, stored: Engine) -> Parts:
         rouse=lambda: replica.wake_up() if replica.rests else None,
     )  # fmt: skip
     messaging = Messaging(
-        RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions, around
-    )
+        RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions, notes,
+        around,
+    )  # fmt: skip
     messaging.register(registry)
     rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
     GarbageLists(RANGE_ID, protections).register(registry)
@@ -110,6 +111,7 @@ def assemble(node: Node, stored: Engine) -> Parts:
     services = Services(tasks, {
         "dispatcher": dispatcher(node.upkeep, deliveries, *moving).run,
         "executor": executor(node.upkeep, executions, *moving).run,
+        "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
         "queues": Advancer(messaging.queues, node.upkeep, advances, options.poll_seconds).run,
         "collector": collector.run,
         "feed": lambda: feed.forget_when_idle(tasks.sleep),

@@ -1,6 +1,7 @@
 """The services of a range, which run where its lease is: they start with it and stop with it.
 
 * the *dispatcher* delivers messages that are due, the *executor* carries out updates;
+* *attempts* counts those at messages of inboxes whose consumers have vanished;
 * *queues* fires their messages, ends leases that ran out, and does what else is due in them;
 * the *collector* removes versions that nobody can read any more;
 * the *feed* forgets the last changes when nobody watches any more;

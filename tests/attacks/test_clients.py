@@ -356,6 +356,6 @@ def test_a_status_tells_of_services_that_fail(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
     *_, told = attacker.result(DescribeNode())
     services = msgspec.convert(told, tuple[ServiceStatus, ...])
-    names = ["dispatcher", "executor", "queues", "collector", "feed", "membership"]
+    names = ["dispatcher", "executor", "attempts", "queues", "collector", "feed", "membership"]
     assert [each.name for each in services] == names
     assert all(each.running and not each.failures for each in services)

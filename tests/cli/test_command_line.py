@@ -20,7 +20,8 @@ from postroom.kv.folder import OWNER_FILE
 
 COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
-    "increment", "scan", "watch", "accounting", "send", "peek", "reap", "inboxes", "scheduled",
+    "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
+    "scheduled",
     "cancel", "dead-letters", "worker", "bench",
 }  # fmt: skip
 
@@ -120,6 +121,29 @@ def test_messages(shell: Shell) -> None:
     assert shell.lines("reap", "inbox") == ["two"]
     assert shell.lines("reap", "inbox") == []
     assert shell.lines("inboxes") == []
+
+
+def test_a_message_that_nobody_can_digest(shell: Shell) -> None:
+    shell.lines("send", "inbox", "bad")
+    shell.lines("send", "inbox", "worse", "--header", "from=test")
+    first, second = shell.records("peek", "inbox")
+    assert (first["attempts"], first["last_error"]) == (0, "")
+    assert failed_with(shell("bury", "inbox", first["id"], "00"), 1, "no message '00'")
+    shell.lines("bury", "inbox", second["id"], "--reason", "of no use")
+    with postroom.open(shell.path) as db, db.begin() as tx:
+        tx.postpone(tx.reap_queue(b"inbox"), 1000, "not\tnow", hold=True)
+    (waiting,) = shell.records("scheduled")
+    assert (waiting["attempts"], waiting["last_error"]) == (1, "not\tnow")
+    assert shell.lines("scheduled")[0].split("\t")[2:] == ["inbox", "bad", "1", "not\\tnow"]
+    (letter,) = shell.records("dead-letters")
+    assert (letter["key"], letter["attempts"], letter["reason"]) == ("inbox", 1, "of no use")
+    assert letter["headers"] == {"from": "test"}
+    assert shell.lines("dead-letters")[0].split("\t")[1::2] == ["of no use", "inbox"]
+    shell.lines("send", "inbox", "behind")
+    (inbox,) = shell.records("inboxes")
+    assert inbox["held_up"] is True
+    shell.lines("dead-letters", "--replay", "all")
+    assert [each["attempts"] for each in shell.records("peek", "inbox")] == [0, 0]
 
 
 def test_inboxes_of_a_prefix(shell: Shell) -> None:

@@ -5,12 +5,14 @@
     call ─▶ replica ─ evaluate ─▶ proposal ─▶ ScriptedGroup: applied at once, or held until told
       ◀───────────── answer ◀──── ended ◀────────┘           applied, refused, or nobody knows
 
-No node, no threads, no services: who delivers and executes is the script. The clock is moved by
-hand. What is held is as good as under way to the other replicas.
+No node, no threads, and of the services only the one that writes down attempts: who delivers and
+executes is the script. The clock is moved by hand. What is held is as good as under way to the
+other replicas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Generator
 from typing import Any, Final
 
 import msgspec
@@ -94,12 +96,25 @@ class _Signal:
         raise NotImplementedError
 
 
+class _Step:
+    """Until the service is stepped again."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Notice(_Signal):
+    async def wait(self, timeout_seconds: float) -> None:
+        await _Step()
+
+
 class OneRange:
     """The replica, its clocks and its group. Also its host."""
 
     lease_seconds = LEASE_SECONDS
 
     def __init__(self) -> None:
+        self._service: Coroutine[None, None, None] | None = None
         self.seconds = 0.0
         self.engine = MemoryEngine(MemoryDisk())
         clock = HybridLogicalClock(self._wall_milliseconds, 0, lambda _: True)
@@ -116,8 +131,10 @@ class OneRange:
             check_age=reads.check_age, wake_tokens=wake, holders=holders, protections=protections,
             kept=0, signal=_Signal(), forgets_strangers=False, rouse=lambda: None,
         )  # fmt: skip
-        signals = _Signal(), _Signal()
-        Messaging(RANGE_ID, reads.check_age, wake, holders, *signals, around).register(registry)
+        signals = _Signal(), _Signal(), _Notice()
+        messaging = Messaging(RANGE_ID, reads.check_age, wake, holders, *signals, around)
+        messaging.register(registry)
+        self._attempts = messaging.attempts
         self.group = ScriptedGroup(self.replica, self.engine)
         self.replica.group = self.group  # type: ignore[assignment]
         self.lead()
@@ -132,6 +149,10 @@ class OneRange:
         self.replica.on_leadership(False, 1)
         self.replica.on_leadership(True, 2)
         self.settle()
+
+    def is_embedded(self, embedded: bool) -> None:
+        """Whether its clients end with its process, from now on."""
+        self._attempts._is_embedded = embedded
 
     def ask(self, request: Any, *, urgent: bool = True) -> Asked:
         asked = Asked(request, urgent=urgent)
@@ -156,7 +177,20 @@ class OneRange:
             if self.group.proposed and not self.group.holds:
                 self.group.end(Outcome.APPLIED)
             elif not self.replica.wants_turn():
-                return
+                if self._service is not None:
+                    self._service.send(None)
+                if not self.replica.wants_turn():
+                    return
+
+    async def _upkeep(self, request: Any) -> Any:
+        asked = Asked(request, urgent=False)
+        self.replica.submit(asked)
+        while not asked.answers:
+            await _Step()
+        answer, error = asked.answers[0]
+        if error is not None:
+            raise error
+        return answer
 
     # --- a host
 
@@ -167,7 +201,10 @@ class OneRange:
         return False
 
     def on_serving(self, serves: bool) -> None:
-        """The script sees it."""
+        """The service runs where the lease is."""
+        if self._service is not None:
+            self._service.close()
+        self._service = self._attempts.run(self._upkeep, 5.0) if serves else None
 
     def wake(self, *, urgent: bool) -> None:
         """It settles anyway."""

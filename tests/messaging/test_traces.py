@@ -147,6 +147,28 @@ class Trace:
         names = ("enqueued", "delivered", "executed", "pending", "dead", "reaped")
         return ", ".join(f"{getattr(counters, each)} {each}" for each in names)
 
+    def _dead(self) -> str:
+        letters, _ = self._range.ask(messaging.ListDeadLetters(100)).answers[0]
+        told = []
+        for letter in letters:
+            message = letter.record.message
+            attempts = message.trial.attempts
+            told.append(f"{message.value.decode()} after {attempts}: {letter.record.reason}")
+        return "; ".join(told) or "nobody"
+
+    def _mail(self) -> str:
+        inboxes, _ = self._range.ask(messaging.ListInboxes(b"", None, 100)).answers[0]
+        told = [
+            f"{each.key.decode()} {each.messages}{', held up' * each.held_up}" for each in inboxes
+        ]
+        return "; ".join(told) or "none"
+
+    def _new_process(self) -> None:
+        """Of an embedded store, whose memory begins afresh some time later."""
+        self._range.is_embedded(True)
+        self._range.pass_time(1.0)
+        self._range.lead()
+
     def _outbox(self, which: str) -> str:
         prefix = keys.outbox_prefix(1, getattr(keys, which.upper()))
         entries = self._range.engine.iterate(prefix, keys.after_prefix(prefix))
@@ -174,6 +196,9 @@ class Trace:
         "peek": _peek,
         "get": _get,
         "counters": _counters,
+        "dead": _dead,
+        "mail": _mail,
+        "new_process": _new_process,
         "outbox": _outbox,  # deliverable, executable
         "sizes": _sizes,
     }
@@ -203,10 +228,29 @@ class Trace:
     def _lock(self, tx: Transaction, key: str) -> str:
         return self._ask(tx, GetForUpdate(key.encode(), 0, tx.id, tx.seconds_max))
 
-    def _reap(self, tx: Transaction, key: str, most: str = "100", wait: str = "") -> str:
+    def _reap(self, tx: Transaction, key: str, most: str = "100", *more: str) -> str:
+        attempts_max = int(more[more.index("of") + 1]) if "of" in more else 0
         return self._ask(tx, messaging.ReapQueue(
-            key.encode(), int(most), UNBOUNDED, tx.id, tx.seconds_max, wait == "wait"
+            key.encode(), int(most), UNBOUNDED, tx.id, tx.seconds_max, "wait" in more, attempts_max
         ))  # fmt: skip
+
+    def _tried(self, tx: Transaction, key: str) -> list[tuple[bytes, int]]:
+        """What it has reaped, with attempts; that is not consumed."""
+        ids, tx.reaped[key.encode()] = list(tx.reaped[key.encode()]), {}
+        prefix = keys.inbox_prefix(key.encode())
+        stored = [_delivered.decode(self._range.engine.get(prefix + id_) or b"") for id_ in ids]
+        attempts = [0 if each.trial is None else each.trial.attempts for each in stored]
+        return list(zip(ids, attempts, strict=True))
+
+    def _postpone(self, tx: Transaction, key: str, seconds: str, *more: str) -> None:
+        attempts_max = int(more[more.index("of") + 1]) if "of" in more else 0
+        tx.writes.append(messaging.PostponeMessages(
+            key.encode(), self._tried(tx, key), None if seconds == "backoff" else float(seconds),
+            "no", "hold" in more, attempts_max,
+        ))  # fmt: skip
+
+    def _bury(self, tx: Transaction, key: str) -> None:
+        tx.writes.append(messaging.BuryMessages(key.encode(), self._tried(tx, key), "no use"))
 
     def _cancel(self, tx: Transaction) -> str:
         assert tx.asked is not None
@@ -220,6 +264,7 @@ class Trace:
     def _commit(self, tx: Transaction) -> str:
         if tx.commits is None:
             reaps = [messaging.ReapMessages(key, list(ids)) for key, ids in tx.reaped.items()]
+            reaps = [each for each in reaps if each.ids]
             writes = [*tx.writes, *reaps]
             tx.commits = CommitTransaction(
                 tx.id, tx.began, tx.seconds_max, 0, b"anchor", [], [], writes
@@ -244,7 +289,9 @@ class Trace:
         "defer": _defer,  # key by [in SECONDS]: an increment
         "put": _put,
         "lock": _lock,
-        "reap": _reap,  # key [NUMBER [wait]]
+        "reap": _reap,  # key [NUMBER [wait] [of ATTEMPTS]]
+        "postpone": _postpone,  # what it has reaped: key SECONDS|backoff [hold] [of ATTEMPTS]
+        "bury": _bury,  # likewise: key
         "answer": _answered,  # to what it has asked last
         "cancel": _cancel,
         "rollback": _rollback,
@@ -273,11 +320,17 @@ def _shown(result: Any) -> str:
             then = f", next at {_seconds(due)}" if due else ""
             told = f"{messages} moved{', more' if more else ''}{then}"
         case Reaped(messages=messages) | Peeked(messages=messages):
-            values = [_delivered.decode(stored).value.decode() for _, stored in messages]
-            told = " ".join(values) or "nothing"
+            told = " ".join(_named(_delivered.decode(stored)) for _, stored in messages)
+            told = told or "nothing"
         case _:
             assert result is None
     return told
+
+
+def _named(message: Delivered) -> str:
+    """A message, how many attempts at it have failed, and whether another one was begun."""
+    value, trial = message.value.decode(), message.trial
+    return value if trial is None else f"{value}({trial.attempts}{'+' * trial.begun})"
 
 
 def _seconds(timestamp: int) -> str:

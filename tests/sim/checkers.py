@@ -65,6 +65,8 @@ class Content:
     )
     """By recipient: when it was reaped, id, message."""
     mail: dict[bytes, Mail] = field(default_factory=dict)
+    holds: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """By recipient: the messages that were postponed, and hold up its inbox."""
     versions: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """By user key, newest first, as stored."""
     records: dict[bytes, bytes] = field(default_factory=dict)
@@ -143,7 +145,8 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
             receipt = _decode(message, type=Delivered)
             content.reaped[key].append((keys.complement(rest), id_[:8] + id_[16:], receipt))
-
+    elif suffix == keys.HOLD:
+        content.holds[key].append(rest)
     elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
         content.said[raw] = stored
 
@@ -188,11 +191,19 @@ def check_conservation(content: Content) -> None:
 
 
 def check_index(content: Content) -> None:
-    """The index of inboxes tells what they hold."""
-    found = {
-        key: Mail(len(inbox), _long(min(inbox))) for key, inbox in content.inboxes.items() if inbox
-    }
+    """The index of inboxes tells what they hold, and what holds them up."""
+    found = {}
+    for key in {*content.inboxes, *content.holds}:
+        inbox = content.inboxes.get(key, {})
+        holds = [id_ for id_ in content.holds.get(key, ()) if _short(id_) in content.messages]
+        oldest, held = _long(min(inbox)) if inbox else b"", min(holds, default=b"")
+        if inbox or held:
+            found[key] = Mail(len(inbox), oldest, held)
     require(content.mail == found, f"the index says {content.mail}, the inboxes hold {found}")
+
+
+def _short(id_: bytes) -> bytes:
+    return id_[:8] + id_[16:]
 
 
 def _long(id_: bytes) -> bytes:
@@ -200,16 +211,27 @@ def _long(id_: bytes) -> bytes:
 
 
 def check_once(content: Content) -> None:
-    """No message, and no update, is in two places, and none was reaped twice."""
+    """No message, and no update, is in two places, and none has left an inbox twice (but that it
+    was tried in vain, and had come back meanwhile).
+    """
     delivered = [id_ for inbox in content.inboxes.values() for id_ in inbox]
-    reaped = [id_ for taken in content.reaped.values() for _, id_, _ in taken]
     everywhere = (
-        (*content.messages, *content.dead_messages, *delivered, *reaped),
+        (*content.messages, *content.dead_messages, *delivered),
         (*content.updates, *content.dead_updates),
     )
     for ids in everywhere:
         twice = [id_.hex() for id_, number in Counter(ids).items() if number > 1]
         require(not twice, f"in two places at once: {twice}")
+    stays: dict[bytes, list[tuple[int, float]]] = defaultdict(list)
+    for taken in content.reaped.values():
+        for when, id_, receipt in taken:
+            stays[id_].append((receipt.delivered_at, _number(when)))
+    for inbox in content.inboxes.values():
+        for id_, receipt in inbox.items():
+            stays[id_].append((receipt.delivered_at, float("inf")))
+    for id_, spans in stays.items():
+        for (_, left), (came, _) in pairwise(sorted(spans)):
+            require(left <= came, f"in two places at once: {id_.hex()} came before it had left")
 
 
 def check_order(content: Content) -> None:

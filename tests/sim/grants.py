@@ -28,8 +28,9 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.index import read_mail
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Peek, ReapQueue
-from postroom.ranges.evaluation import View
+from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.requests import (
     Get,
     GetForUpdate,
@@ -64,6 +65,10 @@ class Grants:
         registry = node.replica.registry
         registry.on_lease.insert(0, self._begin)
         registry.on_release.insert(0, self._release)  # before those are woken who take it over
+        registry.on_vanished.insert(0, self._vanished)
+        self._either: set[tuple[bytes, bytes]] = set()
+        self._chosen_before: dict[int, ReapQueue] = {}
+        """Requests whose messages are chosen, and not handed out yet."""
         watched: dict[type, Callable[..., Any]] = {
             GetForUpdate: self._get_for_update,
             ReapQueue: self._reap_queue,
@@ -102,7 +107,15 @@ class Grants:
     def _begin(self, _: Reader) -> None:
         self._locks.clear()
         self._claims.clear()
+        self._either.clear()
+        self._chosen_before.clear()
         self._protected.clear()
+
+    def _vanished(self, transaction_id: bytes, _: str) -> None:
+        """Its messages are free when it is written down that it has vanished, some time soon."""
+        self._either |= {
+            what for what, by in self._claims.items() if by.transaction_id == transaction_id
+        }
 
     def _release(self, transaction_id: bytes) -> list[object]:
         for held in (self._locks, self._claims):
@@ -133,7 +146,14 @@ class Grants:
     # --- messages
 
     def _reap_queue(self, evaluate: Any, view: View, request: ReapQueue) -> Any:
-        answer = evaluate(view, request)
+        try:
+            answer = evaluate(view, request)
+        except MustWait as wait:
+            reaped = getattr(wait.token, "reaped", None)
+            if reaped is not None:  # they are handed out when that is written down
+                self._either |= {(request.key, id_) for id_, _ in reaped.messages}
+                self._chosen_before[id(request)] = request
+            raise
         prefix = keys.inbox_prefix(request.key)
         there = {
             raw[-MESSAGE_ID_BYTES:]: stored
@@ -145,18 +165,27 @@ class Grants:
             held = self._claims.get((request.key, id_))
             mine = held is not None and held.transaction_id == request.transaction_id
             require(not mine, f"{what}: {id_.hex()} for the second time")
-            free = held is None or self._is_over(held, view.now)
+            in_doubt = (request.key, id_) in self._either
+            free = held is None or in_doubt or self._is_over(held, view.now)
             require(free, f"{what}: {held} holds {id_.hex()}")
         handed = {id_ for id_, _ in answer.messages}
         last = max(handed) if answer.more and handed else b"\xff" * (MESSAGE_ID_BYTES + 1)
+        is_late = self._chosen_before.pop(id(request), None) is not None
+        mail = read_mail(view, request.key)
+        if mail is not None and mail.held:
+            held_up = not is_late and any(id_ > mail.held for id_ in handed)
+            require(not held_up, f"{what}: {mail.held.hex()} holds it up")
+            last = min(last, mail.held)
+        known = self._claims.keys() | self._either
         left_out = [
             id_.hex()
             for id_ in there
-            if id_ not in handed and id_ < last and (request.key, id_) not in self._claims
+            if id_ not in handed and id_ < last and (request.key, id_) not in known
         ]
-        require(not left_out, f"{what}, and nobody holds {left_out}")
+        require(is_late or not left_out, f"{what}, and nobody holds {left_out}")
         holder = self._holder(request, view.now)
         self._claims.update(dict.fromkeys(((request.key, id_) for id_ in handed), holder))
+        self._either -= {(request.key, id_) for id_ in handed}
         return answer
 
     # --- timestamps

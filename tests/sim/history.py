@@ -23,11 +23,13 @@ from typing import Any
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv import versions
 from postroom.messaging.requests import (
+    BuryMessages,
     CancelScheduled,
     CheckInbox,
     EnqueueMessage,
     ListInboxes,
     Peek,
+    PostponeMessages,
     ReapMessages,
     ReapQueue,
 )
@@ -237,6 +239,7 @@ class History:
                 gone = {(id_[:8] + id_[16:]) for id_ in write.ids}
                 inbox = content.inboxes.get(write.key, {})
                 taken = {id_ for when, id_, _ in content.reaped[write.key] if when == stamp}
+                taken -= _tried(request, write.key)
                 require(taken == gone and not gone & inbox.keys(), f"{name} did not reap")
 
     def _check_read(
@@ -298,3 +301,13 @@ def _has_message(content: Content, key: bytes, id_: bytes) -> bool:
         or id_ in content.dead_messages
         or any(id_ == reaped for _, reaped, _ in content.reaped.get(key, ()))
     )
+
+
+def _tried(request: CommitTransaction, key: bytes) -> set[bytes]:
+    """The messages of an inbox that a transaction has postponed or buried."""
+    return {
+        id_[:8] + id_[16:]
+        for write in request.writes
+        if isinstance(write, PostponeMessages | BuryMessages) and write.key == key
+        for id_, _ in write.tries
+    }

@@ -129,14 +129,16 @@ def _named(messages: list[Any]) -> list[str]:
 def _check_reap(
     content: Content, everything: list[_Message], request: ReapQueue, newest: int, result: Any
 ) -> None:
-    by_id = {message.id: message for message in everything}
+    by_id: dict[tuple[bytes, int], _Message] = {
+        (message.id, message.content.delivered_at): message for message in everything
+    }
     for id_, stored in result.messages:
-        message = by_id.get(_short(id_))
-        if message is None:
-            collected = int.from_bytes(id_[:8], "big") <= content.collected
-            require(collected, f"{request} was handed {id_.hex()}, which nobody has sent")
-            continue
         told = _delivered.decode(stored)
+        message = by_id.get((_short(id_), told.delivered_at))
+        if message is None:
+            collected = told.delivered_at <= content.collected
+            require(collected, f"{request} was handed {id_.hex()}, which was not there: {told}")
+            continue
         require(told == message.content, f"{request}: {id_.hex()} is {message.content}, not {told}")
         require(
             not message.reaped_at or message.reaped_at > newest,

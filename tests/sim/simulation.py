@@ -43,6 +43,7 @@ from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
 from tests.sim.workloads.spans import Spans
+from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
@@ -66,12 +67,16 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
 )
 STEPS: Final = 2500
 QUEUES_SHARE: Final = 0.3
+TRIALS_SHARE: Final = 0.3
 CALM_SECONDS: Final = 5.0
 
 
-def with_queues(seed: int) -> list[Workload]:
-    """Some runs have queues besides. By a chance of its own: the others stay as they were."""
-    return [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
+def besides(seed: int) -> list[Workload]:
+    """Some runs have queues besides, or messages that nobody can digest. By chances of their own:
+    the others stay as they were.
+    """
+    jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
+    return [*jobs, Trials()] if Random(f"trials {seed}").random() < TRIALS_SHARE else jobs
 
 
 @dataclass
@@ -120,7 +125,7 @@ class Simulation:
         self.world.witness = self.history
         self.faults: Counter[str] = Counter()
         self.workloads = [each() for each in self.random.sample(WORKLOADS, choose([1, 2, 3, 4]))]
-        self.workloads += with_queues(seed)
+        self.workloads += besides(seed)
         self._steps = steps
         self._is_over = False
         self._lives = 0

@@ -12,6 +12,8 @@ import inspect
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
+
 from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys
@@ -19,7 +21,7 @@ from postroom.kv.engine import Reader
 from postroom.kv.gathering import Gathering, Overlaid
 from postroom.messaging.claims import Claims
 from postroom.messaging.outbox import Outbox
-from postroom.messaging.requests import DeliverDue, ExecuteDue, ReapQueue
+from postroom.messaging.requests import DeliverDue, ExecuteDue, Mail, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.locks import LockTable
 from postroom.ranges.replica import Replica
@@ -102,7 +104,9 @@ def _seen(replica: Replica) -> Reader:
 def _has_free(replica: Replica, key: bytes) -> bool:
     """Whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
-    entries = _seen(replica).iterate(prefix, prefix + b"\xff" * 20)
+    stored = _seen(replica).get(keys.mail_key(key))
+    held = b"" if stored is None else msgspec.msgpack.decode(stored, type=Mail).held
+    entries = _seen(replica).iterate(prefix, prefix + (held or b"\xff" * 20))
     inbox = _claims(replica)._inboxes.get(key)
     return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 

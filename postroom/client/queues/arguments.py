@@ -16,6 +16,7 @@ from postroom.client import arguments
 from postroom.client.queues.messages import AnyMessage
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
+from postroom.limits import REASON_CHARACTERS_MAX
 from postroom.messaging.queues.requests import (
     GROUP_BYTES_MAX,
     KIND_BYTES_MAX,
@@ -23,7 +24,6 @@ from postroom.messaging.queues.requests import (
     PRIORITY_MIN,
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
-    REASON_CHARACTERS_MAX,
     Attempt,
     QueueSettings,
     Selection,

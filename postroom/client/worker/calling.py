@@ -27,6 +27,7 @@ from postroom.client.queues.messages import AnyMessage, QueueMessage
 from postroom.client.queues.sending import QueueSends, Sends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
+from postroom.errors import CommitUnknown, Retryable
 
 Function = Callable[[Any, Any], Any]
 
@@ -89,10 +90,12 @@ class Caller:
         database = self._db_of_threads
         if iscoroutinefunction(function) or database is None:
 
-            async def take(_: Transaction) -> Any:
-                return given
+            async def attempt_on_loop(tx: Transaction) -> None:
+                running.begins(tx)
+                await self._call_on_loop(function, given, tx)
+                finish(tx)
 
-            await self.call_with(function, take, finish, running)
+            await self.db.repeat(attempt_on_loop)
             return
 
         def attempt(tx: blocking.Transaction) -> None:
@@ -106,26 +109,38 @@ class Caller:
         self,
         function: Function,
         take: Callable[[Transaction], Awaitable[Any]],
-        finish: Callable[[QueueSends], None],
-        running: Running,
+        failed: Callable[[Exception], Awaitable[None]],
     ) -> None:
         """The same with a transaction of the loop, from which ``take`` gets what the function is
-        given; if that is ``None`` there is nothing to do.
+        given; if that is ``None`` there is nothing to do. Its commit consumes that.
+
+        Args:
+            function: of the task.
+            take: gets its first argument.
+            failed: called when the function has failed, and while the transaction still holds what
+                it has taken.
         """
 
         async def attempt(tx: Transaction) -> None:
-            running.begins(tx)
             given = await take(tx)
             if given is None:
                 return
-            if iscoroutinefunction(function):
-                await function(given, tx)
-            else:
-                sender = LoopSender(self.db.sender, asyncio.get_running_loop())
-                await self._in_thread(function, given, blocking.Transaction(sender, tx))
-            finish(tx)
+            try:
+                await self._call_on_loop(function, given, tx)
+            except (Retryable, CommitUnknown):
+                raise
+            except Exception as error:
+                await failed(error)
+                raise
 
         await self.db.repeat(attempt)
+
+    async def _call_on_loop(self, function: Function, given: Any, tx: Transaction) -> None:
+        if iscoroutinefunction(function):
+            await function(given, tx)
+        else:
+            sender = LoopSender(self.db.sender, asyncio.get_running_loop())
+            await self._in_thread(function, given, blocking.Transaction(sender, tx))
 
     async def _in_thread(self, function: Callable[..., Any], *given: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._threads, function, *given)

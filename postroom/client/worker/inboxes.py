@@ -11,10 +11,20 @@ own that is never written. A lock is in the leaseholder's memory; should that ch
 workers believe that they have it, both have reaped the same, oldest, messages, and only one of them
 commits.
 
-A message whose function fails stays where it is, the first of its inbox, and holds up what is
-behind it. So that it does not spin, its key is left alone for a second, then for two, four, up to
-five minutes; by this worker, which remembers that in memory only: another worker, or this one after
-a restart, begins with a second again. Attempts are not counted and nothing is buried.
+A message whose function fails is postponed: for a second, then for two, four, up to five minutes,
+and after ``max_attempts`` it is a dead letter. That is stored, so it holds whichever worker comes
+to it. What is behind it is worked off meanwhile, or waits for it (``hold``). ::
+
+    function ─┬─ returned ────────▶ committed: the messages are consumed
+              ├─ Reject(delay) ───▶ postponed
+              ├─ Discard(reason) ─▶ a dead letter
+              ├─ any other ───────▶ postponed, with the back-off; a dead letter after max_attempts
+              └─ Retryable ───────▶ once more, for a minute; then the key is left alone, uncounted
+
+A worker that is killed counts as an attempt too. Messages that a function has got together come one
+by one when they have failed, so that one of them does not take the others along. What says nothing
+about the message (no leader, no network, conflicts for a minute) is not counted: the key is left
+alone for a while, by this worker, which remembers that in memory only.
 """
 
 from __future__ import annotations
@@ -27,17 +37,28 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.client.queues.sending import QueueSends
 from postroom.client.transaction import Transaction
-from postroom.client.worker.calling import Caller, Function, Running
+from postroom.client.trying import ANY_ATTEMPTS
+from postroom.client.values import Message
+from postroom.client.worker.calling import Caller, Function
 from postroom.client.worker.outcomes import Discard, Reject
 from postroom.client.worker.supervision import Supervisor, waited
+from postroom.errors import (
+    CommitUnknown,
+    Error,
+    Retryable,
+    TransactionConflict,
+    TransactionTooLarge,
+    WrongType,
+)
 from postroom.kv.tuples import prefix as span_of
 from postroom.limits import INBOXES_LISTED_MAX, KEY_BYTES_MAX
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 BACKOFF_SECONDS_FIRST: Final = 1.0
 BACKOFF_SECONDS_MAX: Final = 300.0
+ATTEMPTS_MAX_DEFAULT: Final = 16
+"""Three quarters of an hour of them, as the back-off grows."""
 BACKOFFS_MAX: Final = 10_000
 """So many keys are remembered that failed; of more, the one that failed longest ago is
 forgotten.
@@ -68,12 +89,16 @@ class InboxTask:
         prefix: of the keys.
         batch: how many messages of a key it gets at most; ``None``: one, not in a list.
         concurrency: how many keys a worker works on at a time.
+        max_attempts: after which a message is dead; ``None``: never.
+        hold: whether what is behind a message that has failed waits for it.
     """
 
     function: Function
     prefix: bytes
     batch: int | None
     concurrency: int
+    max_attempts: int | None = ATTEMPTS_MAX_DEFAULT
+    hold: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, here and now."""
@@ -81,7 +106,9 @@ class InboxTask:
 
 
 class Backoffs:
-    """Keys that are left alone for a while, as their function has failed. ``len`` is how many."""
+    """Keys that are left alone for a while, as their mail could not be worked on. ``len`` is how
+    many.
+    """
 
     def __init__(self) -> None:
         self._until: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
@@ -91,7 +118,7 @@ class Backoffs:
         return len(self._until)
 
     def failed(self, key: bytes, now: float, delay: float | None = None) -> float:
-        """The function has failed; returns for how many seconds the key is left alone."""
+        """It could not; returns for how many seconds the key is left alone."""
         _, last = self._until.pop(key, (0.0, BACKOFF_SECONDS_FIRST / 2))
         pause = min(2 * last, BACKOFF_SECONDS_MAX)
         self._until[key] = (now + (pause if delay is None else delay), pause)
@@ -155,7 +182,7 @@ class InboxLoop:
     async def run_ready(self) -> int:
         """Works off the mail that is there now; returns how many batches of it that were.
 
-        A key whose function fails is not tried again by this call, whatever its delay.
+        A key whose function has asked for the same again at once is not tried again by this call.
         """
         done, failed = 0, set[bytes]()
         while started := await self._round(failed):
@@ -176,7 +203,7 @@ class InboxLoop:
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
         passed_by = len(passed) + len(self._backoffs) + len(self._elsewhere) + len(self._busy)
         limit = min(LOOKED_AT_MAX + passed_by, INBOXES_LISTED_MAX)
-        found = await db.inboxes(start, end, limit=limit)
+        found = await db.inboxes(start, end, limit=limit, ready=True)
         started: dict[bytes, asyncio.Task[bool]] = {}
         for info in found:
             if self._stopping.is_set():
@@ -208,38 +235,99 @@ class InboxLoop:
     # --- one key
 
     async def _work(self, key: bytes) -> bool:
-        """Whether there was something to do, and it was done."""
-        worked = False
+        """Whether there was something to do, and it was done, or is left for later."""
+        taken: list[Message] = []
+        given_back = False
 
         async def take(tx: Transaction) -> Any:
-            nonlocal worked
-            worked = False
+            nonlocal given_back
+            given_back = False
+            taken.clear()
             if not await tx.try_lock(lock_key(key), LOCK_PATIENCE_SECONDS):
                 self._elsewhere[key] = self._caller.db.sender.monotonic() + ELSEWHERE_SECONDS
                 return None
-            messages = await tx.reap_queue(key, self.task.batch or 1)
-            worked = bool(messages)
-            if not messages:
+            taken.extend(await self._reap(tx, key, taken))
+            if not taken:
                 return None
-            return messages[0] if self.task.batch is None else list(messages)
+            return taken[0] if self.task.batch is None else list(taken)
 
-        def finish(_: QueueSends) -> None:
-            """Its commit consumes what was reaped."""
+        async def failed(error: Exception) -> None:
+            nonlocal given_back
+            given_back = await self._give_back(key, taken, error)
 
         try:
             async with self._slots:
-                await self._caller.call_with(self.task.function, take, finish, Running())
-        except (Reject, Discard) as asked:
-            self._failed(key, asked, getattr(asked, "delay", None))
+                await self._caller.call_with(self.task.function, take, failed)
+        except (Retryable, CommitUnknown) as error:
+            self._leave_alone(key, error)
             return False
         except Exception as error:
-            self._failed(key, error, None)
-            return False
+            if not given_back and not await self._give_back(key, taken, error):
+                return False
+            if isinstance(error, Reject) and not error.delay and error.delay is not None:
+                return False  # it comes again at once
         self._backoffs.succeeded(key)
-        return worked
+        return bool(taken)
 
-    def _failed(self, key: bytes, error: Exception, delay: float | None) -> None:
-        seconds = self._backoffs.failed(key, self._caller.db.sender.monotonic(), delay)
+    async def _reap(self, tx: Transaction, key: bytes, taken: list[Message]) -> list[Message]:
+        """The oldest messages of a key.
+
+        Raises:
+            WrongType: the codec cannot unpack one of them; ``taken`` tells which they are.
+        """
+        task = self.task
+        try:
+            return list(await tx.reap_queue(key, task.batch or 1, max_attempts=task.max_attempts))
+        except WrongType:
+            ids = tx.reaped_ids(key)
+            taken += [Message(key, None, None, id_, 0, ANY_ATTEMPTS) for id_ in ids]
+            raise
+
+    async def _give_back(self, key: bytes, taken: list[Message], error: Exception) -> bool:
+        """Messages have failed; whether that is written down. (If they are not there any more, or
+        somebody else has tried them meanwhile, there is nothing to write down.)
+        """
+        if not taken:
+            self._leave_alone(key, error)
+            return False
+        reason = f"{type(error).__name__}: {error}"
+        self._supervisor.say(
+            f"{key!r} {type(error).__name__}",
+            "messages of %s have failed (%d, of which the first had failed %d times): %s",
+            repr(key), len(taken), max(taken[0].attempts, 0), reason,
+        )  # fmt: skip
+        try:
+            await self._write_down(taken, error, reason)
+        except TransactionConflict:
+            return True
+        except Error as other:
+            self._leave_alone(key, other)
+            return False
+        return True
+
+    async def _write_down(self, taken: list[Message], error: Exception, reason: str) -> None:
+        """In one transaction, or in several if they are too large for one."""
+        try:
+            async with self._caller.db.begin() as tx:
+                if isinstance(error, Discard):
+                    tx.bury(taken, error.reason or "discarded")
+                elif isinstance(error, Reject):
+                    self._postpone(tx, taken, error.delay, error.reason or "rejected")
+                else:
+                    self._postpone(tx, taken, None, reason)
+        except TransactionTooLarge:
+            half = len(taken) // 2
+            if not half:
+                raise
+            await self._write_down(taken[:half], error, reason)
+            await self._write_down(taken[half:], error, reason)
+
+    def _postpone(self, tx: Transaction, taken: list[Message], delay: Any, reason: str) -> None:
+        task = self.task
+        tx.postpone(taken, delay, reason, hold=task.hold, max_attempts=task.max_attempts)
+
+    def _leave_alone(self, key: bytes, error: Exception) -> None:
+        seconds = self._backoffs.failed(key, self._caller.db.sender.monotonic())
         self._supervisor.say(
             f"{key!r} {type(error).__name__}",
             "the mail of %s is left alone for %g s: %s: %s",
@@ -247,4 +335,4 @@ class InboxLoop:
         )  # fmt: skip
 
 
-__all__ = ["Backoffs", "InboxLoop", "InboxTask", "lock_key"]
+__all__ = ["ATTEMPTS_MAX_DEFAULT", "Backoffs", "InboxLoop", "InboxTask", "lock_key"]

@@ -19,7 +19,7 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.queues import arguments as checks
 from postroom.client.worker.calling import Caller, Function
-from postroom.client.worker.inboxes import InboxLoop, InboxTask
+from postroom.client.worker.inboxes import ATTEMPTS_MAX_DEFAULT, InboxLoop, InboxTask
 from postroom.client.worker.supervision import Supervisor
 from postroom.client.worker.tasks import Task, TaskLoop
 from postroom.errors import Invalid
@@ -115,27 +115,36 @@ class Tasks(Generic[DatabaseT]):
         *,
         batch: int | None = None,
         concurrency: int = CONCURRENCY_DEFAULT,
+        max_attempts: int | None = ATTEMPTS_MAX_DEFAULT,
+        hold: bool = False,
     ) -> Callable[[Function], InboxTask]:
         """Makes a function ``f(message, tx)``, or a coroutine function, work off inboxes.
 
         Keys that have mail are shared out among the workers, one worker a key at a time; the
         messages of a key come in their order. What the function writes and sends, and that the
-        messages are consumed, commits together. If it raises something they stay, and the key is
-        left alone for a while, up to five minutes.
+        messages are consumed, commits together. If it raises something they come again later:
+        ``Reject(delay=...)`` says when, ``Discard(reason)`` never, and any other exception after a
+        second, doubled with each attempt, five minutes at most; its type and text become their
+        ``last_error``. An attempt at which the worker is killed counts as well.
 
         Args:
             prefix: of the keys.
             batch: the function gets a list of up to so many messages of one key; ``None``: one
                 message at a time.
             concurrency: how many keys at a time, by this worker.
+            max_attempts: a message that failed so often is a dead letter; ``None``: none ever is.
+            hold: the messages behind one that has failed wait until it comes again, so that their
+                order is kept. Otherwise they pass it.
         """
         of_keys = arguments.key(prefix)
         if batch is not None:
             arguments.count(batch, "batch")
         arguments.count(concurrency, "concurrency")
+        if max_attempts is not None:
+            arguments.count(max_attempts, "max_attempts")
 
         def decorate(function: Function) -> InboxTask:
-            made = InboxTask(function, of_keys, batch, concurrency)
+            made = InboxTask(function, of_keys, batch, concurrency, max_attempts, bool(hold))
             self._inboxes.append(made)
             return made
 

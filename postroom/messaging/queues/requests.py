@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from postroom.limits import REASON_CHARACTERS_MAX
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -39,7 +40,6 @@ GROUP_BYTES_MAX: Final = 256
 PRIORITY_MIN: Final = -128
 PRIORITY_MAX: Final = 127
 CONSUMER_ID_BYTES: Final = 16
-REASON_CHARACTERS_MAX: Final = 1000
 LEASE_SECONDS_MAX: Final = 366 * 86400.0
 """A lease ends after so long at the latest, whatever was asked for."""
 

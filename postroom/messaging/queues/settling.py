@@ -26,7 +26,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from postroom.kv.clock import from_seconds
-from postroom.limits import KEY_BYTES_MAX
+from postroom.limits import KEY_BYTES_MAX, REASON_CHARACTERS_MAX
+from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, records
 from postroom.messaging.queues.attempts import held, is_attempt
 from postroom.messaging.queues.manager import Manager, Note
@@ -34,7 +35,6 @@ from postroom.messaging.queues.places import Place, find, named, read_body
 from postroom.messaging.queues.records import Ended, Entry, Lease, State, encode
 from postroom.messaging.queues.requests import (
     LEASE_SECONDS_MAX,
-    REASON_CHARACTERS_MAX,
     Acknowledge,
     Attempt,
     CancelMessages,
@@ -48,13 +48,10 @@ from postroom.ranges.evaluation import Evaluation, check_size
 BACKOFF_SECONDS: Final = 1.0
 """After a rejection, if the queue does not say."""
 BACKOFF_SECONDS_MAX: Final = 3600.0
-JITTER: Final = 0.1
-DELAY_SECONDS_MAX: Final = 1e10
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
 """Of a message that was moved to a dead letter queue: where it comes from, and why."""
-_DOUBLINGS_MAX: Final = 40
 TOGETHER_MAX: Final = 100
 """So many acknowledgements of one request are evaluated as one."""
 
@@ -105,9 +102,7 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
     most = BACKOFF_SECONDS_MAX if settings.max_backoff is None else settings.max_backoff
     most = max(most, least)
     base = settings.ack_wait if how == EXPIRED else settings.min_backoff or BACKOFF_SECONDS
-    seconds = float(min(max(base * 2.0 ** min(epoch, _DOUBLINGS_MAX), least), most))
-    seconds *= 1 - JITTER + 2 * JITTER * chance
-    return min(max(seconds, least), most)
+    return jittered_backoff(base, epoch, least, most, chance)
 
 
 class Settling:
@@ -354,7 +349,7 @@ class Settling:
             self._bury(ctx, manager, settings, place, Death(why, epoch, how))
             return
         layout, now = manager.layout, ctx.timestamp
-        due = min(now + from_seconds(min(seconds, DELAY_SECONDS_MAX)), records.DUE_MAX)
+        due = min(due_after(now, seconds), records.DUE_MAX)
         entry = msgspec.structs.replace(
             lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
         )

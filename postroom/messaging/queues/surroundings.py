@@ -62,8 +62,8 @@ class Surroundings:
         self._wake_tokens = wake_tokens
         self._protections = protections
         self._signal = signal
-        self._forgets_strangers = forgets_strangers
-        self._rouse = rouse
+        self.forgets_strangers = forgets_strangers
+        self.rouse = rouse
         self._seen: dict[bytes, None] = {}
         self.hold = holders.hold
         self.reader = protections.reader
@@ -74,7 +74,7 @@ class Surroundings:
 
     def wake(self) -> None:
         """The service has something to do now."""
-        self._rouse()
+        self.rouse()
         self._signal.set()
 
     def wake_by(self, moment: float) -> None:
@@ -94,7 +94,7 @@ class Surroundings:
 
     def may_be_there(self, client: bytes) -> bool:
         """Whether a client that holds something may be there yet."""
-        return not self._forgets_strangers or client in self._seen
+        return not self.forgets_strangers or client in self._seen
 
 
 class Nobody:

@@ -39,6 +39,18 @@ def store() -> Iterator[postroom.testing.Store]:
         yield store
 
 
+class Choosy:
+    """A codec that cannot unpack everything that it packs."""
+
+    def encode(self, value: Any) -> bytes:
+        return str(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        if data == b"bad":
+            raise ValueError("no")
+        return data.decode()
+
+
 def test_writes_messages_and_acknowledgement_commit_together(
     store: postroom.testing.Store,
 ) -> None:
@@ -388,22 +400,169 @@ def test_mail_is_worked_off_in_order(store: postroom.testing.Store) -> None:
     assert [info.key for info in store.db.inboxes()] == [b"elsewhere"]
 
 
-def test_a_failing_message_stays_and_does_not_spin(store: postroom.testing.Store) -> None:
-    worker, tried = postroom.Worker(store.db), []
+def test_a_failing_message_is_passed_backs_off_and_dies(store: postroom.testing.Store) -> None:
+    db, worker, tried = store.db, postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", max_attempts=3)
+    def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
+        tried.append((message.value, message.attempts))
+        tx.put(b"k", b"v")
+        if message.value == b"poison":
+            raise ValueError("no")
+
+    with db.begin() as tx:
+        for value in (b"poison", b"behind it"):
+            tx.enqueue_message(b"a", value)
+    assert worker.run_until_idle() == 2
+    assert tried == [(b"poison", 0), (b"behind it", 0)]
+    assert [(each.message, each.last_error) for each in db.scheduled()] == [
+        (b"poison", "ValueError: no")
+    ]
+    assert worker.run_until_idle() == 0
+    for _ in range(4):
+        store.advance(10)
+        worker.run_until_idle()
+    assert tried[2:] == [(b"poison", 1), (b"poison", 2)]
+    (letter,) = db.dead_letters()
+    assert (letter.key, letter.attempts, letter.reason) == (b"a", 3, "ValueError: no")
+    assert db.inboxes() == []
+
+
+def test_a_failing_message_holds_up_its_inbox_if_that_is_wanted(
+    store: postroom.testing.Store,
+) -> None:
+    worker, done = postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", hold=True)
+    def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
+        if message.value == b"1" and message.attempts < 2:
+            raise ValueError("no")
+        done.append((message.key, message.value))
+
+    with store.db.begin() as tx:
+        for key, value in ((b"a/x", b"1"), (b"a/x", b"2"), (b"a/y", b"3")):
+            tx.enqueue_message(key, value)
+    worker.run_until_idle()
+    assert done == [(b"a/y", b"3")]
+    for _ in range(2):
+        store.advance(10)
+        worker.run_until_idle()
+    assert done[1:] == [(b"a/x", b"1"), (b"a/x", b"2")]
+
+
+def test_a_function_says_what_becomes_of_its_mail(store: postroom.testing.Store) -> None:
+    db, worker = store.db, postroom.Worker(store.db)
 
     @worker.inbox(b"a")
-    def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
-        tried.append(message.key)
-        tx.put(b"k", b"v")
-        if message.key == b"a/bad":
+    async def decides(message: postroom.Message, tx: postroom.aio.Transaction) -> None:
+        await tx.get(b"k")
+        if message.value == b"later":
+            raise postroom.Reject("busy", delay=1000)
+        raise postroom.Discard("of no use")
+
+    with db.begin() as tx:
+        tx.enqueue_message(b"a", b"later")
+        tx.enqueue_message(b"a", b"never")
+    assert worker.run_until_idle() == 2
+    (waiting,) = db.scheduled()
+    assert (waiting.message, waiting.attempts, waiting.last_error) == (b"later", 1, "busy")
+    assert (waiting.due.datetime - db.now().datetime).total_seconds() > 900
+    assert [(each.message, each.reason) for each in db.dead_letters()] == [(b"never", "of no use")]
+
+
+def test_a_batch_that_fails_comes_again_one_by_one(store: postroom.testing.Store) -> None:
+    worker, seen = postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", batch=10, max_attempts=2)
+    def several(messages: list[postroom.Message], tx: postroom.Transaction) -> None:
+        seen.append([each.value for each in messages])
+        if b"poison" in seen[-1]:
             raise ValueError("no")
 
     with store.db.begin() as tx:
-        for key in (b"a/bad", b"a/good", b"a/bad"):
-            tx.enqueue_message(key, b"")
+        for value in (b"1", b"poison", b"3"):
+            tx.enqueue_message(b"a", value)
     worker.run_until_idle()
-    assert sorted(tried) == [b"a/bad", b"a/good"]
-    assert [(info.key, info.messages) for info in store.db.inboxes()] == [(b"a/bad", 2)]
+    store.advance(10)
+    worker.run_until_idle()
+    assert seen == [[b"1", b"poison", b"3"], [b"1"], [b"poison"], [b"3"]]
+    assert [each.message for each in store.db.dead_letters()] == [b"poison"]
+
+
+def test_a_batch_that_is_too_large_to_be_postponed_at_once(store: postroom.testing.Store) -> None:
+    worker, key = postroom.Worker(store.db), b"a" * 4000
+
+    @worker.inbox(b"a", batch=2000)
+    def several(messages: list[postroom.Message], tx: postroom.Transaction) -> None:
+        raise ValueError("no")
+
+    for _ in range(2):
+        with store.db.begin() as tx:
+            for _ in range(1000):
+                tx.enqueue_message(key, bytes(3000))
+    worker.run_until_idle()
+    assert [each.attempts for each in store.db.scheduled(limit=5000)] == [1] * 2000
+
+
+def test_what_is_no_fault_of_the_message_is_not_counted(
+    store: postroom.testing.Store,
+) -> None:
+    db, worker, tries = store.db, postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", max_attempts=1)
+    async def refused(message: postroom.Message, tx: postroom.aio.Transaction) -> None:
+        tries.append(message.attempts)
+        if len(tries) < 3:
+            raise postroom.Unavailable("no leader", retry_after=0.01)
+        tx.put(b"done", b"")
+
+    with db.begin() as tx:
+        tx.enqueue_message(b"a", b"")
+    assert worker.run_until_idle() == 1
+    assert tries == [0, 0, 0]
+    assert db.dead_letters() == []
+
+
+def test_what_the_codec_cannot_unpack_dies_too() -> None:
+    with postroom.testing.Store(codec=Choosy()) as store:
+        db, worker, seen = store.db, postroom.Worker(store.db), []
+
+        @worker.inbox(b"a", max_attempts=2, batch=2)
+        def several(messages: list[postroom.Message], tx: postroom.Transaction) -> None:
+            seen.append([each.value for each in messages])
+
+        with db.begin() as tx:
+            for value in ("bad", "good", "other"):
+                tx.enqueue_message(b"a", value)
+        worker.run_until_idle()
+        assert {each.message for each in db.scheduled()} == {b"bad", "good"}
+        store.advance(10)
+        worker.run_until_idle()
+        assert seen == [["other"], ["good"]]
+        (letter,) = db.dead_letters()
+        assert (letter.message, letter.attempts) == (b"bad", 2)
+        assert letter.reason.startswith("WrongType: ")
+
+
+def test_a_function_whose_transactions_conflict_is_not_counted(
+    store: postroom.testing.Store,
+) -> None:
+    db, worker, tries = store.db, postroom.Worker(store.db), []
+
+    @worker.inbox(b"a", max_attempts=1)
+    def conflicts(message: postroom.Message, tx: postroom.Transaction) -> None:
+        tries.append(message.attempts)
+        tx.get(b"k")
+        if len(tries) < 4:
+            db.put(b"k", b"%d" % len(tries))
+        tx.put(b"k", b"done")
+
+    with db.begin() as tx:
+        tx.enqueue_message(b"a", b"")
+    assert worker.run_until_idle() == 1
+    assert tries == [0, 0, 0, 0]
+    assert db.get(b"k") == b"done"
+    assert db.dead_letters() == []
 
 
 def test_keys_that_fail_are_not_in_the_way_of_those_behind_them(

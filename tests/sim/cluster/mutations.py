@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from tests.sim.cluster import schedules
-from tests.sim.cluster.broken import Patch, consensus, messages, queues, upkeep
+from tests.sim.cluster.broken import Patch, attempts, consensus, messages, queues, upkeep
 from tests.sim.cluster.schedules import Schedule
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, EMBEDDED
@@ -86,6 +86,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(messages.adds_up_across, 100, EMBEDDED),
     Mutation(messages.one_dies_all_die, 100, EMBEDDED),
     Mutation(messages.buries_nothing, 100, EMBEDDED),
+    Mutation(attempts.attempts_are_forgotten, 100, EMBEDDED),
+    Mutation(attempts.postponed_comes_at_once, 100, EMBEDDED),
+    Mutation(attempts.lost_attempts_kill_nobody, 100, EMBEDDED),
+    Mutation(attempts.holds_up_nobody, 100, EMBEDDED),
     Mutation(
         upkeep.collection_ignores_protections,
         1,

@@ -31,7 +31,7 @@ from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
 from tests.sim.service_rules import check_services
-from tests.sim.simulation import WORKLOADS, with_queues
+from tests.sim.simulation import WORKLOADS, besides
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Client, Workload
@@ -151,7 +151,7 @@ class ClusterSimulation:
             lambda: Appends(self.record),
         ]
         drawn = [make() for make in self.random.sample([*WORKLOADS, *recorded], number)]
-        return drawn + with_queues(self.seed)
+        return drawn + besides(self.seed)
 
     def run(self) -> Report:
         """All of it.

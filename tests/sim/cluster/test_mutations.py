@@ -38,6 +38,8 @@ QUICK = (
     "free_mark_stays",
     "outbox_head_runs_ahead",
     "buries_nothing",
+    "postponed_comes_at_once",
+    "holds_up_nobody",
     "collection_ignores_protections",
     "collects_heads",
     "feed_forgets",

@@ -23,6 +23,7 @@ from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.watchers import Mirror, Watchers
 from tests.sim.workloads.workload import pairs
 
@@ -381,3 +382,29 @@ async def a_deletion_was_not_told(db: Database, workload: Watchers) -> None:
     mirror = _mirror(workload)
     mirror.timestamp = int(await db.now())
     mirror.content[b"watched/0"] = b"still there"
+
+
+# --- trials -------------------------------------------------------------------------------------
+
+
+@tampering("trials")
+async def a_trial_is_lost(db: Database, _: Trials) -> None:
+    await db.put(b"trial sent/lost", b"")
+
+
+@tampering("trials")
+async def a_trial_was_done_and_is_there_again(db: Database, _: Trials) -> None:
+    key, _value = (await pairs(db, b"trial done/"))[0]
+    name = key.split(b"/")[1]
+    await db.run(lambda tx: tx.enqueue_message(b"trial/held", name))
+
+
+@tampering("trials")
+async def a_trial_dies_before_its_last_attempt(db: Database, _: Trials) -> None:
+    await db.put(b"trial sent/early", b"")
+    await db.run(lambda tx: tx.enqueue_message(b"trial/passed", b"early"))
+
+    async def bury(tx: Any) -> None:
+        tx.bury(list(await tx.reap_queue(b"trial/passed", 1000)), "for nothing")
+
+    await db.run(bury)

@@ -31,6 +31,7 @@ from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
 from tests.sim.workloads.tamperings import TAMPERINGS, Tampering, money_appears
+from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.watchers import Mirror, Watchers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import World
@@ -50,6 +51,7 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "registers": lambda world: Registers(_record(world)),
     "ring": lambda _: Ring(),
     "seats": lambda _: Seats(),
+    "trials": lambda _: Trials(),
     "watchers": lambda _: Watchers(),
 }
 

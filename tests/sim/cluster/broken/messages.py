@@ -51,8 +51,15 @@ def claims_nobody() -> Patch:
     """What one transaction has been handed, the next one is handed too."""
     claim = Claims.claim
 
-    def in_private(self: Claims, key: bytes, transaction_id: bytes, ids: list[bytes]) -> None:
-        claim(self, key + transaction_id, transaction_id, ids)
+    def in_private(
+        self: Claims,
+        key: bytes,
+        transaction_id: bytes,
+        ids: Any,
+        following: bytes,
+        attempts_max: int,
+    ) -> None:
+        claim(self, key + transaction_id, transaction_id, ids, following, attempts_max)
 
     return Claims, "claim", in_private
 
@@ -71,10 +78,10 @@ def reaps_what_is_gone() -> Patch:
     """A commit does not mind that another one has reaped the message."""
     find = Inboxes._find
 
-    def blind(self: Inboxes, ctx: Any, request: Any, mail: Any) -> Any:
-        prefix = keys.inbox_prefix(request.key)
-        there = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
-        return find(self, ctx, type(request)(request.key, there), mail)
+    def blind(self: Inboxes, ctx: Any, key: bytes, ids: Any, mail: Any) -> Any:
+        prefix = keys.inbox_prefix(key)
+        there = [id_ for id_ in ids if ctx.get(prefix + id_) is not None]
+        return find(self, ctx, key, there, mail)
 
     return Inboxes, "_find", blind
 
@@ -113,10 +120,11 @@ def outbox_head_runs_ahead() -> Patch:
     """The head cursor passes over what is stored while later entries are taken."""
     store = Outbox.store
 
-    def forgetful(self: Outbox, *rest: Any) -> None:
+    def forgetful(self: Outbox, *rest: Any) -> bytes:
         head = self._coming_head
-        store(self, *rest)
+        key = store(self, *rest)
         self._coming_head = head
+        return key
 
     return Outbox, "store", forgetful
 

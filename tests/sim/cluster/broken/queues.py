@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from postroom.errors import LeaseLost
 from postroom.messaging.queues import settling
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.firing import Firing
 from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import lease_of
 from postroom.messaging.queues.records import Entry, Lease
 from postroom.messaging.queues.requests import Attempt
 from postroom.ranges.evaluation import Evaluation
@@ -20,12 +22,12 @@ def acknowledges_whoever_asks() -> Patch:
     """An attempt that was overtaken by another one ends the message too."""
 
     def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
-        lease = settling.lease_of(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+        lease = lease_of(ctx, manager, (attempt.key, attempt.kind, attempt.id))
         if lease is None:
-            raise settling.LeaseLost("nobody holds it")
+            raise LeaseLost("nobody holds it")
         return lease
 
-    return settling, "_held", held
+    return settling, "held", held
 
 
 def leases_run_out_early() -> Patch:

@@ -1,0 +1,260 @@
+"""What has to be written down about attempts, and the service that has it written.
+
+::
+
+    who had messages vanishes ─▶ "lost"   the attempt counts; an heir holds the messages until then
+    reap, in a new process ────▶ "begun"  before they are handed out
+    ... and released again ────▶ "ended"  that attempt ended with a word: it does not count
+
+Claims live in the leaseholder's memory. Of those of a client elsewhere, the leaseholder knows how
+they end. But an embedded store ends with its process, claims and all: a message that kills it would
+be tried for ever. So in a new process of an embedded store, whoever reaps with a number of attempts
+is given messages *that were sent before it began* only after their attempt is written down, as one
+that was begun. If the process ends before that is over, the next one finds it, and counts it. What
+is sent later costs nothing; so a message that kills its process is tried once more than was said,
+at the most.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import (
+    CommitUnknown,
+    Retryable,
+    StoreCorrupted,
+    TransactionTooLarge,
+    Unavailable,
+)
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.messaging.attempts import Stored, first_ids, stale_attempt
+from postroom.messaging.claims import Claims
+from postroom.messaging.requests import Delivered, NoteAttempts, Reaped, ReapQueue
+from postroom.messaging.services import Signal
+from postroom.ranges.evaluation import MustWait
+from postroom.ranges.registry import Registry
+
+PROCESS_HAS_ENDED: Final = "the process that had it has ended"
+_NIL: Final = 0xC0
+_NO_CLIENT: Final = bytes(8)
+
+_log = logging.getLogger(__name__)
+_delivered = msgspec.msgpack.Decoder(Delivered)
+
+
+class _Beginning:
+    """A reap whose attempts are being written down; also what it waits for.
+
+    Attributes:
+        reaped: what it will be answered; ``is_written``: it may be now.
+    """
+
+    def __init__(self, request: ReapQueue, reaped: Reaped) -> None:
+        self.request = request
+        self.reaped = reaped
+        self.is_written = False
+
+
+class AttemptNotes:
+    """See the module.
+
+    Args:
+        claims: of the inboxes.
+        reading: about now, as a timestamp.
+        signal: wakes the service.
+        rouse: has a store that rests write.
+        wake: answers what waits for tokens.
+        is_embedded: whether clients end with this process.
+
+    Attributes:
+        since: when this leaseholder began to serve.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        *,
+        reading: Callable[[], int],
+        signal: Signal,
+        rouse: Callable[[], None],
+        wake: Callable[[list[object]], None],
+        is_embedded: bool,
+    ) -> None:
+        self.since = 0
+        self._claims = claims
+        self._reading = reading
+        self._signal = signal
+        self._rouse = rouse
+        self._wake = wake
+        self._is_embedded = is_embedded
+        self._to_write: deque[tuple[NoteAttempts, _Beginning | None]] = deque()
+        self._beginnings: dict[int, _Beginning] = {}
+        self._begun: dict[bytes, list[tuple[bytes, list[bytes]]]] = {}
+        self._forgotten: list[object] = []
+        self._heirs = itertools.count(1)
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.on_lease.append(self._restart)
+        registry.on_lease_end.append(self._end)
+        registry.on_vanished.append(self._vanished)
+        registry.on_release.append(self._released)
+        registry.on_given_up.append(self._given_up)
+        registry.sizes["attempts to note"] = lambda: len(self._to_write) + len(self._begun)
+
+    def _restart(self, _: Reader) -> None:
+        self._end()
+        self.since = self._reading() + 1
+
+    def _end(self) -> None:
+        self._forgotten += self._beginnings.values()
+        self._to_write.clear()
+        self._beginnings.clear()
+        self._begun.clear()
+
+    def _write(self, note: NoteAttempts, beginning: _Beginning | None = None) -> None:
+        self._to_write.append((note, beginning))
+        self._rouse()
+        self._signal.set()
+
+    # --- attempts that are lost
+
+    def _vanished(self, transaction_id: bytes, why: str) -> None:
+        """A transaction has ended without a word."""
+        self._begun.pop(transaction_id, None)
+        for heir, taken in self._claims.pass_on(transaction_id, self._heir):
+            self._write(NoteAttempts(taken.key, taken.ids, "lost", why, taken.attempts_max, heir))
+
+    def _heir(self) -> bytes:
+        return _NO_CLIENT + keys.u64(next(self._heirs))
+
+    # --- attempts that are written down before they begin
+
+    def before(self, request: ReapQueue, reaped: Reaped) -> None:
+        """Messages are about to be handed out.
+
+        Raises:
+            MustWait: until that is written down.
+        """
+        began = keys.u64(self.since)
+        if not self._is_embedded or reaped.messages[0][0] >= began:
+            return
+        older = [
+            pair for pair in reaped.messages
+            if pair[0] < began and (request.attempts_max or pair[1][-1] != _NIL)
+        ]  # fmt: skip
+        if not older:
+            return
+        messages = [(id_, _delivered.decode(stored)) for id_, stored in older]
+        if not any(self._must_begin(request, each) for _, each in messages):
+            begun = [id_ for id_, each in messages if each.trial is not None and each.trial.begun]
+            self._handed_out(request, begun)
+            return
+        beginning = _Beginning(request, reaped)
+        self._beginnings[id(request)] = beginning
+        note = NoteAttempts(
+            request.key, first_ids(reaped.messages), "begun", PROCESS_HAS_ENDED,
+            request.attempts_max, request.transaction_id,
+        )  # fmt: skip
+        self._write(note, beginning)
+        raise MustWait(beginning)
+
+    def _must_begin(self, request: ReapQueue, message: Delivered) -> bool:
+        if stale_attempt(message, self.since):
+            return True
+        is_begun = message.trial is not None and message.trial.begun
+        return request.attempts_max > 0 and not is_begun
+
+    def given(self, request: ReapQueue) -> Reaped | None:
+        """What the attempt was written down for; ``None``: there is nothing yet.
+
+        Raises:
+            MustWait: it is being written down.
+        """
+        beginning = self._beginnings.get(id(request)) if self._beginnings else None
+        if beginning is None:
+            return None
+        if not beginning.is_written:
+            raise MustWait(beginning)
+        del self._beginnings[id(request)]
+        if not beginning.reaped.messages:
+            return None
+        self._handed_out(request, first_ids(beginning.reaped.messages))
+        return beginning.reaped
+
+    def _handed_out(self, request: ReapQueue, ids: list[bytes]) -> None:
+        if ids:
+            self._begun.setdefault(request.transaction_id, []).append((request.key, ids))
+
+    def _given_up(self, request: object) -> None:
+        self._beginnings.pop(id(request), None)
+
+    def _released(self, transaction_id: bytes) -> list[object]:
+        """A transaction has ended with a word: what it had begun with is as before."""
+        for key, ids in self._begun.pop(transaction_id, ()):
+            self._write(NoteAttempts(key, ids, "ended", "", 0, b""))
+        return []
+
+    # --- the service
+
+    async def run(self, send: Callable[[Any], Awaitable[Any]], poll_seconds: float) -> None:
+        """Writes what is to be written, for ever.
+
+        Args:
+            send: sends a request to the range, as upkeep.
+            poll_seconds: how long it waits for the signal.
+        """
+        forgotten, self._forgotten = self._forgotten, []
+        self._wake(forgotten)
+        while True:
+            pause = poll_seconds
+            if self._to_write:
+                note, beginning = self._to_write[0]
+                try:
+                    written = await self._send(send, note)
+                except Retryable as error:
+                    pause = error.retry_after if isinstance(error, Unavailable) else 0.0
+                except (CommitUnknown, StoreCorrupted, OSError, MemoryError):
+                    raise  # of these, nothing is the fault of the note
+                except Exception:
+                    _log.exception("what has become of an attempt cannot be written down")
+                    self._written(note, beginning, None)
+                    continue
+                else:
+                    self._written(note, beginning, written)
+                    continue
+            await self._signal.wait(pause)
+
+    async def _send(self, send: Callable[[Any], Awaitable[Any]], note: NoteAttempts) -> Stored:
+        """Writes a note, in parts if it is too large as a whole."""
+        try:
+            written: Stored = await send(note)
+        except TransactionTooLarge:
+            half = len(note.ids) // 2
+            if not half:
+                raise
+            first = msgspec.structs.replace(note, ids=note.ids[:half])
+            second = msgspec.structs.replace(note, ids=note.ids[half:])
+            return await self._send(send, first) + await self._send(send, second)
+        return written
+
+    def _written(
+        self, note: NoteAttempts, beginning: _Beginning | None, written: Stored | None
+    ) -> None:
+        """It is; ``None``: it never will be."""
+        if self._to_write and self._to_write[0][0] is note:
+            self._to_write.popleft()
+        if beginning is not None:
+            if written is not None:
+                beginning.reaped = Reaped(written, beginning.reaped.more)
+            beginning.is_written = True
+            self._wake([beginning])
+        elif note.what == "lost":
+            self._wake(self._claims.release(note.holder))

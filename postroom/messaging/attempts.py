@@ -1,0 +1,228 @@
+"""Messages that were tried in vain: postponed, buried, counted.
+
+::
+
+    inbox ── reaped ─┬─ commit ───────────────────▶ gone
+      ▲              ├─ commit, postponed ─┬──────▶ outbox, due later ──▶ at its place in the inbox
+      │              │                     └─ last ▶ dead letter
+      │              ├─ commit, buried ───────────▶ dead letter
+      │              ├─ rolled back, in conflict ─▶ as before: that is no attempt
+      └── counted ◀──┴─ its consumer has vanished ─ last ▶ dead letter
+
+A message that is postponed is not in the inbox: it waits in the outbox like one that was scheduled,
+and like one it is listed, cancelled, and brought back by the dispatcher, under its id. So its place
+is the one it had. It counts as pending meanwhile, a dead one as dead; neither counts as delivered.
+
+Who reaps says how many attempts a message has (``attempts_max``). An attempt counts when it is
+postponed, or when who had the message vanishes with it: the client has fallen silent, or the time
+of its transaction has passed. What ends with a word, a rollback or a conflict, is none. Claims are
+in memory, so an attempt that ends well costs no write; one that was lost is a write of the
+leaseholder's (:mod:`.attempt_notes`): the message leaves the inbox and comes back in one step.
+
+Invariant: whatever happens to a message that was tried, it is one write set that takes it out of
+the inbox (with a record for those who look at the past) and puts it where it is from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Final
+
+import msgspec
+
+from postroom.errors import TransactionConflict, shorten
+from postroom.kv import keys
+from postroom.messaging.backoff import due_after, jittered_backoff
+from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.outbox import Outbox
+from postroom.messaging.requests import (
+    BuryMessages,
+    Deliverable,
+    Delivered,
+    NoteAttempts,
+    PostponeMessages,
+    Trial,
+)
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.registry import Registry
+
+BACKOFF_SECONDS: Final = 1.0
+"""After the first failure; doubled with each one after it."""
+BACKOFF_SECONDS_MAX: Final = 300.0
+UNTRIED: Final = Trial(0)
+_FEW: Final = 256
+
+_encode = msgspec.msgpack.encode
+_delivered = msgspec.msgpack.Decoder(Delivered)
+
+Stored = list[tuple[bytes, bytes]]
+"""Messages: ids, and what is stored of them."""
+
+
+class Attempts:
+    """Evaluates what becomes of messages that were tried in vain.
+
+    Args:
+        inboxes, outbox, dead_letters: of the range.
+        chance: a random number from 0 up to 1.
+        since: the timestamp at which this leaseholder began to serve.
+    """
+
+    def __init__(
+        self,
+        inboxes: Inboxes,
+        outbox: Outbox,
+        dead_letters: DeadLetters,
+        chance: Callable[[], float],
+        since: Callable[[], int],
+    ) -> None:
+        self._inboxes = inboxes
+        self._outbox = outbox
+        self._dead_letters = dead_letters
+        self._chance = chance
+        self._since = since
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.writes[PostponeMessages] = self.postpone
+        registry.writes[BuryMessages] = self.bury
+        registry.commands[NoteAttempts] = self.note
+        for kind in (PostponeMessages, BuryMessages):
+            registry.may_be_long[kind] = lambda write: len(write.tries) > _FEW
+
+    # --- what transactions ask
+
+    def postpone(self, ctx: Evaluation, request: PostponeMessages) -> Generator[None, None, None]:
+        """``PostponeMessages``.
+
+        Raises:
+            TransactionConflict: a message is not there, or was tried by somebody else meanwhile.
+        """
+        key = request.key
+        back: Stored = []
+        waiting: Stored = []
+        for id_, message in (yield from self._take(ctx, key, request.tries)):
+            failed = _trial(message).attempts + 1
+            trial = Trial(failed, request.reason)
+            due = self._due(ctx, request.seconds, failed)
+            if 0 < request.attempts_max <= failed:
+                self._bury(ctx, key, id_, message, trial)
+            elif due <= ctx.timestamp:
+                back.append((id_, _encode(_back(ctx, message, trial))))
+            else:
+                entry = _entry(key, message, trial)
+                waiting.append((id_, self._outbox.store(ctx, due, _origin(id_), entry)))
+        self._put_back(ctx, key, back)
+        if waiting and request.hold:
+            self._inboxes.hold_up(ctx, key, waiting)
+
+    def _due(self, ctx: Evaluation, seconds: float | None, failed: int) -> int:
+        if seconds is None:
+            seconds = jittered_backoff(
+                BACKOFF_SECONDS, failed - 1, 0.0, BACKOFF_SECONDS_MAX, self._chance()
+            )
+        return due_after(ctx.timestamp, seconds)
+
+    def bury(self, ctx: Evaluation, request: BuryMessages) -> Generator[None, None, None]:
+        """``BuryMessages``.
+
+        Raises:
+            TransactionConflict: as for :meth:`postpone`.
+        """
+        for id_, message in (yield from self._take(ctx, request.key, request.tries)):
+            trial = Trial(_trial(message).attempts + 1, request.reason)
+            self._bury(ctx, request.key, id_, message, trial)
+
+    def _take(
+        self, ctx: Evaluation, key: bytes, tries: list[tuple[bytes, int]]
+    ) -> Generator[None, None, list[tuple[bytes, Delivered]]]:
+        """The messages, taken out of the inbox."""
+        if not tries:
+            return []
+        expected = dict(tries)
+        found = yield from self._inboxes.take_out(ctx, key, expected)
+        taken = [(id_, _delivered.decode(stored)) for id_, stored in found]
+        for id_, message in taken:
+            if expected[id_] not in {-1, _trial(message).attempts}:
+                raise TransactionConflict(
+                    f"a message of {shorten(key)} was tried by somebody else after this one had "
+                    "seen it; nothing was changed: try again (run() does)"
+                )
+        return taken
+
+    # --- what the leaseholder writes down by itself
+
+    def note(self, ctx: Evaluation, request: NoteAttempts) -> Generator[None, None, Stored]:
+        """``NoteAttempts``: answers the messages that are in the inbox, as they are stored now."""
+        key = request.key
+        back: Stored = []
+        prefix = keys.inbox_prefix(key)
+        left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
+        if request.what == "ended":
+            left = [id_ for id_ in left if not self._inboxes.claims.is_held(key, id_)]
+        if not left:
+            return back
+        for id_, stored in (yield from self._inboxes.take_out(ctx, key, left)):
+            message = _delivered.decode(stored)
+            trial, is_over = self._noted(request, message)
+            if is_over and 0 < request.attempts_max <= trial.attempts:
+                self._bury(ctx, key, id_, message, trial)
+            else:
+                back.append((id_, _encode(_back(ctx, message, trial))))
+        self._put_back(ctx, key, back)
+        return back
+
+    def _noted(self, request: NoteAttempts, message: Delivered) -> tuple[Trial, bool]:
+        """What is known of a message now; whether one of its attempts has failed."""
+        before = _trial(message)
+        if request.what == "ended":
+            return Trial(before.attempts, before.error), False
+        if request.what == "lost":
+            return Trial(before.attempts + 1, request.reason), True
+        if before.begun and message.delivered_at < self._since():
+            return Trial(before.attempts + 1, request.reason, begun=True), True
+        return Trial(before.attempts, before.error, begun=True), False
+
+    # --- where they go
+
+    def _put_back(self, ctx: Evaluation, key: bytes, messages: Stored) -> None:
+        if messages:
+            ctx.grow(sum(len(stored) for _, stored in messages))
+            ctx.count("delivered", self._inboxes.deliver(ctx, {key: messages}))
+
+    def _bury(
+        self, ctx: Evaluation, key: bytes, id_: bytes, message: Delivered, trial: Trial
+    ) -> None:
+        trial = Trial(trial.attempts, trial.error)
+        self._dead_letters.bury_message(ctx, _origin(id_), _entry(key, message, trial))
+
+
+def stale_attempt(message: Delivered, since: int) -> bool:
+    """Whether an attempt was begun by a process that has ended, and was not heard of again."""
+    return message.trial is not None and message.trial.begun and message.delivered_at < since
+
+
+def _trial(message: Delivered) -> Trial:
+    return UNTRIED if message.trial is None else message.trial
+
+
+def _back(ctx: Evaluation, message: Delivered, trial: Trial) -> Delivered:
+    """In the inbox again."""
+    known = None if trial == UNTRIED else trial
+    return Delivered(ctx.timestamp, message.value, message.headers, known)
+
+
+def _entry(key: bytes, message: Delivered, trial: Trial) -> Deliverable:
+    """Outside of it. (Who sent it is known no more.)"""
+    return Deliverable(key, message.value, message.headers, b"", b"", trial)
+
+
+def _origin(id_: bytes) -> bytes:
+    """The id as outboxes and dead letters have it: without the sender's range, which is this."""
+    return id_[:8] + id_[16:]
+
+
+def first_ids(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """The ids of messages."""
+    return [id_ for id_, _ in messages]

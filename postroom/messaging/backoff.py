@@ -1,0 +1,35 @@
+"""How long what has failed is left alone: longer each time, and not all of it equally long.
+
+For messages of queues and of inboxes alike. The wait doubles with each failure, between two bounds,
+give or take a tenth, so that what failed together is not tried together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom.kv.clock import from_seconds
+
+JITTER: Final = 0.1
+DELAY_SECONDS_MAX: Final = 1e10
+"""Longer delays are as long as that: a timestamp has room for it."""
+_DOUBLINGS_MAX: Final = 40
+
+
+def jittered_backoff(base: float, failures: int, least: float, most: float, chance: float) -> float:
+    """The wait before the next attempt.
+
+    Args:
+        base: seconds after the first failure.
+        failures: how many there were before this one.
+        least, most: bounds, in seconds.
+        chance: from 0 up to 1.
+    """
+    seconds = min(max(base * 2.0 ** min(failures, _DOUBLINGS_MAX), least), most)
+    seconds *= 1 - JITTER + 2 * JITTER * chance
+    return min(max(seconds, least), most)
+
+
+def due_after(now: int, seconds: float) -> int:
+    """The timestamp ``seconds`` after ``now``."""
+    return now + from_seconds(min(seconds, DELAY_SECONDS_MAX))
