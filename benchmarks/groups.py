@@ -75,8 +75,9 @@ class _ManyReplicas(Replicas):
         super().__init__()
         self.add(first)
         self.all = [first]
+        self.evaluate = self._evaluate_all
 
-    def evaluate(self) -> None:
+    def _evaluate_all(self) -> None:
         for replica in self.all:
             if replica.wants_turn():
                 replica.evaluate()
@@ -96,7 +97,7 @@ def _one_more(node: Node, stored: Any, range_id: int) -> Replica:
         protections=protections, kept=0, signal=Signal(node.tasks), forgets_strangers=False,
         rouse=lambda: None,
     )  # fmt: skip
-    signals = Signal(node.tasks), Signal(node.tasks)
+    signals = [Signal(node.tasks) for _ in range(3)]
     Messaging(
         range_id, reads.check_age, replica.wake, replica.holders, *signals, around
     ).register(registry)  # fmt: skip

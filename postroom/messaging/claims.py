@@ -174,15 +174,18 @@ class Claims:
 
     def arrived(self, first: dict[bytes, bytes]) -> None:
         """Messages with old ids may have come in below the free mark: by inbox, the first one."""
-        for key in self._inboxes.keys() & first:
-            inbox = self._inboxes[key]
-            inbox.free_mark = min(inbox.free_mark, first[key])
-            self._arrives(inbox, first[key])
+        for key, oldest in first.items():  # in their order: that of a set is no history
+            inbox = self._inboxes.get(key)
+            if inbox is not None:
+                inbox.free_mark = min(inbox.free_mark, oldest)
+                self._arrives(inbox, oldest)
 
     def arriving(self, first: dict[bytes, bytes]) -> None:
         """The same, of messages that arrive with the proposal under evaluation."""
-        for key in self._inboxes.keys() & first:
-            self._arrives(self._inboxes[key], first[key])
+        for key, oldest in first.items():
+            inbox = self._inboxes.get(key)
+            if inbox is not None:
+                self._arrives(inbox, oldest)
 
     def _arrives(self, inbox: _Claimed, first: bytes) -> None:
         for found in inbox.found.values():

@@ -77,6 +77,8 @@ class Journal:
         """Whether what is staged in this turn must be durable before anybody hears of it."""
         self.enters_term = False
         """Whether term or vote are among it."""
+        self._infers_term = False
+        """The term is not stored yet: nothing may be said in it before that is durable."""
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
@@ -153,7 +155,8 @@ class Journal:
     def begin(self, writes: WriteSet) -> None:
         """A turn begins: changes go to ``writes``."""
         self.writes = writes
-        self.needs_sync = self.enters_term = False
+        self.needs_sync = self.enters_term = self._infers_term
+        self._infers_term = False
         self._durable = range(self._entries[0][1] + 1, self._entries[-1][1] + 1)
         for index in self._removed:
             writes[self._entry_prefix + pack_u64(index)] = None
@@ -317,7 +320,8 @@ class Journal:
         journal.term, journal.vote = stored.term, stored.vote
         journal.committed_index = stored.committed
         journal._hard_base_index = stored.hard_base_index
-        journal._hard_state_changed = stored.is_outdated
+        journal._hard_state_changed = stored.is_outdated or stored.infers_term
+        journal._infers_term = stored.infers_term
         journal._removed = stored.removed
         journal.settles = stored.settles
         journal._entries = [(b"", *stored.base)]

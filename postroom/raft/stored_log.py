@@ -146,6 +146,7 @@ class StoredLog:
         removed: entries that are still stored and count no more.
         is_outdated: the hard state has to be stored again.
         settles: the state does not tell its term yet, and has to before the log goes on.
+        infers_term: the term is that of the last entry, or of the state: it stands nowhere else.
     """
 
     prefix: bytes
@@ -160,6 +161,7 @@ class StoredLog:
     removed: list[int] = field(default_factory=list)
     is_outdated: bool = False
     settles: bool = False
+    infers_term: bool = False
 
     @property
     def last(self) -> tuple[int, int]:
@@ -179,7 +181,9 @@ class StoredLog:
         else:
             self._append(decoded)
             self._meet(applied.index)
-        self.term = max(self.term, self.last[1])
+        if self.term < self.last[1]:  # the record of this term was lost with the power
+            self.term, self.vote, self.won_alone = self.last[1], None, False
+            self.infers_term = True
 
     def _read_hard_state(self, stored: bytes | None) -> None:
         if stored is None:

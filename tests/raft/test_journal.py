@@ -231,6 +231,22 @@ def test_terms_never_fall() -> None:
         book.journal.add(b"\0x", 20, 9)
 
 
+def test_a_term_that_only_an_entry_tells_is_stored_before_anything_is_said_in_it() -> None:
+    """The record of the term was lost with the power; nobody was told of a vote in it either."""
+    book = Book()
+    book.turn(("set_term", 6, 2), ("add", b"\0a", 1, 6))
+    book.engine.write({book.key(2): (7).to_bytes(8, "big") + b"\0b"}, sync=True)
+    journal = book.open()
+    assert (journal.term, journal.vote) == (7, None)
+    writes: WriteSet = {}
+    journal.begin(writes)
+    journal.end()
+    assert journal.needs_sync
+    assert msgspec.msgpack.decode(writes[PREFIX + b"h"] or b"")[1:3] == [7, None]
+    journal.begin({})
+    assert not journal.needs_sync
+
+
 STORED_IN_FORMAT_1 = {
     PREFIX + b"h": bytes.fromhex("96 01 04 02 05 03 93 01 02 03"),
     PREFIX + b"l" + (6).to_bytes(8, "big"): bytes.fromhex("00 00 00 00 00 00 00 04  02 92 01 02"),

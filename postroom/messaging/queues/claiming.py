@@ -45,7 +45,7 @@ class Claiming:
         self._by_name = by_name
         self._known = known
         self._around = around
-        self._claiming: dict[bytes, set[Manager]] = {}
+        self._claiming: dict[bytes, dict[Manager, None]] = {}  # in an order that repeats
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
@@ -72,7 +72,7 @@ class Claiming:
         """What was claimed in transactions under another leader ends with them all the same."""
         for transaction_id in manager.leases.transactions:
             self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(transaction_id, set()).add(manager)
+            self._claiming.setdefault(transaction_id, {})[manager] = None
 
     def forget_strangers(self, manager: Manager) -> None:
         """What was held by who cannot be there any more goes back."""
@@ -109,7 +109,7 @@ class Claiming:
         self._around.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
             self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
-            self._claiming.setdefault(request.transaction_id, set()).add(manager)
+            self._claiming.setdefault(request.transaction_id, {})[manager] = None
         waiter = manager.wait(request)
         if not request.wait or not manager.ready.is_complete or len(manager.ready):
             manager.around.look_at(manager)

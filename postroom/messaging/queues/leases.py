@@ -101,10 +101,10 @@ class LeaseTable:
         self._release_group(group)
         return lease
 
-    def remove_all(self, locators: list[Locator]) -> set[str]:
-        """They are over, and that is applied; answers of which groups they were."""
+    def remove_all(self, locators: list[Locator]) -> list[str]:
+        """They are over, and that is applied; answers of which groups they were, each once."""
         removed = map(self.remove, locators)
-        return {lease.entry.group for lease in removed if lease is not None}
+        return list(dict.fromkeys(lease.entry.group for lease in removed if lease is not None))
 
     def clear(self) -> None:
         """Nothing is known any more."""

@@ -69,7 +69,7 @@ class Silence:
     def _took_over(self) -> None:
         """This node leads: whoever holds something, by what is stored, has to come here."""
         here, now = {stream.client for stream in self._streams()}, self._node.monotonic()
-        for client in self._node.replicas.clients_that_hold() - here:
+        for client in sorted(self._node.replicas.clients_that_hold() - here):
             self._heard_at[client] = now
             self._look_soon()
 

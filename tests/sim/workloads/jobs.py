@@ -207,7 +207,7 @@ class Jobs:
         """What was sent is done once, or is still there."""
         left = [
             message.payload
-            for queue in set(self.queues)
+            for queue in dict.fromkeys(self.queues)
             for state in ("", "dead")
             for message in await _list(db, queue, state)
         ]
