@@ -164,6 +164,8 @@ class AttemptNotes:
             request.attempts_max, request.transaction_id,
         )  # fmt: skip
         self._write(note, beginning)
+        # Also if nobody waits for it by then: the end of the transaction takes it back.
+        self._handed_out(request, note.ids)
         raise MustWait(beginning)
 
     def _must_begin(self, request: ReapQueue, message: Delivered) -> bool:
@@ -184,10 +186,7 @@ class AttemptNotes:
         if not beginning.is_written:
             raise MustWait(beginning)
         del self._beginnings[id(request)]
-        if not beginning.reaped.messages:
-            return None
-        self._handed_out(request, first_ids(beginning.reaped.messages))
-        return beginning.reaped
+        return beginning.reaped if beginning.reaped.messages else None
 
     def _handed_out(self, request: ReapQueue, ids: list[bytes]) -> None:
         if ids:

@@ -159,8 +159,10 @@ class Attempts:
         back: Stored = []
         prefix = keys.inbox_prefix(key)
         left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
-        if request.what == "ended":
-            left = [id_ for id_ in left if not self._inboxes.claims.is_held(key, id_)]
+        if request.what != "lost":
+            # Begun for who has them; ended for nobody: else it is another attempt by now.
+            holder, of = request.holder or None, self._inboxes.claims.holder
+            left = [id_ for id_ in left if of(key, id_) == holder]
         if not left:
             return back
         for id_, stored in (yield from self._inboxes.take_out(ctx, key, left)):

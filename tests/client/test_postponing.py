@@ -17,6 +17,7 @@ import postroom
 import postroom.aio
 from postroom import limits
 from postroom.client.commits import commit_one
+from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.requests import BuryMessages, NoteAttempts, PostponeMessages
 from postroom.protocol.requests import WriteRequest
 from tests.client.stores import Store
@@ -454,6 +455,30 @@ def test_a_message_that_kills_its_process_is_buried(tmp_path: Path) -> None:
         (letter,) = db.dead_letters()
         assert (letter.message, letter.attempts) == (b"poison", 2)
         assert letter.reason == "the process that had it has ended"
+
+
+def test_an_attempt_that_nobody_waited_for_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was to be written down, and whoever asked for the message is gone before that is done."""
+    store = Store(rests_alone=True)
+    send(store.db, b"m")
+    store.restart(after_seconds=1)
+    write = AttemptNotes._send
+
+    async def write_slowly(notes: Any, send: Any, note: NoteAttempts) -> Any:
+        await store.node.tasks.sleep(1)
+        return await write(notes, send, note)
+
+    monkeypatch.setattr(AttemptNotes, "_send", write_slowly)
+    tx = store.core.begin()
+    reaping = store.start(tx.reap_queue(KEY, max_attempts=1))
+    assert not reaping.done
+    store.driver.cancel(reaping)
+    store.driver.run(tx.rollback())
+    store.advance(5)
+    store.restart(after_seconds=1)
+    reaping = store.start(store.core.begin().reap_queue(KEY, max_attempts=1))
+    store.advance(5)
+    assert [message.attempts for message in reaping.result()] == [0]
 
 
 def test_an_attempt_of_another_life_that_was_rolled_back_does_not_count(tmp_path: Path) -> None:
