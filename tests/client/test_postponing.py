@@ -17,9 +17,16 @@ import postroom
 import postroom.aio
 from postroom import limits
 from postroom.client.commits import commit_one
+from postroom.kv import keys
 from postroom.messaging.attempt_notes import AttemptNotes
-from postroom.messaging.requests import BuryMessages, NoteAttempts, PostponeMessages
+from postroom.messaging.requests import (
+    BuryMessages,
+    NoteAttempts,
+    PostponeMessages,
+    ReapMessages,
+)
 from postroom.protocol.requests import WriteRequest
+from postroom.ranges.requests import CommitTransaction
 from tests.client.stores import Store
 
 KEY = b"inbox"
@@ -209,6 +216,44 @@ def test_one_transaction_consumes_postpones_and_buries(store: Store) -> None:
     assert db.peek(KEY, at=between) == []
     then = [(message.value, message.attempts) for message in db.peek(KEY, at=before)]
     assert then == [(b"1", 0), (b"2", 0), (b"3", 0), (b"4", 0)]
+
+
+def test_each_with_a_reason_of_its_own(store: Store) -> None:
+    """Each is a request of its own. What they leave for those who look back is not written anew
+    with each of them."""
+    db = store.db
+    send(db, *[b"%d" % number for number in range(300)])
+    before = db.now()
+    with db.begin() as tx:
+        for number, message in enumerate(tx.reap_queue(KEY, 300)):
+            tx.postpone(message, 10, str(number))
+    assert db.peek(KEY) == []
+    assert len(db.peek(KEY, 300, at=before)) == 300
+    records = [key for key in store.dump() if key.startswith(keys.suffix_span(KEY, keys.REAPED)[0])]
+    assert len(records) == 300
+
+
+def test_one_that_is_taken_out_twice_by_a_commit(store: Store) -> None:
+    db = store.db
+    send(db, b"1", b"2")
+    before = db.now()
+    one, two = (bytes.fromhex(message.id) for message in db.peek(KEY))
+    writes = [
+        PostponeMessages(KEY, [(two, 0)], 0.0),
+        PostponeMessages(KEY, [(one, 0)], 0.0),
+        ReapMessages(KEY, [one]),
+        ReapMessages(KEY, []),
+    ]
+    request = CommitTransaction(
+        store.driver.next_id(), store.driver.reading(), 10.0, 0, KEY, [], [], writes
+    )
+
+    async def send_it() -> None:
+        await store.driver.send(request)
+
+    store.driver.run(send_it())
+    assert reap(db) == [(b"2", 1, "")]
+    assert [message.value for message in db.peek(KEY, at=before)] == [b"1", b"2"]
 
 
 def test_a_transaction_that_does_not_commit_is_no_attempt(store: Store) -> None:
