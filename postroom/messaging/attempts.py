@@ -113,6 +113,9 @@ class Attempts:
             else:
                 entry = _entry(key, message, trial)
                 waiting.append((id_, self._outbox.store(ctx, due, _origin(id_), entry)))
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
         self._put_back(ctx, key, back)
         if waiting and request.hold:
             self._inboxes.hold_up(ctx, key, waiting)
@@ -133,6 +136,9 @@ class Attempts:
         for id_, message in (yield from self._take(ctx, request.key, request.tries)):
             trial = Trial(_trial(message).attempts + 1, request.reason)
             self._bury(ctx, request.key, id_, message, trial)
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
 
     def _take(
         self, ctx: Evaluation, key: bytes, tries: list[tuple[bytes, int]]
@@ -142,8 +148,13 @@ class Attempts:
             return []
         expected = dict(tries)
         found = yield from self._inboxes.take_out(ctx, key, expected)
-        taken = [(id_, _delivered.decode(stored)) for id_, stored in found]
-        for id_, message in taken:
+        taken = []
+        for id_, stored in found:
+            message = _delivered.decode(stored)
+            taken.append((id_, message))
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
             if expected[id_] not in {-1, _trial(message).attempts}:
                 raise TransactionConflict(
                     f"a message of {shorten(key)} was tried by somebody else after this one had "

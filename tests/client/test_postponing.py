@@ -18,6 +18,7 @@ import postroom.aio
 from postroom import limits
 from postroom.client.commits import commit_one
 from postroom.kv import keys
+from postroom.messaging import attempt_notes, attempts, dead_letters, outbox
 from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.requests import (
     BuryMessages,
@@ -254,6 +255,45 @@ def test_one_that_is_taken_out_twice_by_a_commit(store: Store) -> None:
     store.driver.run(send_it())
     assert reap(db) == [(b"2", 1, "")]
     assert [message.value for message in db.peek(KEY, at=before)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("end", ["postponed", "buried", "lost"])
+def test_many_are_tried_in_vain_over_several_turns(
+    store: Store, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """No turn stores more than its share."""
+    count, share, db = 3000, 200, store.db
+    send(db, *[b"%d" % number for number in range(count)])
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", share)
+    monkeypatch.setattr(attempt_notes, "_NOTED_TOGETHER", 100)
+    done, most = [0], 0
+    prepare, encode = store.node.prepare, attempts._encode
+
+    def encoded(stored: Any) -> bytes:
+        done[0] += 1
+        return encode(stored)
+
+    def looked() -> object:
+        nonlocal most
+        done[0] = 0
+        staged = prepare()
+        most = max(most, done[0])
+        return staged
+
+    for module in (attempts, outbox, dead_letters):
+        monkeypatch.setattr(module, "_encode", encoded)
+    monkeypatch.setattr(store.node, "prepare", looked)
+    tx = db.begin(timeout=5)
+    found = tx.reap_queue(KEY, count)
+    if end == "lost":
+        store.advance(10)
+        assert [number for _, number, _ in reap(db, max_results=count)] == [1] * count
+    else:
+        (tx.postpone if end == "postponed" else tx.bury)(found)
+        tx.commit()
+    counters = store.counters()
+    assert count in {counters.pending, counters.dead, counters.delivered}
+    assert 0 < most <= share
 
 
 def test_a_transaction_that_does_not_commit_is_no_attempt(store: Store) -> None:
