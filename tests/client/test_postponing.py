@@ -344,6 +344,27 @@ def test_an_attempt_that_is_lost_is_counted_once_and_costs_little(store: Store) 
     assert [number for _, number, _ in reap(db)] == [1, 1]
 
 
+def test_who_vanishes_while_its_commit_is_under_way_has_tried_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, replica = store.db, store.node.replica
+    send(db, b"m")
+    tx = db.begin()
+    tx.postpone(tx.reap_queue(KEY, max_attempts=2), 0, "not now")
+    start = replica._start
+
+    def gone_meanwhile(proposal: Any) -> None:
+        start(proposal)
+        replica.release_client(tx.id[:8])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replica, "_start", gone_meanwhile)
+        tx.commit()
+    store.advance(5)
+    assert reap(db, max_attempts=2) == [(b"m", 1, "not now")]
+    assert store.node.replica.sizes()["holders"] == 0
+
+
 def test_what_was_tried_comes_alone(store: Store) -> None:
     db = store.db
     send(db, b"1", b"2", b"3")
