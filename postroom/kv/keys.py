@@ -38,7 +38,7 @@ keys.
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
                    06 <key> 03 sent sender ordinal          inbox
-                   06 <key> 04 ~timestamp                   reaped: what left the inbox, and when
+                   06 <key> 04 ~timestamp [id]              reaped: what left the inbox, and when
                    06 <key> 05                              accounting: metric sums of the key
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as

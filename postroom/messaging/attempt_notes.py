@@ -44,6 +44,8 @@ from postroom.ranges.registry import Registry
 PROCESS_HAS_ENDED: Final = "the process that had it has ended"
 _NIL: Final = 0xC0
 _NO_CLIENT: Final = bytes(8)
+_NOTED_TOGETHER: Final = 1000
+"""Of the messages that one transaction had; a client may have as many as it asks for."""
 
 _log = logging.getLogger(__name__)
 _delivered = msgspec.msgpack.Decoder(Delivered)
@@ -130,7 +132,11 @@ class AttemptNotes:
         """A transaction has ended without a word."""
         self._begun.pop(transaction_id, None)
         for heir, taken in self._claims.pass_on(transaction_id, self._heir):
-            self._write(NoteAttempts(taken.key, taken.ids, "lost", why, taken.attempts_max, heir))
+            ids = taken.ids
+            for first in range(0, len(ids), _NOTED_TOGETHER):
+                some = ids[first : first + _NOTED_TOGETHER]
+                holder = heir if first + len(some) == len(ids) else b""  # with the last of them
+                self._write(NoteAttempts(taken.key, some, "lost", why, taken.attempts_max, holder))
 
     def _heir(self) -> bytes:
         return _NO_CLIENT + keys.u64(next(self._heirs))
@@ -164,6 +170,8 @@ class AttemptNotes:
             request.attempts_max, request.transaction_id,
         )  # fmt: skip
         self._write(note, beginning)
+        # Also if nobody waits for it by then: the end of the transaction takes it back.
+        self._handed_out(request, note.ids)
         raise MustWait(beginning)
 
     def _must_begin(self, request: ReapQueue, message: Delivered) -> bool:
@@ -184,10 +192,7 @@ class AttemptNotes:
         if not beginning.is_written:
             raise MustWait(beginning)
         del self._beginnings[id(request)]
-        if not beginning.reaped.messages:
-            return None
-        self._handed_out(request, first_ids(beginning.reaped.messages))
-        return beginning.reaped
+        return beginning.reaped if beginning.reaped.messages else None
 
     def _handed_out(self, request: ReapQueue, ids: list[bytes]) -> None:
         if ids:

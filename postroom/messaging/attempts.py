@@ -113,6 +113,9 @@ class Attempts:
             else:
                 entry = _entry(key, message, trial)
                 waiting.append((id_, self._outbox.store(ctx, due, _origin(id_), entry)))
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
         self._put_back(ctx, key, back)
         if waiting and request.hold:
             self._inboxes.hold_up(ctx, key, waiting)
@@ -133,6 +136,9 @@ class Attempts:
         for id_, message in (yield from self._take(ctx, request.key, request.tries)):
             trial = Trial(_trial(message).attempts + 1, request.reason)
             self._bury(ctx, request.key, id_, message, trial)
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
 
     def _take(
         self, ctx: Evaluation, key: bytes, tries: list[tuple[bytes, int]]
@@ -142,8 +148,13 @@ class Attempts:
             return []
         expected = dict(tries)
         found = yield from self._inboxes.take_out(ctx, key, expected)
-        taken = [(id_, _delivered.decode(stored)) for id_, stored in found]
-        for id_, message in taken:
+        taken = []
+        for id_, stored in found:
+            message = _delivered.decode(stored)
+            taken.append((id_, message))
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
             if expected[id_] not in {-1, _trial(message).attempts}:
                 raise TransactionConflict(
                     f"a message of {shorten(key)} was tried by somebody else after this one had "
@@ -159,8 +170,10 @@ class Attempts:
         back: Stored = []
         prefix = keys.inbox_prefix(key)
         left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
-        if request.what == "ended":
-            left = [id_ for id_ in left if not self._inboxes.claims.is_held(key, id_)]
+        if request.what != "lost":
+            # Begun for who has them; ended for nobody: else it is another attempt by now.
+            holder, of = request.holder or None, self._inboxes.claims.holder
+            left = [id_ for id_ in left if of(key, id_) == holder]
         if not left:
             return back
         for id_, stored in (yield from self._inboxes.take_out(ctx, key, left)):

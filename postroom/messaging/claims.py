@@ -108,10 +108,10 @@ class Claims:
         """How many messages of ``key`` the transaction holds."""
         return len(self._holders.get(transaction_id, {}).get(key, ()))
 
-    def is_held(self, key: bytes, id_: bytes) -> bool:
-        """Whether any transaction holds the message."""
+    def holder(self, key: bytes, id_: bytes) -> bytes | None:
+        """The transaction that holds the message; ``None``: nobody does."""
         inbox = self._inboxes.get(key)
-        return inbox is not None and id_ in inbox.messages
+        return None if inbox is None else inbox.messages.get(id_)
 
     def claim(
         self,

@@ -237,7 +237,10 @@ class Inboxes:
         """The records that tell of it; who else has found these has to look again."""
         write_mail(ctx, key, left)
         history = keys.reaped_key(key, ctx.stamp)
-        if ctx.is_written(history):  # its transaction has taken others out
+        if found and ctx.is_written(history):
+            # Its transaction has taken out others, and may go on so, one by one.
+            history += found[0][0]
+        if ctx.is_written(history):  # this one too, and it was back
             ctx.writes[history] = _encode(_taken.decode(ctx.get(history) or b"") + found)
         else:
             ctx.writes[history] = _encode(found)

@@ -212,7 +212,7 @@ class NoteAttempts(Request, frozen=True, array_like=True, tag="note_attempts", g
     Attributes:
         what: ``"lost"``: who had the messages has vanished; ``"begun"``: they are about to be
             handed out; ``"ended"``: that was told to have ended.
-        holder: who holds them in memory until then.
+        holder: who holds them in memory until then; empty: nobody does any more.
     """
 
     key: Key

@@ -140,13 +140,17 @@ class Batcher:
         """Nothing is in the making."""
         self._making, self._completing, self.before = None, None, 0
 
-    def abandon(self) -> list[Call]:
-        """What goes over several turns is given up; answers whose requests it was."""
-        if self._making is None:
-            return []
-        calls = [call for call, _, _ in self._making[1]]
+    def under_evaluation(self) -> list[Call]:
+        """Whose requests are in a proposal that goes on with the next turn."""
+        calls = [] if self._making is None else [call for call, _, _ in self._making[1]]
         if self._unfinished is not None:
             calls.append(self._unfinished[0])
+        return calls
+
+    def abandon(self) -> list[Call]:
+        """What goes over several turns is given up; answers whose requests it was."""
+        calls = self.under_evaluation()
+        if self._unfinished is not None:
             self._unfinished[1].close()
         if self._completing is not None:
             self._completing.close()

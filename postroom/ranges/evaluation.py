@@ -22,8 +22,9 @@ turn is used up, and goes on in the next one.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -133,6 +134,8 @@ class Evaluation:
         "_index",
         "_marks",
         "_moved_before",
+        "_own",
+        "_own_of",
         "_reader",
         "_request_tally",
         "_step_marks",
@@ -182,6 +185,8 @@ class Evaluation:
         self.began = 0
         self._index: list[bytes] = []
         self._unindexed: list[WriteSet | list[bytes]] = []
+        self._own: list[bytes] = []
+        self._own_of: WriteSet = {}
 
     # --- one request after the other
 
@@ -320,10 +325,34 @@ class Evaluation:
 
     def _overlay(self, lower: bytes, upper: bytes) -> WriteSet:
         overlay = self._staged_in(lower, upper)
-        for written in (self._earlier, self.writes):
-            if written:
-                overlay.update((k, v) for k, v in written.items() if lower <= k < upper)
+        if self._earlier:
+            overlay.update((k, v) for k, v in self._earlier.items() if lower <= k < upper)
+        writes = self.writes
+        if len(writes) < _FEW:
+            overlay.update((k, v) for k, v in writes.items() if lower <= k < upper)
+            return overlay
+        own = self._own_sorted()
+        first = bisect_left(own, lower)
+        for key in own[first : bisect_left(own, upper, first)]:
+            overlay[key] = writes[key]
         return overlay
+
+    def _own_sorted(self) -> list[bytes]:
+        """The keys of ``writes``. One request may ask for as many spans as it writes keys: those
+        that it has written since are put in their places. (None is ever taken out.)
+        """
+        writes, own = self.writes, self._own
+        if self._own_of is not writes:
+            own, self._own_of = [], writes
+            self._own = own
+        new = len(writes) - len(own)
+        if new > _FEW:
+            own += islice(reversed(writes), new)
+            own.sort()
+        else:
+            for key in islice(reversed(writes), new):
+                insort(own, key)
+        return own
 
     # --- writing
 

@@ -59,6 +59,7 @@ from postroom.ranges.waiting import Line
 
 CLIENT_HAS_GONE: Final = "its consumer has gone without a word"
 TIME_HAS_PASSED: Final = "the time of its consumer's transaction has passed"
+_COMMITS_SECONDS: Final = 1.0
 
 
 class Replica:
@@ -155,8 +156,7 @@ class Replica:
 
     def release_client(self, client: bytes) -> None:
         """A client has gone: nothing is held for its transactions any more."""
-        for transaction_id in self.holders.of(client):
-            self._release_vanished(transaction_id, CLIENT_HAS_GONE)
+        self._release_vanished(self.holders.of(client), CLIENT_HAS_GONE)
         for client_gone in self.registry.on_client_gone:
             client_gone(client)
 
@@ -170,13 +170,30 @@ class Replica:
 
     def release_expired(self) -> None:
         """Nothing is held for transactions whose time is over."""
-        for transaction_id in self.holders.take_expired():
-            self._release_vanished(transaction_id, TIME_HAS_PASSED)
+        self._release_vanished(self.holders.take_expired(), TIME_HAS_PASSED)
 
-    def _release_vanished(self, transaction_id: bytes, why: str) -> None:
-        for vanished in self.registry.on_vanished:
-            vanished(transaction_id, why)
-        self.release_locks(transaction_id)
+    def _release_vanished(self, transaction_ids: list[bytes], why: str) -> None:
+        committing = self._committing() if transaction_ids else ()
+        for transaction_id in transaction_ids:
+            if transaction_id in committing:
+                # It has not ended without a word: the end of that releases it. If it has none,
+                # because the commit is put off and then given up, it is looked at once more.
+                self.holders.hold(transaction_id, _COMMITS_SECONDS)
+                continue
+            for vanished in self.registry.on_vanished:
+                vanished(transaction_id, why)
+            self.release_locks(transaction_id)
+
+    def _committing(self) -> set[bytes]:
+        """The transactions whose commits are under way."""
+        proposal = self._proposal
+        calls = self._batcher.under_evaluation()
+        if proposal is not None:
+            calls = [call for call, _, _ in proposal.results]
+        return {
+            call.request.transaction_id for call in calls
+            if type(call.request) is CommitTransaction
+        }  # fmt: skip
 
     @property
     def is_used_up(self) -> bool:

@@ -17,8 +17,17 @@ import postroom
 import postroom.aio
 from postroom import limits
 from postroom.client.commits import commit_one
-from postroom.messaging.requests import BuryMessages, NoteAttempts, PostponeMessages
+from postroom.kv import keys
+from postroom.messaging import attempt_notes, attempts, dead_letters, outbox
+from postroom.messaging.attempt_notes import AttemptNotes
+from postroom.messaging.requests import (
+    BuryMessages,
+    NoteAttempts,
+    PostponeMessages,
+    ReapMessages,
+)
 from postroom.protocol.requests import WriteRequest
+from postroom.ranges.requests import CommitTransaction
 from tests.client.stores import Store
 
 KEY = b"inbox"
@@ -210,6 +219,83 @@ def test_one_transaction_consumes_postpones_and_buries(store: Store) -> None:
     assert then == [(b"1", 0), (b"2", 0), (b"3", 0), (b"4", 0)]
 
 
+def test_each_with_a_reason_of_its_own(store: Store) -> None:
+    """Each is a request of its own. What they leave for those who look back is not written anew
+    with each of them."""
+    db = store.db
+    send(db, *[b"%d" % number for number in range(300)])
+    before = db.now()
+    with db.begin() as tx:
+        for number, message in enumerate(tx.reap_queue(KEY, 300)):
+            tx.postpone(message, 10, str(number))
+    assert db.peek(KEY) == []
+    assert len(db.peek(KEY, 300, at=before)) == 300
+    records = [key for key in store.dump() if key.startswith(keys.suffix_span(KEY, keys.REAPED)[0])]
+    assert len(records) == 300
+
+
+def test_one_that_is_taken_out_twice_by_a_commit(store: Store) -> None:
+    db = store.db
+    send(db, b"1", b"2")
+    before = db.now()
+    one, two = (bytes.fromhex(message.id) for message in db.peek(KEY))
+    writes = [
+        PostponeMessages(KEY, [(two, 0)], 0.0),
+        PostponeMessages(KEY, [(one, 0)], 0.0),
+        ReapMessages(KEY, [one]),
+        ReapMessages(KEY, []),
+    ]
+    request = CommitTransaction(
+        store.driver.next_id(), store.driver.reading(), 10.0, 0, KEY, [], [], writes
+    )
+
+    async def send_it() -> None:
+        await store.driver.send(request)
+
+    store.driver.run(send_it())
+    assert reap(db) == [(b"2", 1, "")]
+    assert [message.value for message in db.peek(KEY, at=before)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("end", ["postponed", "buried", "lost"])
+def test_many_are_tried_in_vain_over_several_turns(
+    store: Store, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """No turn stores more than its share."""
+    count, share, db = 3000, 200, store.db
+    send(db, *[b"%d" % number for number in range(count)])
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", share)
+    monkeypatch.setattr(attempt_notes, "_NOTED_TOGETHER", 100)
+    done, most = [0], 0
+    prepare, encode = store.node.prepare, attempts._encode
+
+    def encoded(stored: Any) -> bytes:
+        done[0] += 1
+        return encode(stored)
+
+    def looked() -> object:
+        nonlocal most
+        done[0] = 0
+        staged = prepare()
+        most = max(most, done[0])
+        return staged
+
+    for module in (attempts, outbox, dead_letters):
+        monkeypatch.setattr(module, "_encode", encoded)
+    monkeypatch.setattr(store.node, "prepare", looked)
+    tx = db.begin(timeout=5)
+    found = tx.reap_queue(KEY, count)
+    if end == "lost":
+        store.advance(10)
+        assert [number for _, number, _ in reap(db, max_results=count)] == [1] * count
+    else:
+        (tx.postpone if end == "postponed" else tx.bury)(found)
+        tx.commit()
+    counters = store.counters()
+    assert count in {counters.pending, counters.dead, counters.delivered}
+    assert 0 < most <= share
+
+
 def test_a_transaction_that_does_not_commit_is_no_attempt(store: Store) -> None:
     db = store.db
     send(db, b"m")
@@ -256,6 +342,27 @@ def test_an_attempt_that_is_lost_is_counted_once_and_costs_little(store: Store) 
     with pytest.raises(postroom.TransactionExpired):
         tx.commit()
     assert [number for _, number, _ in reap(db)] == [1, 1]
+
+
+def test_who_vanishes_while_its_commit_is_under_way_has_tried_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, replica = store.db, store.node.replica
+    send(db, b"m")
+    tx = db.begin()
+    tx.postpone(tx.reap_queue(KEY, max_attempts=2), 0, "not now")
+    start = replica._start
+
+    def gone_meanwhile(proposal: Any) -> None:
+        start(proposal)
+        replica.release_client(tx.id[:8])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replica, "_start", gone_meanwhile)
+        tx.commit()
+    store.advance(5)
+    assert reap(db, max_attempts=2) == [(b"m", 1, "not now")]
+    assert store.node.replica.sizes()["holders"] == 0
 
 
 def test_what_was_tried_comes_alone(store: Store) -> None:
@@ -454,6 +561,30 @@ def test_a_message_that_kills_its_process_is_buried(tmp_path: Path) -> None:
         (letter,) = db.dead_letters()
         assert (letter.message, letter.attempts) == (b"poison", 2)
         assert letter.reason == "the process that had it has ended"
+
+
+def test_an_attempt_that_nobody_waited_for_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was to be written down, and whoever asked for the message is gone before that is done."""
+    store = Store(rests_alone=True)
+    send(store.db, b"m")
+    store.restart(after_seconds=1)
+    write = AttemptNotes._send
+
+    async def write_slowly(notes: Any, send: Any, note: NoteAttempts) -> Any:
+        await store.node.tasks.sleep(1)
+        return await write(notes, send, note)
+
+    monkeypatch.setattr(AttemptNotes, "_send", write_slowly)
+    tx = store.core.begin()
+    reaping = store.start(tx.reap_queue(KEY, max_attempts=1))
+    assert not reaping.done
+    store.driver.cancel(reaping)
+    store.driver.run(tx.rollback())
+    store.advance(5)
+    store.restart(after_seconds=1)
+    reaping = store.start(store.core.begin().reap_queue(KEY, max_attempts=1))
+    store.advance(5)
+    assert [message.attempts for message in reaping.result()] == [0]
 
 
 def test_an_attempt_of_another_life_that_was_rolled_back_does_not_count(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         content.must_be_listed.append(raw)
         for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
             receipt = _decode(message, type=Delivered)
-            content.reaped[key].append((keys.complement(rest), id_[:8] + id_[16:], receipt))
+            content.reaped[key].append((keys.complement(rest[:8]), id_[:8] + id_[16:], receipt))
     elif suffix == keys.HOLD:
         content.holds[key].append(rest)
     elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:

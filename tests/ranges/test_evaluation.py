@@ -1,0 +1,43 @@
+"""What a request reads of its own writes."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView
+from random import Random  # noqa: TID251 (seeded)
+
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.ranges.evaluation import Evaluation
+
+
+class _LookedThrough(dict[bytes, bytes | None]):
+    """Counts how often all of it is looked through."""
+
+    times = 0
+
+    def items(self) -> ItemsView[bytes, bytes | None]:  # type: ignore[override]
+        self.times += 1
+        return super().items()
+
+
+def test_a_request_that_asks_for_a_span_with_each_write_does_not_look_through_all() -> None:
+    random = Random(1)
+    engine = MemoryEngine(MemoryDisk())
+    stored = {b"%03d" % number: b"stored" for number in range(0, 1000, 7)}
+    engine.write(dict(stored), sync=True)
+    ctx = Evaluation(engine, 1, 0)
+    ctx.begin(1)
+    expected: dict[bytes, bytes | None] = dict(stored)
+    ctx.writes = writes = _LookedThrough()
+    for number in range(3000):
+        # Now and then many at once, as a request does that goes on with the next turn.
+        for _ in range(100 if number % 1000 == 999 else 1):
+            key = b"%03d" % random.randrange(1000)
+            writes[key] = expected[key] = random.choice((None, b"%d" % number))
+        lower = random.randrange(1000)
+        span = b"%03d" % lower, b"%03d" % (lower + 5)
+        found = [(k, v) for k, v in sorted(expected.items()) if span[0] <= k < span[1] and v]
+        assert list(ctx.iterate(*span)) == found
+        if number == 2000:
+            ctx.begin_step()
+            ctx.writes = writes = _LookedThrough()
+    assert writes.times < 100
