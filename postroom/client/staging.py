@@ -20,7 +20,7 @@ from postroom.client import arguments
 from postroom.client.commits import anchor_of
 from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Retryable
+from postroom.errors import CommitUnknown, Invalid, Retryable
 from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
 from postroom.messaging.staging_requests import (
     AbortStaged,
@@ -156,12 +156,21 @@ class StagingCalls:
     async def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Deletes what is of no use any more, and what was staged longer than ``seconds`` ago by
         jobs that never ended; finishes what was published and not carried out to the end.
+
+        Raises:
+            Invalid: of one query, that could not be done. All else was.
         """
+        stuck: Invalid | None = None
         for query in (await self.read()).queries:
             if query.unfinished:
-                await self.finish(query.query)
+                try:
+                    await self.finish(query.query)
+                except Invalid as error:
+                    stuck = stuck or error
         while await repeat(self._sender, SweepStaged(seconds)):
             pass
+        if stuck is not None:
+            raise stuck
 
     async def sweep_some(self) -> None:
         """A step of that."""

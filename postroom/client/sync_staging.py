@@ -99,6 +99,9 @@ class StagingCalls:
     def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Deletes what is of no use any more, and what was staged longer than ``seconds`` ago by
         jobs that never ended; finishes what was published and not carried out to the end.
+
+        Raises:
+            Invalid: of one query, that could not be done. All else was.
         """
         self._sender.run(self._core.sweep(seconds))
 
