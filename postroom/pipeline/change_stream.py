@@ -39,7 +39,8 @@ from postroom.pipeline.filters import with_prefix
 from postroom.pipeline.offsets import Step
 from postroom.pipeline.options import Options, Store
 from postroom.pipeline.reading import Part, Work, read, recent
-from postroom.ranges.requests import Change
+from postroom.ranges.feed import CHANGES_BYTES_MAX, size_of
+from postroom.ranges.requests import Change, Changes
 
 _ONE_PART = 1 << 60
 
@@ -131,15 +132,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows):
             bytes_max = self._options.max_bytes
+        if not (rows_max or bytes_max):
+            return self._newest(position)
         size = 0
         whole: int | None = None  # the last commit of which all changes have been seen
         commit: int | None = None
         for rows, change in enumerate(self._changes(position), 1):
             if self._target is not None and change.timestamp > self._target:
                 break
-            if not (rows_max or bytes_max):
-                newest = int(self._db.now())
-                return newest if self._target is None else min(newest, self._target)
             if change.timestamp != commit:
                 whole, commit = commit, change.timestamp
             size += len(change.key) + len(change.value or b"")
@@ -148,19 +148,38 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return whole
         return commit
 
+    def _newest(self, position: int) -> int | None:
+        """The end of a batch without limits; ``None``: nothing was changed.
+
+        Where one answer holds everything the batch ends with it, so that tasks get it from the
+        leaseholder's memory, too, and need not walk over the span.
+        """
+        found = self._first_changes(position)
+        if not found.changes:
+            return None
+        size = sum(map(size_of, found.changes))
+        newest = found.until if size <= CHANGES_BYTES_MAX else int(self._db.now())
+        if self._target is None:
+            return newest
+        return min(newest, self._target) if found.changes[0].timestamp <= self._target else None
+
     def _changes(self, after: int) -> Iterator[Change]:
         """All changes, commit by commit."""
-        span = with_prefix(self._options.prefix)
         while True:
-            try:
-                found = self._db.bulk.recent_changes(span.start, span.end, after)
-            except SnapshotTooOld as error:
-                after = self._beyond_loss(error)
-                continue
+            found = self._first_changes(after)
             yield from found.changes
             if not found.changes or found.until <= after:
                 return
             after = found.until
+
+    def _first_changes(self, after: int) -> Changes:
+        """As many changes as one answer holds, and up to when they are complete."""
+        span = with_prefix(self._options.prefix)
+        while True:
+            try:
+                return self._db.bulk.recent_changes(span.start, span.end, after)
+            except SnapshotTooOld as error:
+                after = self._beyond_loss(error)
 
     # --- what must be there for them
 

@@ -143,7 +143,7 @@ class ChangeFeed:
             view.steps += 1
             if change is not None and (at := int.from_bytes(change.timestamp, "big")) <= until:
                 found.append(Change(at, change.key, change.value, change.integer))
-                size += _size(found[-1])
+                size += size_of(found[-1])
                 if size > 4 * CHANGES_BYTES_MAX:
                     found, until = _oldest(found, until)
                     size = CHANGES_BYTES_MAX
@@ -178,16 +178,16 @@ class ChangeFeed:
             self._floor = last
             return
         self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
-        self._bytes += sum(map(_size, changes))
+        self._bytes += sum(map(size_of, changes))
         if len(self._recent) > CHANGES_MAX or self._bytes > FEED_BYTES_MAX:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Half of what may be kept stays: dropping costs little for each change."""
         dropped = max(len(self._recent) - CHANGES_MAX // 2, 0)
-        size = self._bytes - sum(map(_size, self._recent[:dropped]))
+        size = self._bytes - sum(map(size_of, self._recent[:dropped]))
         while size > FEED_BYTES_MAX // 2:
-            size -= _size(self._recent[dropped])
+            size -= size_of(self._recent[dropped])
             dropped += 1
         self._floor = self._recent[dropped - 1].timestamp
         del self._recent[:dropped]
@@ -218,12 +218,13 @@ def _bounded(changes: list[Change], until: int) -> Changes:
     for index, change in enumerate(changes):
         if size > CHANGES_BYTES_MAX and change.timestamp > last:
             return Changes(changes[:index], last)
-        size += _size(change)
+        size += size_of(change)
         last = change.timestamp
     return Changes(changes, until)
 
 
-def _size(change: Change) -> int:
+def size_of(change: Change) -> int:
+    """What a change counts in an answer."""
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 

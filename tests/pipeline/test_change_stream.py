@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from postroom.errors import SnapshotTooOld
-from postroom.pipeline import connections
+from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.options import parse
 from postroom.pipeline.tables import schema_of
@@ -77,6 +77,33 @@ def test_deletions_are_changes(store: Store) -> None:
     store.db.put(b"a", b"1")
     store.db.delete(b"a")
     assert rows(of, start, of.latestOffset(start, ALL)) == [(b"a", b"1"), (b"a", None)]
+
+
+def test_tasks_need_not_walk_over_the_span_where_one_answer_holds_the_batch(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = reader()
+    start = of.initialOffset()
+    walked: list[object] = []
+    in_full = change_stream.read
+
+    def counted(*args: Any) -> Any:
+        walked.append(args)
+        return in_full(*args)
+
+    monkeypatch.setattr(change_stream, "read", counted)
+    for number in range(3):
+        store.db.put(b"k", b"%d" % number)
+        store.advance(1.0)
+        end = of.latestOffset(start, ALL)
+        assert rows(of, start, end) == [(b"k", b"%d" % number)]
+        start = end
+    assert not walked
+    store.db.put(b"k", b"more")
+    monkeypatch.setattr(change_stream, "CHANGES_BYTES_MAX", 1)
+    store.advance(1.0)
+    assert rows(of, start, of.latestOffset(start, ALL)) == [(b"k", b"more")]
+    assert walked
 
 
 class Query:
