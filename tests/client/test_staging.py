@@ -211,6 +211,21 @@ def test_rows_for_a_queue_that_was_dropped_wait_for_it(db: postroom.Database) ->
     assert db.queue("q").stats().ready == 1
 
 
+def test_who_has_published_half_is_told_not_to_do_it_again(
+    db: postroom.Database, small_steps: None
+) -> None:
+    db.create_queue("q")
+    stage(db, [Put(b"k%d" % n, b"") for n in range(3)])
+    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=1)
+    db.queue("q").drop()
+    with pytest.raises(Invalid, match="Do not write it again"):
+        publish(db, (1, 2))
+    assert db.get(b"k2") == b""
+    db.create_queue("q")
+    db.staging.sweep()
+    assert db.queue("q").stats().ready == 1
+
+
 def test_a_query_that_cannot_go_on_is_in_nobodys_way(
     db: postroom.Database, small_steps: None
 ) -> None:
