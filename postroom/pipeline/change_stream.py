@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from postroom.client.bulk import Partition
 from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
+from postroom.kv.clock import from_seconds
 from postroom.pipeline import connections, offsets
 from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import with_prefix
@@ -43,6 +44,8 @@ from postroom.ranges.feed import CHANGES_BYTES_MAX, size_of
 from postroom.ranges.requests import Change, Changes
 
 _ONE_PART = 1 << 60
+QUIET_SECONDS: Final = 30.0
+"""A stream without changes has an empty batch about so often; less than history is kept."""
 
 
 class StepPart(InputPartition):
@@ -67,6 +70,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store = store
         self._schema = schema
         self._target: int | None = None
+        self._complete = 0  # up to when nothing is missing in what was seen last
         self._held: dict[int, ExitStack] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,7 +104,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Up to where the next batch reads; ``start``: there is nothing to read."""
         self._protect(start)
         position = offsets.position_of(start)
-        until = self._cut(position, limit)
+        until = self._cut(position, limit) or self._beyond_quiet(position)
         return start if until is None else offsets.everywhere(self._ranges(), until)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -163,6 +167,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return newest
         return min(newest, self._target) if found.changes[0].timestamp <= self._target else None
 
+    def _beyond_quiet(self, position: int) -> int | None:
+        """Where a stream of which nothing was changed for a while goes on, with an empty batch.
+
+        It would hold back the collection of everything else for as long as it runs; and started
+        anew it would be told that changes are collected where there were none.
+        """
+        until = self._complete if self._target is None else min(self._complete, self._target)
+        return until if until - position > from_seconds(QUIET_SECONDS) else None
+
     def _changes(self, after: int) -> Iterator[Change]:
         """All changes, commit by commit."""
         while True:
@@ -177,9 +190,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         span = with_prefix(self._options.prefix)
         while True:
             try:
-                return self._db.bulk.recent_changes(span.start, span.end, after)
+                found = self._db.bulk.recent_changes(span.start, span.end, after)
             except SnapshotTooOld as error:
                 after = self._beyond_loss(error)
+            else:
+                self._complete = found.until
+                return found
 
     # --- what must be there for them
 

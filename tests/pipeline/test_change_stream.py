@@ -106,6 +106,40 @@ def test_tasks_need_not_walk_over_the_span_where_one_answer_holds_the_batch(
     assert walked
 
 
+@pytest.mark.parametrize("options", [{}, {"max_rows": 10}, {"prefix": "quiet/"}])
+def test_a_quiet_stream_goes_on_and_finds_nothing_missing_after_a_restart(
+    store: Store, options: dict[str, object]
+) -> None:
+    of = reader(**options)
+    limit = of.getDefaultReadLimit()
+    offset = of.initialOffset()
+    for minute in range(10):
+        store.advance(60.0)
+        if options.get("prefix"):
+            store.db.put(b"elsewhere", b"%d" % minute)
+        end = of.latestOffset(offset, limit)
+        assert end != offset
+        assert rows(of, offset, end) == []
+        offset = end
+        assert of.latestOffset(offset, limit) == offset
+    of.stop()
+    again = reader(**options)
+    store.db.put(b"quiet/a", b"1")
+    end = again.latestOffset(logged(offset), limit)
+    assert rows(again, offset, end) == [(b"quiet/a", b"1")]
+
+
+def test_what_is_there_ends_with_one_empty_batch_where_all_is_quiet(store: Store) -> None:
+    of = reader()
+    start = of.initialOffset()
+    store.advance(40.0)
+    of.prepareForTriggerAvailableNow()
+    store.db.put(b"later", b"1")
+    end = of.latestOffset(start, ALL)
+    assert rows(of, start, end) == []
+    assert of.latestOffset(end, ALL) == end
+
+
 class Query:
     """Spark's protocol: the end of a batch is logged, then its tasks run, perhaps several times;
     only then the next batch is made. A process may die between any two of these.

@@ -44,10 +44,11 @@ def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() ->
     sent(world, transaction(1, Put(b"under way", b""), began=world.now()))
     world.host.take_part()
     watches = ScanChanges(b"", b"\xff", last_commit, wait=False)
-    sent(world, watches)  # the first watcher: memory begins here
+    first = sent(world, watches)  # the first watcher: memory begins here
     end_turn(world)
     changes = sent(world, watches).result.changes
     assert [change.key for change in changes] == [b"under way"]
+    assert first.result.until < changes[0].timestamp  # nobody is told that there will be none
 
 
 # --- the client's router
