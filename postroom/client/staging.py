@@ -11,7 +11,7 @@ for again, until the store answers, for a minute.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from postroom.client import arguments
 from postroom.client.commits import anchor_of
 from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Retryable
+from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
 from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
 from postroom.messaging.staging_requests import (
     AbortStaged,
@@ -125,13 +125,17 @@ class StagingCalls:
         Raises:
             Invalid: the job was aborted, or what it staged is gone. Nothing was published.
             CommitUnknown, Unavailable: the store did not answer; call again.
+            Error: it is published, and could not be carried out to the end yet; this is said.
         """
         await self.finish(query)
         won = [Winner(attempt, chunks) for attempt, chunks in winners]
         request = PublishStaged(query, batch, job, won, once)
         new, more = await repeat(self._sender, request)
         if more:
-            await self.finish(query)
+            try:
+                await self.finish(query)
+            except Error as error:
+                raise _half_way(query, batch, error) from error
         return bool(new)
 
     async def finish(self, query: bytes) -> None:
@@ -156,16 +160,36 @@ class StagingCalls:
     async def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Deletes what is of no use any more, and what was staged longer than ``seconds`` ago by
         jobs that never ended; finishes what was published and not carried out to the end.
+
+        Raises:
+            Invalid: of one query, that could not be done. All else was.
         """
-        for query in (await self.read()).queries:
-            if query.unfinished:
-                await self.finish(query.query)
+        stuck = await self._finish_all()
         while await repeat(self._sender, SweepStaged(seconds)):
             pass
+        if stuck is not None:
+            raise stuck
 
-    async def sweep_some(self) -> None:
-        """A step of that."""
+    async def sweep_some(self, *, finish: bool = False) -> None:
+        """A step of that.
+
+        Args:
+            finish: carries out what is left of other queries, too, of which some cannot go on.
+        """
+        if finish:
+            await self._finish_all()
         await repeat(self._sender, SweepStaged(STAGED_SECONDS_MAX))
+
+    async def _finish_all(self) -> Invalid | None:
+        """Answers why one of them cannot go on."""
+        stuck: Invalid | None = None
+        for query in (await self.read()).queries:
+            if query.unfinished:
+                try:
+                    await self.finish(query.query)
+                except Invalid as error:
+                    stuck = stuck or error
+        return stuck
 
     async def forget(self, query: bytes) -> bool:
         """Forgets the last batch of a query that never comes back; whether there was one."""
@@ -173,7 +197,7 @@ class StagingCalls:
 
     async def read(self) -> Staging:
         """What is staged, and by whom."""
-        found: Staging = await self._sender.send(ReadStaging())
+        found: Staging = await _answer(self._sender, ReadStaging)
         return found
 
     # --- bulk loads
@@ -192,6 +216,15 @@ class StagingCalls:
         return bool(await repeat(self._sender, EndLoad(name, run, done, keep)))
 
 
+def _half_way(query: bytes, batch: int, error: Error) -> Error:
+    kind = Invalid if isinstance(error, Invalid) else CommitUnknown
+    return kind(
+        f"batch {batch} of {shorten(query)} is published, and some of its rows are not carried out "
+        f"yet: {error}. Do not write it again: call db.staging.sweep() when that is mended, which "
+        "carries out the rest"
+    )
+
+
 async def repeat(sender: Sender, write: Any) -> Any:
     """What a write answers that may be repeated.
 
@@ -199,18 +232,21 @@ async def repeat(sender: Sender, write: Any) -> Any:
         CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
         Error: nothing was changed.
     """
+    reply = await _answer(sender, lambda: _alone(sender, write))
+    return reply.answers[0] if reply.answers else None
+
+
+async def _answer(sender: Sender, make: Callable[[], Any]) -> Any:
     give_up = sender.monotonic() + RETRY_SECONDS_MAX
     backoff = BACKOFF_SECONDS_FIRST
     while True:
         try:
-            reply = await sender.send(_alone(sender, write))
+            return await sender.send(make())
         except (CommitUnknown, Retryable):
             if sender.monotonic() > give_up:
                 raise
             await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-        else:
-            return reply.answers[0] if reply.answers else None
 
 
 def _alone(sender: Sender, write: Any) -> CommitTransaction[Any]:

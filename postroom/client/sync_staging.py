@@ -77,6 +77,7 @@ class StagingCalls:
         Raises:
             Invalid: the job was aborted, or what it staged is gone. Nothing was published.
             CommitUnknown, Unavailable: the store did not answer; call again.
+            Error: it is published, and could not be carried out to the end yet; this is said.
         """
         return self._sender.run(self._core.publish(query, batch, job, winners, once=once))
 
@@ -99,12 +100,19 @@ class StagingCalls:
     def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Deletes what is of no use any more, and what was staged longer than ``seconds`` ago by
         jobs that never ended; finishes what was published and not carried out to the end.
+
+        Raises:
+            Invalid: of one query, that could not be done. All else was.
         """
         self._sender.run(self._core.sweep(seconds))
 
-    def sweep_some(self) -> None:
-        """A step of that."""
-        self._sender.run(self._core.sweep_some())
+    def sweep_some(self, *, finish: bool = False) -> None:
+        """A step of that.
+
+        Args:
+            finish: carries out what is left of other queries, too, of which some cannot go on.
+        """
+        self._sender.run(self._core.sweep_some(finish=finish))
 
     def forget(self, query: bytes) -> bool:
         """Forgets the last batch of a query that never comes back; whether there was one."""

@@ -76,7 +76,14 @@ from postroom.messaging.staging_requests import (
     SweepStaged,
     Winner,
 )
-from postroom.messaging.staging_steps import COUNTED_MAX, Room, check_rows, first, read
+from postroom.messaging.staging_steps import (
+    COUNTED_MAX,
+    Room,
+    check_chunks,
+    check_rows,
+    first,
+    read,
+)
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry, WriteEvaluator
 
@@ -188,8 +195,12 @@ class StagedBatches:
         return [True, more]
 
     def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
-        """Whether all that is to be published is there."""
+        """Whether all that is to be published is there, once, and of this batch."""
         job = self._job(ctx, request.job)
+        if job is not None and (job.query, job.batch) != (request.query, request.batch):
+            raise Invalid("this job writes another batch; nothing was published: name its own job")
+        if len({winner.attempt for winner in request.winners}) != len(request.winners):
+            raise Invalid("an attempt can be published once; nothing was changed: name each once")
         if job is not None and job.state != OPEN:
             raise Invalid(
                 f"the job was aborted before its batch {request.batch} of "
@@ -197,13 +208,7 @@ class StagedBatches:
             )
         for winner in request.winners:
             stored = ctx.get(self._at.attempt(request.job, winner.attempt))
-            chunks = 0 if stored is None else attempts.decode(stored).chunks
-            if chunks != winner.chunks:
-                raise Invalid(
-                    f"of what was staged for batch {request.batch} of {shorten(request.query)}, "
-                    f"{chunks} of {winner.chunks} chunks of a task are there: it was too old, and "
-                    "deleted; nothing was changed: run the job again"
-                )
+            check_chunks(request, winner, stored)
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
@@ -337,7 +342,9 @@ class StagedBatches:
                 old.append(place)
         for place, stored in first(ctx, self._at.loads, COUNTED_MAX):
             load = loads.decode(stored)
-            if load.done and load.at < before:
+            # Without a name of its own nobody can go on with it: it is called like its only run.
+            nameless = place[len(self._at.loads) :] == load.run
+            if (load.done or nameless) and load.at < before:
                 old.append(place)
         for place in old[: limits.STAGED_DELETED_AT_ONCE_MAX]:
             ctx.writes[place] = None

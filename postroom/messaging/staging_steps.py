@@ -8,12 +8,17 @@ from typing import Final
 import msgspec
 
 from postroom import limits
-from postroom.errors import Invalid
+from postroom.errors import Invalid, shorten
 from postroom.kv import keys
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_records import Places, queries, rows
-from postroom.messaging.staging_requests import StagedQuery, Staging
+from postroom.messaging.staging_records import AttemptRecord, Places, attempts, queries, rows
+from postroom.messaging.staging_requests import (
+    PublishStaged,
+    StagedQuery,
+    Staging,
+    Winner,
+)
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -56,6 +61,26 @@ def check_rows(packed: bytes) -> None:
     for row in decoded:
         if isinstance(row, EnqueueMessage | Enqueue):
             check_headers(row.headers, row.key)
+
+
+def check_chunks(request: PublishStaged, winner: Winner, stored: bytes | None) -> None:
+    """Whether all chunks of an attempt are there, by its record, numbered without gaps.
+
+    Raises:
+        Invalid: some are missing.
+    """
+    known = AttemptRecord(0, 0) if stored is None else attempts.decode(stored)
+    if known.chunks != winner.chunks:
+        raise Invalid(
+            f"of what was staged for batch {request.batch} of {shorten(request.query)}, "
+            f"{known.chunks} of {winner.chunks} chunks of a task are there: it was too old, and "
+            "deleted; nothing was changed: run the job again"
+        )
+    if known.end != known.chunks:
+        raise Invalid(
+            f"the {known.chunks} chunks of a task have gaps in their numbers; nothing was changed: "
+            "number them from 0 on, and run the job again"
+        )
 
 
 def read(view: View, at: Places) -> Staging:

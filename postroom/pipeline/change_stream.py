@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,15 +33,19 @@ from pyspark.sql.types import StructType
 from postroom.client.bulk import Partition
 from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
+from postroom.kv.clock import from_seconds
 from postroom.pipeline import connections, offsets
 from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import with_prefix
 from postroom.pipeline.offsets import Step
 from postroom.pipeline.options import Options, Store
 from postroom.pipeline.reading import Part, Work, read, recent
-from postroom.ranges.requests import Change
+from postroom.ranges.feed import CHANGES_BYTES_MAX, size_of
+from postroom.ranges.requests import Change, Changes
 
 _ONE_PART = 1 << 60
+QUIET_SECONDS: Final = 30.0
+"""A stream without changes has an empty batch about so often; less than history is kept."""
 
 
 class StepPart(InputPartition):
@@ -66,6 +70,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store = store
         self._schema = schema
         self._target: int | None = None
+        self._complete = 0  # up to when nothing is missing in what was seen last
         self._held: dict[int, ExitStack] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +104,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Up to where the next batch reads; ``start``: there is nothing to read."""
         self._protect(start)
         position = offsets.position_of(start)
-        until = self._cut(position, limit)
+        until = self._cut(position, limit) or self._beyond_quiet(position)
         return start if until is None else offsets.everywhere(self._ranges(), until)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -131,15 +136,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows):
             bytes_max = self._options.max_bytes
+        if not (rows_max or bytes_max):
+            return self._newest(position)
         size = 0
         whole: int | None = None  # the last commit of which all changes have been seen
         commit: int | None = None
         for rows, change in enumerate(self._changes(position), 1):
             if self._target is not None and change.timestamp > self._target:
                 break
-            if not (rows_max or bytes_max):
-                newest = int(self._db.now())
-                return newest if self._target is None else min(newest, self._target)
             if change.timestamp != commit:
                 whole, commit = commit, change.timestamp
             size += len(change.key) + len(change.value or b"")
@@ -148,19 +152,50 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return whole
         return commit
 
+    def _newest(self, position: int) -> int | None:
+        """The end of a batch without limits; ``None``: nothing was changed.
+
+        Where one answer holds everything the batch ends with it, so that tasks get it from the
+        leaseholder's memory, too, and need not walk over the span.
+        """
+        found = self._first_changes(position)
+        if not found.changes:
+            return None
+        size = sum(map(size_of, found.changes))
+        newest = found.until if size <= CHANGES_BYTES_MAX else int(self._db.now())
+        if self._target is None:
+            return newest
+        return min(newest, self._target) if found.changes[0].timestamp <= self._target else None
+
+    def _beyond_quiet(self, position: int) -> int | None:
+        """Where a stream of which nothing was changed for a while goes on, with an empty batch.
+
+        It would hold back the collection of everything else for as long as it runs; and started
+        anew it would be told that changes are collected where there were none.
+        """
+        until = self._complete if self._target is None else min(self._complete, self._target)
+        return until if until - position > from_seconds(QUIET_SECONDS) else None
+
     def _changes(self, after: int) -> Iterator[Change]:
         """All changes, commit by commit."""
+        while True:
+            found = self._first_changes(after)
+            yield from found.changes
+            if not found.changes or found.until <= after:
+                return
+            after = found.until
+
+    def _first_changes(self, after: int) -> Changes:
+        """As many changes as one answer holds, and up to when they are complete."""
         span = with_prefix(self._options.prefix)
         while True:
             try:
                 found = self._db.bulk.recent_changes(span.start, span.end, after)
             except SnapshotTooOld as error:
                 after = self._beyond_loss(error)
-                continue
-            yield from found.changes
-            if not found.changes or found.until <= after:
-                return
-            after = found.until
+            else:
+                self._complete = found.until
+                return found
 
     # --- what must be there for them
 

@@ -128,6 +128,8 @@ class DriverService:
             )  # fmt: skip
         except Error as error:
             return {"error": type(error).__name__, "message": str(error)}
+        except ValueError as error:
+            return {"error": "Invalid", "message": str(error)}
         except OSError as error:
             return {"error": "Unavailable", "message": str(error)}
         return {"at": at}
@@ -175,8 +177,10 @@ class DriverService:
         if not over or self._is_busy():
             return
         with self._lock:
-            for key in over:
-                self._held.pop(key).stack.close()
+            for key in over:  # of which some may have been used meanwhile, or given back
+                held = self._held.get(key)
+                if held is not None and held.until <= now:
+                    self._held.pop(key).stack.close()
 
     def close(self) -> None:
         """Give everything back, and close the folders. Idempotent."""

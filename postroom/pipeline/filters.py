@@ -65,7 +65,7 @@ class Selection:
         if self.keys is None:
             return [(self.start, self.end)] if self.end is None or self.start < self.end else []
         return [
-            (key, key + b"\x00")
+            (key, _end(key + b"\x00"))
             for key in self.keys
             if self.start <= key and (self.end is None or key < self.end)
         ]
@@ -80,6 +80,11 @@ def after_prefix(prefix: bytes) -> bytes | None:
     """The least bytes above all that begin with ``prefix``; ``None``: there are none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
+
+
+def _end(bound: bytes) -> bytes | None:
+    """The bound of a span that ends before ``bound``, which may be longer than any key."""
+    return bound if len(bound) <= KEY_BYTES_MAX else after_prefix(bound[:KEY_BYTES_MAX])
 
 
 def narrowed(selection: Selection, filters: Iterable[Filter], table: str) -> Selection:
@@ -114,8 +119,7 @@ def _by_key(selection: Selection, each: Filter) -> Selection:
     start, end = _span(each, value)
     start = max(selection.start, start)[:KEY_BYTES_MAX]
     if end is not None and (selection.end is None or end < selection.end):
-        end = end if len(end) <= KEY_BYTES_MAX + 1 else end[:KEY_BYTES_MAX] + b"\x00"
-        return replace(selection, start=start, end=end)
+        return replace(selection, start=start, end=_end(end))
     return replace(selection, start=start)
 
 
@@ -166,7 +170,9 @@ def _by_time(selection: Selection, each: Filter) -> Selection:
         case _:
             return selection
     return replace(
-        selection, after=max(selection.after, after, 0), until=min(selection.until, until)
+        selection,
+        after=min(max(selection.after, after, 0), _FOREVER - 1),
+        until=max(min(selection.until, until), 0),
     )
 
 

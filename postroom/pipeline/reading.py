@@ -81,6 +81,8 @@ def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
     Raises:
         SnapshotTooOld: the timestamp cannot be read any more.
     """
+    if work.table in {"data", "changes"} and min(work.at, work.until) <= work.after:
+        return  # nothing is between them, and perhaps they are collected, or in the future
     first = max(work.after, 1) if work.table == "changes" else work.at
     with db.hold(first):
         yield from _READERS[work.table](db, part, work)

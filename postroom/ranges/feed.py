@@ -92,6 +92,9 @@ class ChangeFeed:
     def read(self, view: View, request: ScanChanges) -> Changes | Generator[None, None, Changes]:
         """The changes after ``request.after``, up to what is applied now."""
         until = self._applied()
+        # Who does not wait is told up to when nothing was changed: what is not under way by now
+        # will have a later timestamp.
+        quiet = until if request.wait or view.in_flight or view.before else max(until, view.now)
         self._asked = True
         if self._floor is None and not view.in_flight and not view.before:
             # What is under way, or just being completed, was evaluated when nobody watched: it will
@@ -99,13 +102,15 @@ class ChangeFeed:
             self._floor = until
             self._watched.set()
         if self._floor is None or request.after < self._floor:
-            return self._from_versions(view, request, until)
-        return self._answer(request, self._from_memory(request, until), until)
+            return self._from_versions(view, request, until, quiet)
+        return self._answer(request, self._from_memory(request, until), until, quiet)
 
-    def _answer(self, request: ScanChanges, changes: list[Change], until: int) -> Changes:
+    def _answer(
+        self, request: ScanChanges, changes: list[Change], until: int, quiet: int
+    ) -> Changes:
         if request.wait and not changes and not self._is_behind(request):
             raise MustWait(TOKEN)
-        return _bounded(changes, until)
+        return _bounded(changes, until if changes else quiet)
 
     def _is_behind(self, request: ScanChanges) -> bool:
         """Whether much was changed elsewhere: the watcher goes on from here, or it would fall back
@@ -130,7 +135,7 @@ class ChangeFeed:
         ]
 
     def _from_versions(
-        self, view: View, request: ScanChanges, until: int
+        self, view: View, request: ScanChanges, until: int, quiet: int
     ) -> Generator[None, None, Changes]:
         """From the versions themselves, over as many turns as that takes.
 
@@ -143,7 +148,7 @@ class ChangeFeed:
             view.steps += 1
             if change is not None and (at := int.from_bytes(change.timestamp, "big")) <= until:
                 found.append(Change(at, change.key, change.value, change.integer))
-                size += _size(found[-1])
+                size += size_of(found[-1])
                 if size > 4 * CHANGES_BYTES_MAX:
                     found, until = _oldest(found, until)
                     size = CHANGES_BYTES_MAX
@@ -153,7 +158,7 @@ class ChangeFeed:
         found, until = _oldest(found, until)
         if until != self._applied():
             return Changes(found, until)  # who waited now would not hear of what came meanwhile
-        return self._answer(request, found, until)
+        return self._answer(request, found, until, quiet)
 
     def _check_collected(self, request: ScanChanges) -> None:
         if request.after < self._protections.collected:
@@ -178,16 +183,16 @@ class ChangeFeed:
             self._floor = last
             return
         self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
-        self._bytes += sum(map(_size, changes))
+        self._bytes += sum(map(size_of, changes))
         if len(self._recent) > CHANGES_MAX or self._bytes > FEED_BYTES_MAX:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Half of what may be kept stays: dropping costs little for each change."""
         dropped = max(len(self._recent) - CHANGES_MAX // 2, 0)
-        size = self._bytes - sum(map(_size, self._recent[:dropped]))
+        size = self._bytes - sum(map(size_of, self._recent[:dropped]))
         while size > FEED_BYTES_MAX // 2:
-            size -= _size(self._recent[dropped])
+            size -= size_of(self._recent[dropped])
             dropped += 1
         self._floor = self._recent[dropped - 1].timestamp
         del self._recent[:dropped]
@@ -218,12 +223,13 @@ def _bounded(changes: list[Change], until: int) -> Changes:
     for index, change in enumerate(changes):
         if size > CHANGES_BYTES_MAX and change.timestamp > last:
             return Changes(changes[:index], last)
-        size += _size(change)
+        size += size_of(change)
         last = change.timestamp
     return Changes(changes, until)
 
 
-def _size(change: Change) -> int:
+def size_of(change: Change) -> int:
+    """What a change counts in an answer."""
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 

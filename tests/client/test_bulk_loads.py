@@ -100,3 +100,19 @@ def test_a_finished_load_is_forgotten_after_a_time(store: Store) -> None:
     assert db.staging.read().loads == 1
     db.staging.sweep(60.0)
     assert db.staging.read().loads == 0
+
+
+def test_a_load_without_a_name_is_forgotten_some_time_after_its_program_is_gone(
+    store: Store,
+) -> None:
+    db = store.db
+    run, other = b"r" * 16, b"o" * 16
+    db.staging.begin_load(run, run, b"a", b"b")
+    db.staging.begin_load(b"named", other, b"b", b"c")  # somebody may go on with this one
+    store.advance(50.0)
+    db.staging.sweep(60.0)
+    assert db.staging.read().loads == 2
+    store.advance(11.0)
+    db.staging.sweep(60.0)
+    assert db.staging.read().loads == 1
+    assert not db.staging.begin_load(b"named", other, b"b", b"c")

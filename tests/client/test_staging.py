@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,6 +170,22 @@ def test_what_is_incomplete_is_not_published(db: postroom.Database) -> None:
     assert db.get(b"a") is None
 
 
+def test_what_could_not_be_applied_to_the_end_is_not_published(db: postroom.Database) -> None:
+    stage(db, [Put(b"a", b"1")], number=1)
+    stage(db, [Put(b"b", b"1")], attempt=2)
+    with pytest.raises(Invalid, match="have gaps"):
+        publish(db, (1, 1))
+    with pytest.raises(Invalid, match="name each once"):
+        publish(db, (2, 1), (2, 1))
+    with pytest.raises(Invalid, match="another batch"):
+        db.staging.publish(b"another", 0, job_of(1), [(attempt_of(2), 1)])
+    with pytest.raises(Invalid, match="another batch"):
+        publish(db, (2, 1), batch=1)
+    assert list(db.scan()) == []
+    assert publish(db, (2, 1))
+    assert list(db.scan()) == [(b"b", b"1")]
+
+
 def test_what_cannot_be_carried_out_is_a_dead_letter(db: postroom.Database) -> None:
     db.put(b"text", b"no integer")
     stage(db, [Put(b"a", b"1"), Increment(b"text", 1), Put(b"b", b"1")])
@@ -191,6 +208,43 @@ def test_rows_for_a_queue_that_was_dropped_wait_for_it(db: postroom.Database) ->
         publish(db, (1, 1))
     db.create_queue("q")
     publish(db, (1, 1))
+    assert db.queue("q").stats().ready == 1
+
+
+def test_who_has_published_half_is_told_not_to_do_it_again(
+    db: postroom.Database, small_steps: None
+) -> None:
+    db.create_queue("q")
+    stage(db, [Put(b"k%d" % n, b"") for n in range(3)])
+    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=1)
+    db.queue("q").drop()
+    with pytest.raises(Invalid, match="Do not write it again"):
+        publish(db, (1, 2))
+    assert db.get(b"k2") == b""
+    db.create_queue("q")
+    db.staging.sweep()
+    assert db.queue("q").stats().ready == 1
+
+
+def test_a_query_that_cannot_go_on_is_in_nobodys_way(
+    db: postroom.Database, small_steps: None
+) -> None:
+    db.create_queue("q")
+    stage(db, [Put(b"k%d" % n, b"") for n in range(3)])
+    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=1)
+    ask(db, PublishStaged(QUERY, 0, job_of(1), [Winner(attempt_of(1), 2)]))
+    db.queue("q").drop()
+    rows = packed([Put(b"later%d" % n, b"") for n in range(5)])
+    ask(db, StageRows(b"zz", 0, job_of(2), b"", attempt_of(2), 0, rows))
+    ask(db, PublishStaged(b"zz", 0, job_of(2), [Winner(attempt_of(2), 1)]))
+    ask(db, StageRows(b"zzz", 0, job_of(3), b"", attempt_of(3), 0, rows))
+    with pytest.raises(Invalid, match="queue"):
+        db.staging.sweep(0.0)
+    assert [each.unfinished for each in db.staging.read().queries] == [True, False]
+    assert db.staging.read().attempts == 1  # of what cannot go on
+    assert db.get(b"later4") == b""
+    db.create_queue("q")
+    db.staging.sweep(0.0)
     assert db.queue("q").stats().ready == 1
 
 
@@ -289,6 +343,11 @@ class Batches(RuleBasedStateMachine):
         # What was there before stays: a chunk that is sent again is the same one.
         self.staged[job].setdefault(attempt, {}).setdefault(number, keys)
 
+    def whole(self, job: int) -> Callable[[int], bool]:
+        """Whether an attempt has staged something, and its chunks are numbered without gaps."""
+        staged = self.staged[job]
+        return lambda a: a in staged and max(staged[a]) + 1 == len(staged[a])
+
     @rule(job=jobs, chosen=st.sets(st.integers(1, 3)))
     def publish(self, job: int, chosen: set[int]) -> None:
         batch, staged = self.batch_of[job], self.staged[job]
@@ -296,11 +355,9 @@ class Batches(RuleBasedStateMachine):
         request = PublishStaged(QUERY, batch, job_of(job), won)
         if batch <= self.last:
             assert ask(self.db, request)[0] is False
-        elif self.unfinished or job in self.fenced or not all(a in staged for a in chosen):
+        elif self.unfinished or job in self.fenced or not all(map(self.whole(job), chosen)):
             with pytest.raises(Invalid):
                 ask(self.db, request)
-        elif any(max(staged[a]) + 1 != len(staged[a]) for a in chosen):
-            pass  # a task numbers its chunks without gaps
         else:
             self.last = batch
             new, self.unfinished = ask(self.db, request)

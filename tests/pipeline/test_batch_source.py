@@ -30,10 +30,11 @@ from pyspark.sql.types import (
 
 import postroom
 from postroom.errors import Error, Invalid, WrongType
+from postroom.limits import KEY_BYTES_MAX
 from postroom.pipeline import batch_source
 from postroom.pipeline.driver_service import DriverService
 from postroom.ranges.requests import Accounting, Increment
-from tests.pipeline.readers import rows, source
+from tests.pipeline.readers import only, rows, source
 
 KEY = ("key",)
 
@@ -101,6 +102,42 @@ def test_filters_on_times_narrow_what_is_read(served: str, filled: postroom.Data
     moment = datetime(2000, 1, 1, tzinfo=UTC)
     assert rows(made, filters=[GreaterThan(("time",), moment)]) == every
     assert rows(made, filters=[GreaterThan(("time",), datetime(2200, 1, 1, tzinfo=UTC))]) == []
+
+
+@pytest.mark.parametrize("table", ["data", "changes", "archive"])
+def test_filters_on_times_that_nothing_can_be_of_find_nothing(
+    served: str, filled: postroom.Database, table: str
+) -> None:
+    filled.create_queue("q")
+    made = source(connect=served, insecure="true", table=table)
+    whole, time = ("done_at", "done_time") if table == "archive" else ("timestamp", "time")
+    schema = only(made.schema(), whole)
+    for filters in (
+        [LessThan((whole,), -5)],
+        [EqualTo((whole,), -5)],
+        [GreaterThan((whole,), made.at + (1 << 40))],
+        [GreaterThan((whole,), (1 << 63) - 1)],
+        [LessThan((time,), datetime(1960, 1, 1, tzinfo=UTC))],
+        [GreaterThan((time,), datetime(9999, 1, 1, tzinfo=UTC))],
+    ):
+        found = rows(made, filters=filters, schema=schema)
+        assert table == "data" or not found  # of data Spark takes those out that are too new
+
+
+def test_filters_on_keys_of_any_length(served: str, db: postroom.Database) -> None:
+    longest, highest = b"k" * KEY_BYTES_MAX, b"\xff" * KEY_BYTES_MAX
+    for key in (b"a", longest, highest):
+        db.put(key, b"1")
+    made = source(connect=served, insecure="true")
+    for each, expected in (
+        (EqualTo(KEY, longest), [longest]),
+        (EqualTo(KEY, highest), [highest]),
+        (In(KEY, (longest, highest, longest + b"k")), [longest, highest]),
+        (LessThanOrEqual(KEY, longest), [b"a", longest]),
+        (LessThan(KEY, longest + b"k"), [b"a", longest]),
+        (GreaterThan(KEY, longest + b"k"), [longest, highest]),  # Spark takes out the first
+    ):
+        assert keys(rows(made, "key", filters=[each])) == expected
 
 
 def test_prefixes_are_an_option(served: str, filled: postroom.Database) -> None:

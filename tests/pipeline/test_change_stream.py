@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from postroom.errors import SnapshotTooOld
-from postroom.pipeline import connections
+from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.options import parse
 from postroom.pipeline.tables import schema_of
@@ -77,6 +77,67 @@ def test_deletions_are_changes(store: Store) -> None:
     store.db.put(b"a", b"1")
     store.db.delete(b"a")
     assert rows(of, start, of.latestOffset(start, ALL)) == [(b"a", b"1"), (b"a", None)]
+
+
+def test_tasks_need_not_walk_over_the_span_where_one_answer_holds_the_batch(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = reader()
+    start = of.initialOffset()
+    walked: list[object] = []
+    in_full = change_stream.read
+
+    def counted(*args: Any) -> Any:
+        walked.append(args)
+        return in_full(*args)
+
+    monkeypatch.setattr(change_stream, "read", counted)
+    for number in range(3):
+        store.db.put(b"k", b"%d" % number)
+        store.advance(1.0)
+        end = of.latestOffset(start, ALL)
+        assert rows(of, start, end) == [(b"k", b"%d" % number)]
+        start = end
+    assert not walked
+    store.db.put(b"k", b"more")
+    monkeypatch.setattr(change_stream, "CHANGES_BYTES_MAX", 1)
+    store.advance(1.0)
+    assert rows(of, start, of.latestOffset(start, ALL)) == [(b"k", b"more")]
+    assert walked
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows": 10}, {"prefix": "quiet/"}])
+def test_a_quiet_stream_goes_on_and_finds_nothing_missing_after_a_restart(
+    store: Store, options: dict[str, object]
+) -> None:
+    of = reader(**options)
+    limit = of.getDefaultReadLimit()
+    offset = of.initialOffset()
+    for minute in range(10):
+        store.advance(60.0)
+        if options.get("prefix"):
+            store.db.put(b"elsewhere", b"%d" % minute)
+        end = of.latestOffset(offset, limit)
+        assert end != offset
+        assert rows(of, offset, end) == []
+        offset = end
+        assert of.latestOffset(offset, limit) == offset
+    of.stop()
+    again = reader(**options)
+    store.db.put(b"quiet/a", b"1")
+    end = again.latestOffset(logged(offset), limit)
+    assert rows(again, offset, end) == [(b"quiet/a", b"1")]
+
+
+def test_what_is_there_ends_with_one_empty_batch_where_all_is_quiet(store: Store) -> None:
+    of = reader()
+    start = of.initialOffset()
+    store.advance(40.0)
+    of.prepareForTriggerAvailableNow()
+    store.db.put(b"later", b"1")
+    end = of.latestOffset(start, ALL)
+    assert rows(of, start, end) == []
+    assert of.latestOffset(end, ALL) == end
 
 
 class Query:

@@ -155,10 +155,14 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._store, self._options, name, current_task().partition, iterator)
 
     def commit(self, messages: list[Staged | None]) -> None:
-        """Publishes the attempts that won."""
+        """Publishes the attempts that won; and finishes what others, who are gone, have left.
+
+        That comes first: a commit that fails after it took effect would be made again by people.
+        """
         staging = connections.database(self._store).staging
-        staging.publish(self._job, 0, self._job, winners(messages), once=True)
-        staging.sweep_some()
+        won = winners(messages)
+        staging.sweep_some(finish=True)
+        staging.publish(self._job, 0, self._job, won, once=True)
 
     def abort(self, messages: list[Staged | None]) -> None:
         """Has late tasks refused; changes nothing if the commit took effect after all."""

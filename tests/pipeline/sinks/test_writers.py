@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import postroom
 from postroom import limits
-from postroom.errors import Invalid
+from postroom.client.sync_staging import StagingCalls
+from postroom.errors import Invalid, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import Store
 from postroom.pipeline.sinks import loads, staged
@@ -74,6 +75,43 @@ def test_a_batch_of_a_data_frame(faults: Faults) -> None:
     assert len(counts(faults.db)) == 8
     writer.commit(messages)  # a commit whose outcome was not known, asked for again
     writer.abort(messages)  # a commit that failed for Spark, and took effect
+    assert set(counts(faults.db).values()) == {1}
+
+
+def test_a_commit_that_took_effect_does_not_fail_for_cleaning_up(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(self: StagingCalls, *, finish: bool = False) -> None:
+        raise Unavailable("nobody leads")
+
+    writer = staged.BatchWriter(HERE, COUNT)
+    messages = [writer.write(batches([b"a", b"b"]))]
+    with monkeypatch.context() as patched:
+        patched.setattr(StagingCalls, "sweep_some", unreachable)
+        with pytest.raises(Unavailable):
+            writer.commit(messages)
+        writer.abort(messages)
+    assert counts(faults.db) == {}  # so that whoever writes it again doubles nothing
+    again = staged.BatchWriter(HERE, COUNT)
+    again.commit([again.write(batches([b"a", b"b"]))])
+    assert counts(faults.db) == {b"a": 1, b"b": 1}
+
+
+def test_what_a_killed_program_has_published_half_is_finished_by_the_next(faults: Faults) -> None:
+    writer = staged.BatchWriter(HERE, COUNT)
+    messages = [writer.write(batches([b"k%d" % n for n in range(8)]))]
+    staging = faults.db.staging
+    for step in range(1, 9):
+        faults.next(**{f"n{step}": "killed after"})
+        with suppress(Killed):
+            writer.commit(messages)
+            break
+        if any(query.unfinished for query in staging.read().queries):
+            break
+    assert 0 < len(counts(faults.db)) < 8
+    other = staged.BatchWriter(HERE, COUNT)
+    other.commit([other.write(batches([b"other"]))])
+    assert len(counts(faults.db)) == 9
     assert set(counts(faults.db).values()) == {1}
 
 

@@ -50,6 +50,24 @@ def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() ->
     assert [change.key for change in changes] == [b"under way"]
 
 
+def test_who_asks_while_a_commit_is_under_way_is_not_told_that_there_is_none() -> None:
+    world = opened()
+    world.run(world.database().put(b"before", b""))
+    end_turn(world)
+    assert world.host.node is not None
+    watches = ScanChanges(b"", b"\xff", world.host.node.replica.last_commit, wait=False)
+    began = sent(world, watches)  # memory begins here
+    assert began.result.changes == []
+    sent(world, transaction(1, Put(b"under way", b""), began=world.now()))
+    world.host.take_part()
+    meanwhile = sent(world, watches)
+    end_turn(world)
+    (change,) = sent(world, watches).result.changes
+    assert meanwhile.result.changes == []
+    assert began.result.until < change.timestamp
+    assert meanwhile.result.until < change.timestamp
+
+
 # --- the client's router
 
 
