@@ -287,3 +287,27 @@ def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: An
         got += [each.payload for each in messages]
         queues.acknowledge(*messages)
     assert got == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("ends", ["acknowledged", "cancelled"])
+def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: str) -> None:
+    """The head of an ordered group is not in memory, and not what somebody waits for."""
+    queues = Queues()
+    queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
+    for number in range(30):
+        queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
+    queues.enqueue(b"head", kind="h", group="z", id=b"head")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    assert not waiting.done
+    if ends == "acknowledged":
+        heads = queues.claim(9, selection=Selection(kinds=("h",)))
+        assert [each.payload for each in heads] == [b"head"]
+        queues.acknowledge(*heads)
+    else:
+        queues.cancel(b"head")
+    queues.pass_time(5)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
