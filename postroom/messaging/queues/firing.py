@@ -316,8 +316,10 @@ class Firing:
         group was freed.
         """
         manager = self._manager
-        is_first = not manager.ordered or self._is_first(key, entry)
-        if is_first and self._may(entry.group, entry):
+        if manager.ordered and not self._is_first(key, entry):
+            manager.ready.watch(entry.group)
+            return False
+        if self._may(entry.group, entry):
             return True
         manager.ready.hold(entry.group)
         return False

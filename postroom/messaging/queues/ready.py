@@ -72,6 +72,7 @@ class ReadyCache:
         self._alive: dict[bytes, Entry] = {}
         self._turns: dict[Wants | None, Turns] = {}
         self._held: dict[str, dict[Turns, None]] = {}
+        self._watched: set[str] = set()
         self._more: dict[str, None] = {}
         self._hungry: dict[str, None] = {}
         self.knows_all_groups = False
@@ -210,6 +211,7 @@ class ReadyCache:
         entry = self._alive.get(key)
         if entry is not None:
             self._remove(key, entry.group, self._groups[entry.group])
+            self.additions += self.ordered  # what was behind it may be taken now
 
     def _remove(self, key: bytes, name: str, group: Group) -> None:
         del self._alive[key]
@@ -279,17 +281,24 @@ class ReadyCache:
         """A group may not fire, as far as is known: ``additions`` rises when it is freed."""
         self._held.setdefault(name, {})
 
+    def watch(self, name: str) -> None:
+        """Of a group, something is wanted that is not its head: ``additions`` rises when that may
+        have gone. Others may have the head meanwhile.
+        """
+        self._watched.add(name)
+
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""
         waiting = self._held.pop(name, None)
-        if waiting is not None:
-            for turns in waiting:
-                turns.join(name)
+        for turns in waiting or ():
+            turns.join(name)
+        if waiting is not None or name in self._watched:
+            self._watched.discard(name)
             self.additions += 1
 
     def free_all(self) -> None:
         """All may."""
-        for name in list(self._held):
+        for name in [*self._held, *self._watched]:
             self.free(name)
 
 

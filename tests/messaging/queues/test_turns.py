@@ -311,3 +311,37 @@ def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: st
     queues.pass_time(5)
     assert waiting.done
     assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_who_looks_for_what_is_behind_a_head_leaves_the_head_to_others() -> None:
+    queues = Queues()
+    queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
+    for number in range(30):
+        queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
+    queues.enqueue(b"head", kind="h", group="z")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    got = []
+    for _ in range(10):
+        messages = queues.claim(9)
+        got += [each.payload for each in messages]
+        queues.acknowledge(*messages)
+    assert sorted(got) == [b"head", *[b"unwanted"] * 30]
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> None:
+    """All of it in memory."""
+    queues = Queues()
+    queues.create(order="group", poller_interval=10_000.0)
+    queues.enqueue(b"head", kind="h", group="z", id=b"head")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    queues.cancel(b"head")
+    queues.pass_time(5)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
