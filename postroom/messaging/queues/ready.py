@@ -158,9 +158,14 @@ class ReadyCache:
             return None
         return group.last if group.more else b""
 
+    def is_fed(self, name: str) -> bool:
+        """Whether a group needs no more here: it is held, and has some to go on with."""
+        return name in self._held and name not in self._hungry
+
     def groups_with_more(self, groups_max: int) -> list[str]:
         """Of which groups more is stored; those first that have nothing here."""
-        fed: Iterable[str] = (name for name in self._more if name not in self._hungry)
+        hungry, held = self._hungry, self._held
+        fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held)
         return list(islice(chain(self._hungry, fed), groups_max))
 
     @property
@@ -187,6 +192,18 @@ class ReadyCache:
             self._sizes.changed(entry.group, group.count - 1, group.count)
         for turns in self._turns.values():
             turns.added(queued)
+
+    def make_room(self) -> bool:
+        """Held groups that have many here give some up, until half of the room is free; whether it
+        was not, and now is. Others might wait behind them for as long as they are held.
+        """
+        before, most = len(self._alive), self.size // 2
+        while len(self._alive) > most:
+            name = self._sizes.largest()
+            if name not in self._held or self._groups[name].count < 2:
+                return False
+            self._give_up()
+        return before > most
 
     def _give_up(self) -> None:
         """A group that has many gives up the last half of what it has here."""

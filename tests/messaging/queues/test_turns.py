@@ -345,3 +345,22 @@ def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> 
     queues.pass_time(5)
     assert waiting.done
     assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_groups_that_are_held_up_leave_room_for_others() -> None:
+    """They have more than there is room for, and memory was forgotten and read again."""
+    queues = Queues()
+    queues.create(cache_size=160, group_max_concurrency=1, ack_wait=3600.0, poller_interval=10.0)
+    for number in range(30):
+        queues.enqueue(*[b"flood"] * 100, group=f"a{number:02}")
+    held = [message for _ in range(8) for message in queues.claim(9)]
+    assert len(held) == 30
+    waiting = queues.start(queues.claim_request(9, wait=True))
+    queues.pass_time(15)
+    queues.enqueue(b"other", group="z")
+    queues.pass_time(1)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"other"]
+    assert len(queues.manager().ready) <= 160
+    queues.acknowledge(*held)
+    assert len([message for _ in range(8) for message in queues.claim(9)]) == 30
