@@ -67,7 +67,8 @@ class Cache:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
         written = writes.keys()
-        in_old = written & old.keys() - young.keys() if old else ()
+        # Each of them is looked up, none of the thousands that are here: this is done each turn.
+        in_old = [key for key in written & old.keys() if key not in young] if old else ()
         for key in written & young.keys():
             value = writes[key]
             if value is not None and len(value) > ENTRY_BYTES_MAX:

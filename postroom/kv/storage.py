@@ -307,6 +307,10 @@ class Storage:
             self.applied.sync()
             self._log.sync()
 
+    def give_up(self, why: str) -> None:
+        """A turn was left half-way: nothing is written any more, not even when it is closed."""
+        self._failure = self._failure or why
+
     def close(self) -> None:
         """Make everything durable, say in the log what opening needs, and let go. Idempotent."""
         if not self._is_open:

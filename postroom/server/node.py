@@ -53,7 +53,7 @@ from postroom.server.handing_over import HandingOver
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
-from postroom.server.store import FORMAT_VERSION, StoreRecord, open_store, stopped_by
+from postroom.server.store import FORMAT_VERSION, StoreRecord, interrupted, open_store, stopped_by
 from postroom.server.tasks import Pending, Tasks
 from postroom.server.turn_writer import TurnWriter
 
@@ -383,6 +383,17 @@ class Node:
             raise error  # what was not synced yet may be lost
 
     # --- failing
+
+    def break_off(self) -> Error:
+        """A turn was left half-way, by an exception that belongs to its caller (an interrupt). What
+        it has done is unknown, so this node stops, and writes nothing more; answers what to tell.
+        """
+        error = interrupted()
+        if self._writer.storage is not None:
+            self._writer.storage.give_up(str(error))
+        if self.failed is None:
+            self._fail(error)
+        return self.failed or error
 
     def _fail(self, error: Error) -> None:
         self.failed = error

@@ -96,6 +96,15 @@ def check_empty(engine: Engine) -> None:
         )
 
 
+def interrupted() -> Unavailable:
+    """What callers are told after an interrupt has ended a turn half-way."""
+    return Unavailable(
+        "the store has stopped because an interrupt (of the thread that wrote) has ended a write "
+        "half-way; whether that took place is unknown, and nothing more is written: open it again",
+        retry_after=5.0,
+    )
+
+
 def stopped_by(failure: EngineFailed) -> Unavailable:
     """What callers are told after a write has failed."""
     return Unavailable(

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
 from postroom.client.sender import TransactionIds
-from postroom.errors import DatabaseClosed
+from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
@@ -99,6 +99,9 @@ class ThreadDriver:
         self._lock = threading.Lock()
         self._driving = False
         self._prepared: WriteSet | None = None
+        self._driven_by: _ThreadAnswer | None = None
+        self._in_turn = False
+        self._broken: Error | None = None
         self._waiting: dict[_ThreadAnswer, None] = {}
         self._to_wake: deque[threading.Lock] = deque()
         self._closed = False
@@ -202,12 +205,41 @@ class ThreadDriver:
         deadline = None
         if answer.timeout_seconds is not None:
             deadline = self.monotonic() + answer.timeout_seconds
-        if not self._driving and self._take_over(answer):
-            self._drive(answer)  # as mostly: so nothing need be prepared for being woken
-            if answer.done:
+        try:
+            if not self._driving and self._take_over(answer):
+                self._drive(answer)  # as mostly: so nothing need be prepared for being woken
+                if answer.done:
+                    return
+            while self._sleep_or_drive(answer, deadline):
+                self._drive(answer)
+        except BaseException:
+            self._leave(answer)
+            raise
+
+    def _leave(self, answer: _ThreadAnswer) -> None:
+        """An interrupt ends the wait for ``answer``. If its thread drives, somebody else must; but
+        nobody can go on with a turn that is left half-way: then the node stops.
+        """
+        with self._lock:
+            if self._driven_by is not answer:
                 return
-        while self._sleep_or_drive(answer, deadline):
-            self._drive(answer)
+            self._prepared = None
+            if self._in_turn:
+                self._in_turn = False
+                self._broken = self.node.break_off()
+                for other in list(self._waiting):
+                    self._break(other)
+            self._hand_over(wanted=self.node.wants_turn())
+            self._wake_some()
+
+    def _break(self, answer: _ThreadAnswer) -> None:
+        """The node has stopped half-way, and may not know of ``answer``."""
+        error: Error | None = self._broken
+        if answer.done or error is None:
+            return
+        if type(answer.request) is CommitTransaction:
+            error = CommitUnknown(str(error))
+        answer.complete(None, error)
 
     def will_wake(self, answer: _ThreadAnswer, woken: threading.Lock) -> None:
         """The thread that sleeps on ``woken`` has its answer. Called under the lock."""
@@ -265,9 +297,11 @@ class ThreadDriver:
         with self._lock:
             if self._let_go and not answer.done:
                 answer.complete(None, DatabaseClosed(self._refusal))
+            self._break(answer)
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
             self.forget(answer)
+            self._driven_by = answer
             self._driving = True
             self._prepare()
             return True
@@ -304,6 +338,7 @@ class ThreadDriver:
     def _prepare(self) -> None:
         """The first part of a turn. Called under the lock by who drives."""
         self._deadline = None
+        self._in_turn = True
         self._prepared = self.node.prepare()
 
     def _write_and_finish(self, answer: _ThreadAnswer | None) -> bool:
@@ -317,6 +352,7 @@ class ThreadDriver:
         error = self.node.write(staged)
         with self._lock:
             self.node.finish(error)
+            self._in_turn = False
             if self._to_wake:
                 self._wake_some()
             wanted = self.node.wants_turn()
@@ -333,11 +369,13 @@ class ThreadDriver:
             wanted: whether a turn is.
         """
         self._driving = False
+        self._driven_by = None
         if not wanted:
             return
         for following in list(self._waiting):
             if following.woken is not None and not following.done:
                 self.forget(following)
+                self._driven_by = following
                 self._driving = True
                 following.drive = True
                 following.woken.release()

@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
+from postroom.kv.cache import ENTRIES_MAX, ENTRY_BYTES_MAX, Cache
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CACHE_BYTES_MAX, KEY_BYTES_MAX
@@ -38,6 +38,28 @@ def test_long_keys_are_bounded_in_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert held < 2 * CACHE_BYTES_MAX * 1.5
+
+
+class _Key(bytes):
+    """A key that tells how often any was looked up, or put into a set."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        _Key.looked_up += 1
+        return super().__hash__()
+
+
+def test_a_small_write_costs_the_same_however_much_is_held() -> None:
+    cache = Cache(MemoryEngine())
+    for number in range(2 * ENTRIES_MAX - 10):
+        cache.get(_Key(b"%d" % number))
+    _Key.looked_up = 0
+    cache.wrote({b"1": b"old", b"%d" % (ENTRIES_MAX + 5): b"young", b"new": b"neither"})
+    assert _Key.looked_up < 20
+    assert cache.peek(b"1") == (True, b"old")
+    assert cache.peek(b"%d" % (ENTRIES_MAX + 5)) == (True, b"young")
+    assert cache.peek(b"new") == (False, None)
 
 
 @given(

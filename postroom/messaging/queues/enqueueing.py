@@ -205,7 +205,8 @@ def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int
     ctx.writes[key] = encode(entry)
     change = counters.RESCHEDULED[was, where]
     if was == counters.READY:
-        ctx.notes.append((manager, counters.UNCHANGED, Manager.ready_removed, place.key, None))
+        gone = place.key, place.entry.group
+        ctx.notes.append((manager, counters.UNCHANGED, Manager.ready_removed, *gone))
     if where == counters.READY:
         ctx.notes.append((manager, change, Manager.ready_added, key, entry))
     else:

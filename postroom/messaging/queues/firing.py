@@ -90,7 +90,7 @@ class Firing:
                 read_all = self._read_on()
                 left = self._hand_out(allowed)
                 is_full = allowed == FIRED_AT_ONCE_MAX or self._ctx.bytes >= UPKEEP_BYTES
-                more = not read_all or (left and is_full)
+                more = not read_all or (left and is_full) or self._makes_room()
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
         self._note()
@@ -103,12 +103,21 @@ class Firing:
     def _read_on(self) -> bool:
         """More of what is stored comes into memory; whether it was as much as there is room for."""
         ready = self._manager.ready
-        if ready.is_complete or len(ready) > ready.size // 2:
+        if ready.is_complete or (len(ready) > ready.size // 2 and not ready.make_room()):
             return True
         budget = min(ready.size - len(ready), READ_AT_ONCE_MAX)
         if ready.knows_all_groups:
             return self._read_known(budget)
         return self._read_round(budget)
+
+    def _makes_room(self) -> bool:
+        """Whether more is to be read for those who got nothing: what fills memory was found to be
+        held up just now.
+        """
+        manager = self._manager
+        if manager.ready.is_complete or all(each.messages for each in manager.consumers):
+            return False
+        return manager.ready.make_room()
 
     def _read_known(self, budget: int) -> bool:
         """Of the groups that are known, what is behind what is here."""
@@ -137,7 +146,7 @@ class Firing:
             if ready.known_up_to(name) is None and not ready.has_room_for_groups:
                 ready.round_is_whole = False
                 return True
-            if ready.known_up_to(name) != b"":
+            if ready.known_up_to(name) != b"" and not ready.is_fed(name):
                 budget -= self._read_group(name, min(max(budget, 1), ready.quantum))
             ready.cursor = keys.after_prefix(manager.layout.group_prefix(name))
         return False
@@ -316,8 +325,10 @@ class Firing:
         group was freed.
         """
         manager = self._manager
-        is_first = not manager.ordered or self._is_first(key, entry)
-        if is_first and self._may(entry.group, entry):
+        if manager.ordered and not self._is_first(key, entry):
+            manager.ready.watch(entry.group)
+            return False
+        if self._may(entry.group, entry):
             return True
         manager.ready.hold(entry.group)
         return False

@@ -218,6 +218,28 @@ class Manager:
         self.order_by(self.definition.settings)
         self.rode = False
 
+    def take_up(self, ctx: Evaluation, act: Callable[..., None], one: Any, other: Any) -> None:
+        """What the proposal in the making has done so far counts for what it fires: a note of it
+        (``act`` and its arguments) before it is applied.
+        """
+        gone: bytes | None = None
+        placed: tuple[bytes, Entry] | None = None
+        if act is Manager.ready_added:
+            placed = one, other
+        elif act is Manager.given_back:
+            placed = other
+        elif act is Manager.ready_removed:
+            gone = one
+        elif act is Manager.ready_replaced:
+            gone, placed = one, other
+        else:
+            return
+        self.begin(ctx)
+        if gone is not None:
+            self.ready.discard(gone)
+        if placed is not None and ctx.is_written(placed[0]) and placed[0] not in self.taken:
+            self.ready.offer(*placed)
+
     def roll_back(self) -> None:
         """What was taken for the last evaluation never came about."""
         self.ready.forget()
@@ -310,9 +332,11 @@ class Manager:
         if not self.rode:
             self.around.look_at(self)
 
-    def ready_removed(self, key: bytes, _: object) -> None:
+    def ready_removed(self, key: bytes, group: str) -> None:
         """It cannot any more: it was ended, or is to be fired later."""
         self.ready.discard(key)
+        if self.ordered:  # another one may be the head of its group
+            self.group_freed(group, None)
 
     def ready_replaced(self, old: bytes, placed: tuple[bytes, Entry]) -> None:
         """It has another place."""

@@ -216,15 +216,7 @@ class RangeQueues:
             if not len(manager.consumers):
                 continue
             to_look[manager] = None
-            if act is Manager.ready_added:
-                key, entry = one, other
-            elif act is Manager.given_back:
-                key, entry = other
-            else:
-                continue
-            manager.begin(ctx)
-            if ctx.is_written(key) and key not in manager.taken:
-                manager.ready.offer(key, entry)
+            manager.take_up(ctx, act, one, other)
         now = self.monotonic()
         try:
             for manager in to_look:

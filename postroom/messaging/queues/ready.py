@@ -72,6 +72,7 @@ class ReadyCache:
         self._alive: dict[bytes, Entry] = {}
         self._turns: dict[Wants | None, Turns] = {}
         self._held: dict[str, dict[Turns, None]] = {}
+        self._watched: set[str] = set()
         self._more: dict[str, None] = {}
         self._hungry: dict[str, None] = {}
         self.knows_all_groups = False
@@ -157,9 +158,14 @@ class ReadyCache:
             return None
         return group.last if group.more else b""
 
+    def is_fed(self, name: str) -> bool:
+        """Whether a group needs no more here: it is held, and has some to go on with."""
+        return name in self._held and name not in self._hungry
+
     def groups_with_more(self, groups_max: int) -> list[str]:
         """Of which groups more is stored; those first that have nothing here."""
-        fed: Iterable[str] = (name for name in self._more if name not in self._hungry)
+        hungry, held = self._hungry, self._held
+        fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held)
         return list(islice(chain(self._hungry, fed), groups_max))
 
     @property
@@ -187,6 +193,18 @@ class ReadyCache:
         for turns in self._turns.values():
             turns.added(queued)
 
+    def make_room(self) -> bool:
+        """Held groups that have many here give some up, until half of the room is free; whether it
+        was not, and now is. Others might wait behind them for as long as they are held.
+        """
+        before, most = len(self._alive), self.size // 2
+        while len(self._alive) > most:
+            name = self._sizes.largest()
+            if name not in self._held or self._groups[name].count < 2:
+                return False
+            self._give_up()
+        return before > most
+
     def _give_up(self) -> None:
         """A group that has many gives up the last half of what it has here."""
         name = self._sizes.largest()
@@ -210,6 +228,7 @@ class ReadyCache:
         entry = self._alive.get(key)
         if entry is not None:
             self._remove(key, entry.group, self._groups[entry.group])
+            self.additions += self.ordered  # what was behind it may be taken now
 
     def _remove(self, key: bytes, name: str, group: Group) -> None:
         del self._alive[key]
@@ -279,17 +298,24 @@ class ReadyCache:
         """A group may not fire, as far as is known: ``additions`` rises when it is freed."""
         self._held.setdefault(name, {})
 
+    def watch(self, name: str) -> None:
+        """Of a group, something is wanted that is not its head: ``additions`` rises when that may
+        have gone. Others may have the head meanwhile.
+        """
+        self._watched.add(name)
+
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""
         waiting = self._held.pop(name, None)
-        if waiting is not None:
-            for turns in waiting:
-                turns.join(name)
+        for turns in waiting or ():
+            turns.join(name)
+        if waiting is not None or name in self._watched:
+            self._watched.discard(name)
             self.additions += 1
 
     def free_all(self) -> None:
         """All may."""
-        for name in list(self._held):
+        for name in [*self._held, *self._watched]:
             self.free(name)
 
 

@@ -262,7 +262,7 @@ class Settling:
         ctx.steps += 1
         ctx.bytes += 2 * len(state_key) + 128
         if place.where == counters.READY:
-            ctx.notes.append((manager, (), Manager.ready_removed, place.key, None))
+            ctx.notes.append((manager, (), Manager.ready_removed, place.key, entry.group))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
         ended = [Ended(entry.key, entry.kind, entry.id, entry.seq, status)]
         locators = [] if place.lease is None else [entry.locator]
@@ -421,7 +421,7 @@ class Settling:
         if place.lease is not None:
             ctx.notes.append((manager, change, Manager.lease_removed, entry.locator, None))
         else:
-            ctx.notes.append((manager, change, Manager.ready_removed, place.key, None))
+            ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
 
     def _move_away(
         self, ctx: Evaluation, manager: Manager, other: str, entry: Entry, reason: str

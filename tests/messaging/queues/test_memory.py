@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
@@ -39,6 +40,7 @@ def held_bytes(act: Callable[[], object]) -> int:
     tracemalloc.start()
     try:
         act()
+        gc.collect()  # else it depends on what ran before what is counted
         taken = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, HERE)])
         return sum(each.size for each in taken.statistics("filename"))
     finally:

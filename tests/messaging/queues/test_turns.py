@@ -287,3 +287,80 @@ def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: An
         got += [each.payload for each in messages]
         queues.acknowledge(*messages)
     assert got == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("ends", ["acknowledged", "cancelled"])
+def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: str) -> None:
+    """The head of an ordered group is not in memory, and not what somebody waits for."""
+    queues = Queues()
+    queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
+    for number in range(30):
+        queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
+    queues.enqueue(b"head", kind="h", group="z", id=b"head")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    assert not waiting.done
+    if ends == "acknowledged":
+        heads = queues.claim(9, selection=Selection(kinds=("h",)))
+        assert [each.payload for each in heads] == [b"head"]
+        queues.acknowledge(*heads)
+    else:
+        queues.cancel(b"head")
+    queues.pass_time(5)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_who_looks_for_what_is_behind_a_head_leaves_the_head_to_others() -> None:
+    queues = Queues()
+    queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
+    for number in range(30):
+        queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
+    queues.enqueue(b"head", kind="h", group="z")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    got = []
+    for _ in range(10):
+        messages = queues.claim(9)
+        got += [each.payload for each in messages]
+        queues.acknowledge(*messages)
+    assert sorted(got) == [b"head", *[b"unwanted"] * 30]
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> None:
+    """All of it in memory."""
+    queues = Queues()
+    queues.create(order="group", poller_interval=10_000.0)
+    queues.enqueue(b"head", kind="h", group="z", id=b"head")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    queues.cancel(b"head")
+    queues.pass_time(5)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
+def test_groups_that_are_held_up_leave_room_for_others() -> None:
+    """They have more than there is room for, and memory was forgotten and read again."""
+    queues = Queues()
+    queues.create(cache_size=160, group_max_concurrency=1, ack_wait=3600.0, poller_interval=10.0)
+    for number in range(30):
+        queues.enqueue(*[b"flood"] * 100, group=f"a{number:02}")
+    held = [message for _ in range(8) for message in queues.claim(9)]
+    assert len(held) == 30
+    waiting = queues.start(queues.claim_request(9, wait=True))
+    queues.pass_time(15)
+    queues.enqueue(b"other", group="z")
+    queues.pass_time(1)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"other"]
+    assert len(queues.manager().ready) <= 160
+    queues.acknowledge(*held)
+    assert len([message for _ in range(8) for message in queues.claim(9)]) == 30
