@@ -98,7 +98,7 @@ def test_waits_that_are_answered_all_at_once_are_bounded_too(target: Target) -> 
     attacker = Attacker(target, b"attacker")
     at = target.store.node.clock.reading()
     attacker.ask(*[ScanChanges(b"k", b"l", at)] * 1000)
-    with memory_below(64 * MIB):
+    with memory_below(72 * MIB):
         for number in range(3):
             target.store.db.put(b"k%d" % number, bytes(MIB))
     assert attacker.session.ended

@@ -141,4 +141,5 @@ def test_whatever_a_node_says_the_others_go_on(cluster: Cluster, seed: int) -> N
     cluster.agenda.run(2.0)
     assert victim.node is not None
     assert victim.node.failed is None
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    # Those of earlier tests may go meanwhile.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
