@@ -298,6 +298,7 @@ def test_few_are_held_as_a_whole_and_only_now(store: Store) -> None:
 
 
 def test_a_large_range_falls_into_parts_of_about_one_size(tmp_path: Path) -> None:
+    pytest.importorskip("plyvel", reason="LevelDB is not installed")
     with postroom.open(tmp_path, engine="leveldb", durability="none") as db:
         for start in range(0, 12_000, 500):
             with db.begin() as tx:
