@@ -23,28 +23,21 @@ from benchmarks.transactions import VALUE, _names
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import BlockDamaged
 from postroom.kv.storage import Storage
-from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
-from postroom.messaging.setup import Messaging
 from postroom.raft.transport import NoPeers
-from postroom.ranges import evaluators
 from postroom.ranges.calls import Call
-from postroom.ranges.evaluators import Reads
-from postroom.ranges.garbage import GarbageLists
-from postroom.ranges.locks import LockTable
-from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
-from postroom.ranges.transactions import Committer
+from postroom.server.assembly import assemble_range
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.replicas import Replicas
-from postroom.server.tasks import Signal
 
 GROUPS: Final = 100
 IN_FLIGHT: Final = 64
 ROUNDS: Final = 5
+SERVING_SECONDS_MAX: Final = 60.0
+"""Until each range has its lease."""
 
 
 class _Host:
@@ -85,23 +78,7 @@ class _ManyReplicas(Replicas):
 
 def _one_more(node: Node, stored: Any, range_id: int) -> Replica:
     """The replica of one more range of ``node``, with all that a range can do."""
-    registry, protections, locks = Registry(), Protections(), LockTable()
-    replica = Replica(range_id, node.node_id, stored, node.clock, registry, _Host(node))
-    evaluators.register(registry)
-    reads = Reads(locks, protections, replica.holders)
-    reads.register(registry)
-    Committer(registry, node.clock.reading).register(registry)
-    around = Surroundings(
-        monotonic=node.monotonic, reading=node.clock.reading, chance=node.chance,
-        check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
-        protections=protections, kept=0, signal=Signal(node.tasks), forgets_strangers=False,
-        rouse=lambda: None,
-    )  # fmt: skip
-    signals = [Signal(node.tasks) for _ in range(3)]
-    Messaging(
-        range_id, reads.check_age, replica.wake, replica.holders, *signals, around
-    ).register(registry)  # fmt: skip
-    GarbageLists(range_id, protections).register(registry)
+    replica = assemble_range(range_id, node, _Host(node), stored).replica
     replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)
     replica.group.on_leadership = replica.on_leadership
     return replica
@@ -169,7 +146,9 @@ class _Groups:
             replicas.all.append(_one_more(node, storage.applied, range_id))
         ranges = replicas.all
         self._clients = [_Client(node, ranges, 7919 * number) for number in range(IN_FLIGHT)]
+        patience = time.perf_counter() + SERVING_SECONDS_MAX
         while not all(replica.serves for replica in ranges):
+            assert time.perf_counter() < patience, "not all ranges have a lease"
             for replica in ranges:
                 replica.wake_up()
             node.turn()

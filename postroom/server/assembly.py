@@ -19,6 +19,7 @@ from postroom.ranges.bulk import Bulk
 from postroom.ranges.evaluators import Reads
 from postroom.ranges.feed import TOKEN, ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
+from postroom.ranges.host import Host
 from postroom.ranges.locks import LockTable
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import nodes_key
@@ -56,24 +57,40 @@ class Parts:
     nodes_changed: Signal
 
 
-def assemble(node: Node, stored: Engine) -> Parts:
-    """The parts of ``node``.
+@dataclass(frozen=True, slots=True)
+class RangeParts:
+    """What makes a range: its replica, with all that it can do registered.
+
+    Attributes:
+        deliveries, executions, advances: set when a service of that name has work.
+    """
+
+    replica: Replica
+    registry: Registry
+    feed: ChangeFeed
+    messaging: Messaging
+    deliveries: Signal
+    executions: Signal
+    advances: Signal
+
+
+def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> RangeParts:
+    """A range of ``node`` that has no consensus group yet, and no services.
 
     Args:
-        node: which has its engine, clock, tasks and consensus already.
+        range_id: which.
+        node: which has its engine, clock and tasks already.
+        host: the node, as the replica sees it.
         stored: what a range reads: it is all in the state.
     """
     tasks, options = node.tasks, node.options
-    nodes_changed = Signal(tasks)
     registry, locks, protections = Registry(), LockTable(), Protections(stored.snapshot)
-    replica = Replica(RANGE_ID, options.node_id, stored, node.clock, registry, node)
+    replica = Replica(range_id, options.node_id, stored, node.clock, registry, host)
     evaluators.register(registry)
     reads = Reads(locks, protections, replica.holders)
     reads.register(registry)
-    Bulk(RANGE_ID, stored, protections, reads.check_age).register(registry)
+    Bulk(range_id, stored, protections, reads.check_age).register(registry)
     Committer(registry, node.clock.reading).register(registry)
-    NodeRecords(RANGE_ID).register(registry)
-    registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
     feed = ChangeFeed(
         lambda: replica.last_commit, protections,
         lambda: bool(replica.waiting_for.get(TOKEN)), Signal(tasks),
@@ -89,12 +106,28 @@ def assemble(node: Node, stored: Engine) -> Parts:
         rouse=lambda: replica.wake_up() if replica.rests else None,
     )  # fmt: skip
     messaging = Messaging(
-        RANGE_ID, reads.check_age, replica.wake, replica.holders, deliveries, executions, notes,
+        range_id, reads.check_age, replica.wake, replica.holders, deliveries, executions, notes,
         around,
     )  # fmt: skip
     messaging.register(registry)
+    GarbageLists(range_id, protections).register(registry)
+    return RangeParts(replica, registry, feed, messaging, deliveries, executions, advances)
+
+
+def assemble(node: Node, stored: Engine) -> Parts:
+    """The parts of ``node``.
+
+    Args:
+        node: which has its engine, clock, tasks and consensus already.
+        stored: what a range reads: it is all in the state.
+    """
+    tasks, options = node.tasks, node.options
+    nodes_changed = Signal(tasks)
+    made = assemble_range(RANGE_ID, node, node, stored)
+    replica, feed, messaging = made.replica, made.feed, made.messaging
+    NodeRecords(RANGE_ID).register(made.registry)
+    made.registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
     rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
-    GarbageLists(RANGE_ID, protections).register(registry)
     replica.group = node.consensus.create(RANGE_ID, options.members, replica.state)
     replica.group.on_leadership = node.on_leadership
     if node.damage.found:
@@ -108,13 +141,14 @@ def assemble(node: Node, stored: Engine) -> Parts:
         node.upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
+    queues = messaging.queues
     services = Services(tasks, {
-        "dispatcher": dispatcher(node.upkeep, deliveries, *moving).run,
-        "executor": executor(node.upkeep, executions, *moving).run,
+        "dispatcher": dispatcher(node.upkeep, made.deliveries, *moving).run,
+        "executor": executor(node.upkeep, made.executions, *moving).run,
         "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
-        "queues": Advancer(messaging.queues, node.upkeep, advances, options.poll_seconds).run,
+        "queues": Advancer(queues, node.upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,
         "feed": lambda: feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(node, replica.group, nodes_changed).run,
-    }, {"queues": messaging.queues.trouble})  # fmt: skip
+    }, {"queues": queues.trouble})  # fmt: skip
     return Parts(replica, feed, rest, services, nodes_changed)
