@@ -15,6 +15,7 @@ from postroom.client import arguments
 from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
 from postroom.client.commits import commit_one
+from postroom.client.images import ImagesOfDatabase
 from postroom.client.pages import (
     Page,
     pages,
@@ -52,7 +53,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administration):
+class Database(
+    QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, ImagesOfDatabase, Administration
+):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading

@@ -24,6 +24,7 @@ from postroom.client.queues.sync_sending import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
+from postroom.client.sync_images import ImagesOfDatabase
 from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_staging import StagingOfDatabase
@@ -44,7 +45,9 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase):
+class Database(
+    Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, ImagesOfDatabase
+):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
@@ -52,6 +55,7 @@ class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDataba
         QueuesOfDatabase.__init__(self, sender, core)
         BulkOfDatabase.__init__(self, sender, core)
         StagingOfDatabase.__init__(self, sender)
+        ImagesOfDatabase.__init__(self, sender)
         self._sender = sender
         self._core = core
 

@@ -19,6 +19,19 @@ from postroom.messaging.bulk_requests import (
     ScanOutbox,
 )
 from postroom.messaging.counters import Counters
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckRestored,
+    Counted,
+    EndPart,
+    EndRestore,
+    ImagePage,
+    ReadRestore,
+    Restoration,
+    RestoreEntries,
+    ScanImage,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
@@ -197,6 +210,14 @@ ClientRequest: TypeAlias = (
     | ScanOutbox
     | ScanDeadLetters
     | ReadStaging
+    | ScanImage
+    | ReadRestore
+    | CheckRestored
+    | BeginRestore
+    | RestoreEntries
+    | EndPart
+    | EndRestore
+    | AbandonRestore
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -237,6 +258,14 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
     ReadStaging: Staging,
+    ScanImage: ImagePage,
+    ReadRestore: Restoration,
+    CheckRestored: Counted,
+    BeginRestore: str,
+    RestoreEntries: None,
+    EndPart: None,
+    EndRestore: None,
+    AbandonRestore: bool,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

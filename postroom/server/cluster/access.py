@@ -9,7 +9,7 @@ role      may
 ========  ==========================================================================================
 read      read: keys, inboxes, queues, changes, what waits, counters, the nodes and how they are
 write     also change what is stored, send, reap, lock, claim, and deal with dead letters and queues
-admin     also change who is a node: let in, give another key, remove
+admin     also change who is a node: let in, give another key, remove; restore an empty store
 ========  ==========================================================================================
 
 A client has the role of the token that it shows; without a file of tokens, that of its certificate.
@@ -32,6 +32,16 @@ from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
 from postroom.messaging.bulk_requests import ScanDeadLetters, ScanInboxes, ScanOutbox
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckRestored,
+    EndPart,
+    EndRestore,
+    ReadRestore,
+    RestoreEntries,
+    ScanImage,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
@@ -119,6 +129,9 @@ NEEDED: Final[dict[type, Role]] = {
     ScanOutbox: Role.READ,
     ScanDeadLetters: Role.READ,
     ReadStaging: Role.READ,
+    ScanImage: Role.READ,
+    ReadRestore: Role.READ,
+    CheckRestored: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,
@@ -126,6 +139,11 @@ NEEDED: Final[dict[type, Role]] = {
     ReapQueue: Role.WRITE,
     ClaimQueue: Role.WRITE,
     ReleaseLocks: Role.WRITE,
+    BeginRestore: Role.ADMIN,
+    RestoreEntries: Role.ADMIN,
+    EndPart: Role.ADMIN,
+    EndRestore: Role.ADMIN,
+    AbandonRestore: Role.ADMIN,
     RetireNode: Role.ADMIN,
     RebindNode: Role.ADMIN,
 }
