@@ -38,7 +38,8 @@ keys.
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
                    06 <key> 03 sent sender ordinal          inbox
-                   06 <key> 04 ~timestamp [id]              reaped: what left the inbox, and when
+                   06 <key> 04 ~timestamp [id] [01]         reaped: what left the inbox, and when;
+                                                            01: it was postponed, or died
                    06 <key> 05                              accounting: metric sums of the key
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
@@ -79,6 +80,8 @@ QUEUE_STATE: Final = b"\x07"
 QUEUE_POINTER: Final = b"\x08"
 HOLD: Final = b"\x09"
 SUFFIX_END: Final = b"\xff"
+NOT_CONSUMED: Final = b"\x01"
+"""What the key of a record of messages that left an inbox, and were not consumed, ends with."""
 
 DELIVERABLE: Final = b"\x01"
 EXECUTABLE: Final = b"\x02"
@@ -263,6 +266,14 @@ def inbox_prefix(key: bytes) -> bytes:
 def reaped_key(key: bytes, timestamp: bytes) -> bytes:
     """Where what was reaped from ``key`` at ``timestamp`` (8 bytes) stays readable for a while."""
     return DATA + escape(key) + REAPED + complement(timestamp)
+
+
+def reaped_in(raw: bytes, end: int) -> tuple[bytes, bool]:
+    """When messages left an inbox (8 bytes), and whether they were consumed, by the engine key of
+    the record, in which the user key ends at ``end``.
+    """
+    start = end + len(END_OF_KEY) + len(REAPED)
+    return complement(raw[start : start + 8]), len(raw) % 2 == (start + 8) % 2
 
 
 def hold_span(key: bytes) -> Span:

@@ -63,8 +63,8 @@ class PostroomSource(DataSource):
         return wanted.at or int(connections.database(self.store).now())
 
     def _first_readable(self) -> int:
-        """After which timestamp all changes are there. They stay as long as the pin does, so all
-        plans find the same.
+        """After which timestamp all that has happened is there. It stays as long as the pin does,
+        so all plans find the same.
         """
         found = connections.database(self.store).partitions(part_bytes=1 << 60)
         since = max(each.readable_from for each in found)
@@ -85,7 +85,7 @@ class PostroomSource(DataSource):
         """What plans and reads a batch."""
         tables.check(schema, self.wanted.table, self.wanted.format)
         wanted = self.wanted
-        if wanted.table == "changes" and wanted.since is None:
+        if wanted.table in tables.SINCE and wanted.since is None:
             wanted = replace(wanted, since=self._first_readable())
         return TableReader(wanted, self.store, self.at, self.line, schema)
 

@@ -14,9 +14,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.counters import Counters
 from postroom.messaging.queues.queries import (
@@ -43,6 +45,7 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
     WhenDone,
 )
@@ -152,6 +155,7 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | TrimArchive
     | StageRows
     | PublishStaged
     | ApplyStaged
@@ -194,6 +198,7 @@ ClientRequest: TypeAlias = (
     | ScanColumns
     | ScanAccounting
     | ScanInboxes
+    | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
     | ReadStaging
@@ -234,6 +239,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanColumns: Columns,
     ScanAccounting: AccountingPage,
     ScanInboxes: InboxesPage,
+    ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
     ReadStaging: Staging,
