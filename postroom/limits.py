@@ -101,6 +101,8 @@ INBOXES_LISTED_MAX: Final = 10_000
 """Of one span, by one request."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""
+ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12
+"""Of these, for all clients of one host. One client has no more than it leaves to others."""
 PARTITIONS_MAX: Final = 1024
 """Into how many parts one answer divides a span."""
 PARTITION_BYTES_MIN: Final = 64 * 1024
