@@ -123,6 +123,8 @@ STAGED_STEP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of staged rows, and what they overwrite, that are published in one step, so all at once."""
 STAGED_DELETED_AT_ONCE_MAX: Final = 512
 """So many chunks of staged rows are deleted in one step."""
+STAGED_SWEPT_AT_ONCE_MAX: Final = 500
+"""So many records of staging are looked at in one step of sweeping."""
 STAGED_SECONDS_MAX: Final = 24 * 3600.0
 """What was staged, and not published since, is dropped by whoever publishes next."""
 
