@@ -23,7 +23,19 @@ import typer
 from typer.core import TyperGroup
 
 import postroom
-from postroom.cli import cluster, letters, mail, measure, queues, serve, state, tour, values, work
+from postroom.cli import (
+    cluster,
+    letters,
+    mail,
+    measure,
+    pipeline,
+    queues,
+    serve,
+    state,
+    tour,
+    values,
+    work,
+)
 from postroom.cli.options import in_options
 from postroom.errors import Error
 
@@ -110,4 +122,5 @@ app.command("cancel")(letters.cancel)
 app.command("dead-letters")(letters.dead_letters)
 app.command("worker")(work.worker)
 app.add_typer(queues.app, name="queue")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("bench")(measure.bench)
