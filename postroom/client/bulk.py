@@ -284,6 +284,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         request = Protect(0 if at is None else arguments.timestamp(at), whole)
         moment: int = await self._sender.send(request)

@@ -167,6 +167,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         manager = self._bulk_core.hold(at, whole=whole)
         moment = self._bulk_sender.run(manager.__aenter__())

@@ -33,6 +33,7 @@ keys.
                    03 range 09 04 job attempt               how much an attempt has staged
                    03 range 09 05 job attempt number        staged rows, a chunk
                    03 range 09 06 <name>                    a bulk load
+                   03 range 09 07                           where to go on deleting what is useless
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -106,6 +107,7 @@ STAGED_JOB: Final = b"\x03"
 STAGED_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
+STAGED_SWEPT: Final = b"\x07"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))

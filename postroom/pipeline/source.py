@@ -111,6 +111,11 @@ class PostroomSource(DataSource):
         options = self._sink(schema, overwrite=overwrite)
         if options.mode == of_sinks.LOAD:
             raise Invalid("mode=load is for a data frame that does not stream: give mode=put")
+        if options.query:
+            raise Invalid(
+                "query= and batch= are for df.write, as in foreachBatch: a stream has an id and "
+                "numbers of its own; leave them out"
+            )
         return StreamWriter(self.store, options)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
