@@ -46,6 +46,16 @@ from postroom.messaging.queues.requests import (
     UpdateQueue,
     WhenDone,
 )
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     BuryMessages,
@@ -196,6 +206,10 @@ ClientRequest: TypeAlias = (
     | ScanInboxes
     | ScanOutbox
     | ScanDeadLetters
+    | ScanCounters
+    | ScanInboxIndex
+    | ScanPlaces
+    | ScanBeside
     | ReadStaging
     | ReadNodes
     | RetireNode
@@ -236,6 +250,10 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanInboxes: InboxesPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ScanCounters: CountersPage,
+    ScanInboxIndex: InboxIndexPage,
+    ScanPlaces: PlacesPage,
+    ScanBeside: BesidePage,
     ReadStaging: Staging,
     ReadNodes: Nodes,
     RetireNode: Nodes,
