@@ -46,6 +46,7 @@ keys.
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
                    06 <id> 08 queue <kind>                  the key of this id, if another
                    06 <key> 09 sent sender ordinal          postponed, and holds up its inbox: where
+                   06 <key> 0A                              accounting: of 05, what was added here
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
@@ -80,6 +81,7 @@ QUEUE_BODY: Final = b"\x06"
 QUEUE_STATE: Final = b"\x07"
 QUEUE_POINTER: Final = b"\x08"
 HOLD: Final = b"\x09"
+POSTED: Final = b"\x0a"
 SUFFIX_END: Final = b"\xff"
 NOT_CONSUMED: Final = b"\x01"
 """What the key of a record of messages that left an inbox, and were not consumed, ends with."""
@@ -286,6 +288,11 @@ def hold_span(key: bytes) -> Span:
 def accounting_key(key: bytes) -> bytes:
     """The metric sums of one prefix."""
     return DATA + escape(key) + ACCOUNTING
+
+
+def posted_key(key: bytes) -> bytes:
+    """What was added to the metrics of ``key`` itself, and not to one that it is a prefix of."""
+    return DATA + escape(key) + POSTED
 
 
 def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:

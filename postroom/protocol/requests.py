@@ -49,6 +49,16 @@ from postroom.messaging.queues.requests import (
     UpdateQueue,
     WhenDone,
 )
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     BuryMessages,
@@ -201,6 +211,10 @@ ClientRequest: TypeAlias = (
     | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
+    | ScanCounters
+    | ScanInboxIndex
+    | ScanPlaces
+    | ScanBeside
     | ReadStaging
     | ReadNodes
     | RetireNode
@@ -242,6 +256,10 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ScanCounters: CountersPage,
+    ScanInboxIndex: InboxIndexPage,
+    ScanPlaces: PlacesPage,
+    ScanBeside: BesidePage,
     ReadStaging: Staging,
     ReadNodes: Nodes,
     RetireNode: Nodes,

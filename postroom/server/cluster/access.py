@@ -45,6 +45,12 @@ from postroom.messaging.queues.queries import (
     ReadSchedules,
 )
 from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.recount_requests import (
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     ListDeadLetters,
@@ -124,6 +130,10 @@ NEEDED: Final[dict[type, Role]] = {
     ScanReaped: Role.READ,
     ScanOutbox: Role.READ,
     ScanDeadLetters: Role.READ,
+    ScanCounters: Role.READ,
+    ScanInboxIndex: Role.READ,
+    ScanPlaces: Role.READ,
+    ScanBeside: Role.READ,
     ReadStaging: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
