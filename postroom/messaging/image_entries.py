@@ -13,7 +13,7 @@ table           entries
 data            the newest version of each key that has a value
 inbox           messages in inboxes
 inbox_index     how many there are of each key; which postponed ones hold up an inbox
-accounting      sums by prefix
+accounting      sums by prefix, and what was added to each key itself
 queue           bodies and states of queue messages, and where those of an id are
 queue_index     definitions, places in queues, groups and their followers, schedules
 outbox          what waits to be delivered or carried out
@@ -84,6 +84,7 @@ _BESIDE_KEYS: Final = {
     keys.INBOX: INBOX,
     keys.HOLD: INBOX_INDEX,
     keys.ACCOUNTING: ACCOUNTING,
+    keys.POSTED: ACCOUNTING,
     keys.QUEUE_BODY: QUEUE,
     keys.QUEUE_STATE: QUEUE,
     keys.QUEUE_POINTER: QUEUE,
@@ -126,7 +127,7 @@ def table_of(name: bytes) -> str | None:
     kind = name[_KIND : _KIND + 1]
     if kind == keys.RECORD and not _is_counters(name[_KIND + 1 :]):
         return None
-    if kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] == keys.RESTORED_PART:
+    if kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED:
         return None
     return _OF_RANGE.get(kind)
 
@@ -333,6 +334,7 @@ _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
     keys.HOLD: _hold,
     keys.ACCOUNTING: _accounting,
+    keys.POSTED: _accounting,
     keys.QUEUE_BODY: _queue_message(records.Body),
     keys.QUEUE_STATE: _queue_message(records.State),
     keys.QUEUE_POINTER: _pointer,

@@ -14,9 +14,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.counters import Counters
 from postroom.messaging.image_requests import (
@@ -56,8 +58,19 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
     WhenDone,
+)
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
 )
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -165,6 +178,7 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | TrimArchive
     | StageRows
     | PublishStaged
     | ApplyStaged
@@ -207,8 +221,13 @@ ClientRequest: TypeAlias = (
     | ScanColumns
     | ScanAccounting
     | ScanInboxes
+    | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
+    | ScanCounters
+    | ScanInboxIndex
+    | ScanPlaces
+    | ScanBeside
     | ReadStaging
     | ScanImage
     | ReadRestore
@@ -255,8 +274,13 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanColumns: Columns,
     ScanAccounting: AccountingPage,
     ScanInboxes: InboxesPage,
+    ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ScanCounters: CountersPage,
+    ScanInboxIndex: InboxIndexPage,
+    ScanPlaces: PlacesPage,
+    ScanBeside: BesidePage,
     ReadStaging: Staging,
     ScanImage: ImagePage,
     ReadRestore: Restoration,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from postroom import limits
 from postroom.client.sync_images import Restore
 from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys
+from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
 from postroom.messaging.image_requests import BeginRestore
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
@@ -342,6 +344,29 @@ def test_what_is_no_entry_is_refused(name: bytes, stored: bytes) -> None:
     with pytest.raises(Invalid):
         send(begun, [name], [stored])
     assert other.dump().keys() == before.keys()
+
+
+def test_whatever_is_stored_is_in_an_image_or_left_out_on_purpose() -> None:
+    suffixes = {
+        getattr(keys, name)
+        for name in (
+            "HEAD", "HISTORY", "INBOX", "REAPED", "ACCOUNTING", "QUEUE_BODY", "QUEUE_STATE",
+            "QUEUE_POINTER", "HOLD", "POSTED",
+        )
+    }  # fmt: skip
+    drawn = re.findall(r" 06 <\w+> ([0-9A-F]{2}) ", keys.__doc__ or "")
+    assert suffixes == {bytes.fromhex(each) for each in drawn}, "there is something new"
+    left_out = {
+        each for each in suffixes
+        if entries.table_of(keys.DATA + keys.escape(b"a") + each) is None
+    }  # fmt: skip
+    assert left_out == {keys.HISTORY, keys.REAPED}
+    drawn = re.findall(r" 03 range ([0-9A-F]{2}) ", keys.__doc__ or "")
+    left_out = {
+        each for each in drawn
+        if entries.table_of(keys.RANGE + bytes.fromhex(each) + keys.STAGED_QUERY) is None
+    }  # fmt: skip
+    assert left_out == {"04", "05"}, "of records, only counters are in an image"
 
 
 def test_chunks_are_bounded_rising_and_of_one_value() -> None:
