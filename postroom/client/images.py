@@ -19,7 +19,7 @@ from postroom.errors import CommitUnknown, Invalid, Retryable
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
-    CheckRestored,
+    CheckImage,
     Counted,
     EndPart,
     EndRestore,
@@ -156,9 +156,13 @@ class ImageCalls:
         found: Restoration = await self._sender.send(ReadRestore())
         return found
 
-    async def check(self) -> Counted:
-        """Counts all entries, and whether the counters and indexes say what is so."""
-        found: Counted = await self._sender.send(CheckRestored())
+    async def check(self, at: int = 0) -> Counted:
+        """Counts all entries, and whether the counters and indexes say what is so.
+
+        Args:
+            at: a timestamp that is protected as a whole; 0: now.
+        """
+        found: Counted = await self._sender.send(CheckImage(int(at)))
         return found
 
 

@@ -93,9 +93,13 @@ class ImageCalls:
         """Whether the store is being restored, or was."""
         return self._sender.run(self._core.read())
 
-    def check(self) -> Counted:
-        """Counts all entries, and whether the counters and indexes say what is so."""
-        return self._sender.run(self._core.check())
+    def check(self, at: int = 0) -> Counted:
+        """Counts all entries, and whether the counters and indexes say what is so.
+
+        Args:
+            at: a timestamp that is protected as a whole; 0: now.
+        """
+        return self._sender.run(self._core.check(at))
 
 
 class ImagesOfDatabase:

@@ -104,8 +104,12 @@ class ReadRestore(Request, frozen=True, array_like=True, tag="read_restore", gc=
     """Whether the store is being restored, or was; answers ``Restoration``."""
 
 
-class CheckRestored(Request, frozen=True, array_like=True, tag="check_restored", gc=False):
-    """Counts what is stored, and whether what the counters and indexes say is so."""
+class CheckImage(Request, frozen=True, array_like=True, tag="check_image", gc=False):
+    """Counts the entries as of a timestamp that is protected as a whole (0: now), and whether what
+    the counters and indexes say is so.
+    """
+
+    timestamp: Moment = 0
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class Restoration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``CheckRestored``.
+    """Answers ``CheckImage``.
 
     Attributes:
         tables: how many entries each table has.

@@ -20,7 +20,7 @@ from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
-from postroom.messaging.image_requests import CheckRestored, Counted, ImagePage, ScanImage
+from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.requests import Mail
 from postroom.ranges.bulk import page_bytes
@@ -91,7 +91,7 @@ class Images:
     def register(self, registry: Registry) -> None:
         """Adds them to ``registry``."""
         registry.reads[ScanImage] = self.scan
-        registry.reads[CheckRestored] = self.check
+        registry.reads[CheckImage] = self.check
 
     def scan(self, view: View, request: ScanImage) -> ImagePage:
         """``ScanImage``.
@@ -121,25 +121,30 @@ class Images:
             if after < span.upper:
                 yield keys.Span(max(span.lower, after), span.upper)
 
-    def check(self, view: View, _: CheckRestored) -> Generator[None, None, Counted]:
-        """``CheckRestored``: over as many turns as it takes."""
-        counting = _Counting(view)
+    def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
+        """``CheckImage``: over as many turns as it takes.
+
+        Raises:
+            SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
+        """
+        counting = _Counting()
         for of_range in (True, False):
             for span in spans(self._range_id, b"", None, of_range=of_range):
-                yield from self._count(view, counting, span)
-        counting.end()
+                yield from self._count(view, request, counting, span)
+        counting.end(self._reader(view, request.timestamp))
         return Counted(dict(counting.tables), counting.wrong)
 
     def _count(
-        self, view: View, counting: _Counting, span: keys.Span
+        self, view: View, request: CheckImage, counting: _Counting, span: keys.Span
     ) -> Generator[None, None, None]:
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None
-            for raw, name, stored in walk(view, keys.Span(bound, span.upper)):
+            reader = self._reader(view, request.timestamp)
+            for raw, name, stored in walk(reader, keys.Span(bound, span.upper)):
                 view.steps += 1
                 if stored is not None:
-                    counting.add(name, stored)
+                    counting.add(reader, name, stored)
                 if view.is_used_up():
                     lower = raw + b"\x00"
                     break
@@ -159,10 +164,9 @@ class _Counting:
         wrong: what is not as it must be.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self) -> None:
         self.tables: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self._reader = reader
         self._counters = Counters()
         self._of_range: Counter[bytes] = Counter()
         self._queues: dict[int, queue_counters.Counted] = {}
@@ -171,7 +175,7 @@ class _Counting:
         self._messages = 0
         self._first = b""
 
-    def add(self, name: bytes, stored: bytes) -> None:
+    def add(self, reader: Reader, name: bytes, stored: bytes) -> None:
         """One more entry; they come in order."""
         table = entries.table_of(name)
         assert table is not None
@@ -183,7 +187,7 @@ class _Counting:
         elif table == entries.INBOX:
             end = name.index(keys.END_OF_KEY, 1)
             if name[1:end] != self._inbox or not self._messages:
-                self._end_inbox()
+                self._end_inbox(reader)
                 self._inbox, self._first = name[1:end], name[end + 3 :]
                 self._inboxes_found += 1
             self._messages += 1
@@ -199,20 +203,20 @@ class _Counting:
         elif record.startswith("queue "):
             self._queues[int(record[6:])] = queue_counters.read(stored)
 
-    def _end_inbox(self) -> None:
+    def _end_inbox(self, reader: Reader) -> None:
         if not self._messages:
             return
         key = keys.unescape(self._inbox)
-        packed = self._reader.get(keys.mail_key(key))
+        packed = reader.get(keys.mail_key(key))
         told = Mail(0, b"") if packed is None else _mail.decode(packed)
         self._same(f"messages in the inbox of {key!r:.60}", told.messages, self._messages)
         if told.oldest != self._first:
             self._note(f"the index of inboxes names another first message of {key!r:.60}")
         self._messages = 0
 
-    def end(self) -> None:
+    def end(self, reader: Reader) -> None:
         """That was all."""
-        self._end_inbox()
+        self._end_inbox(reader)
         self._same("inboxes", self._inboxes_told, self._inboxes_found)
         told, found = self._counters, self._of_range
         if not told.conserved():

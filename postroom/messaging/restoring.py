@@ -46,7 +46,7 @@ from postroom.messaging import images
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
-    CheckRestored,
+    CheckImage,
     EndPart,
     EndRestore,
     ReadRestore,
@@ -75,7 +75,7 @@ DONE: Final = "done"
 CLOSED: Final = frozenset({OPENING, RESTORING, ABANDONING})
 RETRY_SECONDS: Final = 1.0
 
-_SERVED: Final = frozenset({Now, ReadCounters, ReadNodes, Unprotect, ReadRestore, CheckRestored})
+_SERVED: Final = frozenset({Now, ReadCounters, ReadNodes, Unprotect, ReadRestore, CheckImage})
 _OF_SERVICES: Final = frozenset({DeliverDue, ExecuteDue, BuryDue, NoteAttempts, AdvanceQueues})
 
 

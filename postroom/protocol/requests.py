@@ -24,7 +24,7 @@ from postroom.messaging.counters import Counters
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
-    CheckRestored,
+    CheckImage,
     Counted,
     EndPart,
     EndRestore,
@@ -231,7 +231,7 @@ ClientRequest: TypeAlias = (
     | ReadStaging
     | ScanImage
     | ReadRestore
-    | CheckRestored
+    | CheckImage
     | BeginRestore
     | RestoreEntries
     | EndPart
@@ -284,7 +284,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ReadStaging: Staging,
     ScanImage: ImagePage,
     ReadRestore: Restoration,
-    CheckRestored: Counted,
+    CheckImage: Counted,
     BeginRestore: str,
     RestoreEntries: None,
     EndPart: None,

@@ -34,6 +34,9 @@ def read(db: Database) -> tuple[int, list[tuple[bytes, bytes]]]:
             for page in db.images.scan(at=at, of_range=of_range)
             for row in rows(page)
         ]
+        counted = db.images.check(at=at)
+    assert not counted.wrong
+    assert sum(counted.tables.values()) == len(found)
     return int(at), found
 
 

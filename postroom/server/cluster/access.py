@@ -40,7 +40,7 @@ from postroom.messaging.bulk_requests import (
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
-    CheckRestored,
+    CheckImage,
     EndPart,
     EndRestore,
     ReadRestore,
@@ -147,7 +147,7 @@ NEEDED: Final[dict[type, Role]] = {
     ReadStaging: Role.READ,
     ScanImage: Role.READ,
     ReadRestore: Role.READ,
-    CheckRestored: Role.READ,
+    CheckImage: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,
