@@ -140,3 +140,16 @@ RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""
+
+WORD_CHARACTERS_MAX: Final = 64
+"""Of a word of a search index: a longer one is cut, in documents and in what is searched for."""
+DOCUMENT_WORDS_MAX: Final = 10_000
+"""Different ones, of a document in a search index."""
+INDEXED_KEY_BYTES_MAX: Final = 2048
+"""Of a document in a search index: its key is a part of the keys of its postings."""
+SEARCH_NAME_BYTES_MAX: Final = 128
+"""Of the name of a search index."""
+SEARCHED_WORDS_MAX: Final = 32
+"""Of one search."""
+SEARCH_CANDIDATES_MAX: Final = 50_000
+"""Documents that a search keeps in memory until it knows which are the best."""

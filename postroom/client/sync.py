@@ -21,6 +21,7 @@ from postroom.client import transaction as asynchronous_transaction
 from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
+from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
@@ -46,7 +47,12 @@ async def _awaited(moment: Awaitable[T]) -> T:
 
 
 class Database(
-    Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, ImagesOfDatabase
+    Administration,
+    QueuesOfDatabase,
+    BulkOfDatabase,
+    StagingOfDatabase,
+    ImagesOfDatabase,
+    SearchOfDatabase,
 ):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
@@ -56,6 +62,7 @@ class Database(
         BulkOfDatabase.__init__(self, sender, core)
         StagingOfDatabase.__init__(self, sender)
         ImagesOfDatabase.__init__(self, sender)
+        SearchOfDatabase.__init__(self, sender, core)
         self._sender = sender
         self._core = core
 

@@ -114,8 +114,11 @@ class Workload:
 
     QUEUES = ("mail", "jobs", "graves")
 
-    def __init__(self, db: Database, seed: int) -> None:
+    def __init__(
+        self, db: Database, seed: int, delays: tuple[float | None, ...] = (None, None, 5.0, 3600.0)
+    ) -> None:
         self._db = db
+        self._delays = delays
         self._random = Random(seed)
         self._number = 0
         db.create_queue("graves")
@@ -135,7 +138,7 @@ class Workload:
         return self._random.choice([b"a", b"b\x00c", b"c/\xff", b"d" * 40, b""])
 
     def _delay(self) -> float | None:
-        return self._random.choice([None, None, 5.0, 3600.0])
+        return self._random.choice(self._delays)
 
     def _value(self) -> bytes:
         return b"%d" % self._number * self._random.choice([1, 1, 50])
@@ -182,7 +185,7 @@ class Workload:
                 tx.bury(list(reaped), "no")
             else:
                 hold = self._random.random() < 0.5
-                tx.postpone(list(reaped), delay=60, reason="not yet", hold=hold)
+                tx.postpone(list(reaped), delay=600, reason="not yet", hold=hold)
 
     def _enqueue(self) -> None:
         name = self._random.choice(["mail", "jobs"])
@@ -206,6 +209,6 @@ class Workload:
             if act < 2:
                 message.acknowledge()
             elif act == 2:
-                message.reject(self._random.choice([0, 30]), reason="no")
+                message.reject(self._random.choice([0, 300]), reason="no")
             else:
                 message.reject(dead=True, reason="never")

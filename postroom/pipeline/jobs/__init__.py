@@ -4,3 +4,8 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
+
+__all__ = ["ExportResult", "RestoreResult", "abandon_restore", "export", "restore"]

@@ -169,8 +169,8 @@ class BatchWriter(DataSourceArrowWriter):
         named, batch = bool(self._options.query), self._options.batch
         if any(message is not None and message.late for message in messages):
             staging.finish(self._query)  # another writer has published it
-        elif not staging.publish(self._query, batch, self._job, won, once=not named) and named:
-            staging.abort(self._query, batch, self._job)  # if another writer has
+        else:  # what another one has published meanwhile is swept with the next commit
+            staging.publish(self._query, batch, self._job, won, once=not named)
 
     def abort(self, messages: list[Staged | None]) -> None:
         """Has late tasks refused; changes nothing if the commit took effect after all."""
