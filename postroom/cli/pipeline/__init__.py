@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from postroom.cli.pipeline import export, restore
+from postroom.cli.pipeline import export, load, restore
 
 app = typer.Typer(
     help="Jobs that Spark does for a store: see docs/jobs.md.",
@@ -18,4 +18,5 @@ run = typer.Typer(
 )
 app.add_typer(run, name="run")
 run.command("export")(export.export)
+run.command("load")(load.load)
 run.command("restore")(restore.restore)

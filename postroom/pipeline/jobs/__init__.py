@@ -6,6 +6,16 @@
 from __future__ import annotations
 
 from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.load import LoadOptions, LoadResult, load
 from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
 
-__all__ = ["ExportResult", "RestoreResult", "abandon_restore", "export", "restore"]
+__all__ = [
+    "ExportResult",
+    "LoadOptions",
+    "LoadResult",
+    "RestoreResult",
+    "abandon_restore",
+    "export",
+    "load",
+    "restore",
+]
