@@ -15,3 +15,5 @@ run = typer.Typer(
     help="Run a job, on this machine or on a cluster of Spark's.", no_args_is_help=True
 )
 app.add_typer(run, name="run")
+
+from postroom.cli.pipeline import archive as archive  # noqa: E402 - each adds itself to `run`

@@ -4,3 +4,7 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.archive import archive, read_archive
+
+__all__ = ["archive", "read_archive"]
