@@ -28,9 +28,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
 from postroom.messaging.recount_requests import (
@@ -131,6 +133,30 @@ class Bulk:
             if page.resume is None:
                 return None
             return msgspec.structs.replace(first, start=page.resume, after=page.resume_after)
+
+        return self._ahead(first, following)
+
+    def reaped(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
+    ) -> AsyncGenerator[ReapedPage, None]:
+        """The messages that left the inboxes of the keys in ``[start, end)``, in order of keys:
+        those that were consumed, postponed or buried.
+
+        Args:
+            start, end: a span.
+            at: up to when.
+            after: only what left them after this timestamp.
+
+        Raises:
+            SnapshotTooOld: ``after`` is collected, and what left the inboxes right after it.
+        """
+        start, end = arguments.span(start, end)
+        first = ScanReaped(start, end, int(at), int(after), b"", _PAGE_BYTES)
+
+        def following(page: ReapedPage) -> ScanReaped | None:
+            if page.resume is None:
+                return None
+            return msgspec.structs.replace(first, resume=page.resume)
 
         return self._ahead(first, following)
 
@@ -325,6 +351,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         request = Protect(0 if at is None else arguments.timestamp(at), whole)
         moment: int = await self._sender.send(request)

@@ -10,7 +10,7 @@ from postroom.client.bulk import PART_BYTES, Partition
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.kv.clock import Timestamp
-from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
+from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage, ReapedPage
 from postroom.messaging.queues.queries import QueuePage
 from postroom.messaging.recount_requests import (
     BesidePage,
@@ -64,6 +64,22 @@ class Bulk:
             SnapshotTooOld: ``at`` is collected.
         """
         return iterate(self._sender, self._core.inboxes(start, end, at=at))
+
+    def reaped(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
+    ) -> Iterator[ReapedPage]:
+        """The messages that left the inboxes of the keys in ``[start, end)``, in order of keys:
+        those that were consumed, postponed or buried.
+
+        Args:
+            start, end: a span.
+            at: up to when.
+            after: only what left them after this timestamp.
+
+        Raises:
+            SnapshotTooOld: ``after`` is collected, and what left the inboxes right after it.
+        """
+        return iterate(self._sender, self._core.reaped(start, end, at=at, after=after))
 
     def outbox(self, *, at: int) -> Iterator[OutboxPage]:
         """The messages and updates that waited to be delivered or carried out.
@@ -198,6 +214,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         manager = self._bulk_core.hold(at, whole=whole)
         moment = self._bulk_sender.run(manager.__aenter__())

@@ -33,12 +33,14 @@ keys.
                    03 range 09 04 job attempt               how much an attempt has staged
                    03 range 09 05 job attempt number        staged rows, a chunk
                    03 range 09 06 <name>                    a bulk load
+                   03 range 09 07                           where to go on deleting what is useless
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
                    06 <key> 03 sent sender ordinal          inbox
-                   06 <key> 04 ~timestamp [id]              reaped: what left the inbox, and when
+                   06 <key> 04 ~timestamp [id] [01]         reaped: what left the inbox, and when;
+                                                            01: it was postponed, or died
                    06 <key> 05                              accounting: metric sums of the key
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
@@ -81,6 +83,8 @@ QUEUE_POINTER: Final = b"\x08"
 HOLD: Final = b"\x09"
 POSTED: Final = b"\x0a"
 SUFFIX_END: Final = b"\xff"
+NOT_CONSUMED: Final = b"\x01"
+"""What the key of a record of messages that left an inbox, and were not consumed, ends with."""
 
 DELIVERABLE: Final = b"\x01"
 EXECUTABLE: Final = b"\x02"
@@ -105,6 +109,7 @@ STAGED_JOB: Final = b"\x03"
 STAGED_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
+STAGED_SWEPT: Final = b"\x07"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -265,6 +270,14 @@ def inbox_prefix(key: bytes) -> bytes:
 def reaped_key(key: bytes, timestamp: bytes) -> bytes:
     """Where what was reaped from ``key`` at ``timestamp`` (8 bytes) stays readable for a while."""
     return DATA + escape(key) + REAPED + complement(timestamp)
+
+
+def reaped_in(raw: bytes, end: int) -> tuple[bytes, bool]:
+    """When messages left an inbox (8 bytes), and whether they were consumed, by the engine key of
+    the record, in which the user key ends at ``end``.
+    """
+    start = end + len(END_OF_KEY) + len(REAPED)
+    return complement(raw[start : start + 8]), len(raw) % 2 == (start + 8) % 2
 
 
 def hold_span(key: bytes) -> Span:

@@ -14,9 +14,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.counters import Counters
 from postroom.messaging.queues.queries import (
@@ -43,6 +45,7 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
     WhenDone,
 )
@@ -162,6 +165,7 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | TrimArchive
     | StageRows
     | PublishStaged
     | ApplyStaged
@@ -204,6 +208,7 @@ ClientRequest: TypeAlias = (
     | ScanColumns
     | ScanAccounting
     | ScanInboxes
+    | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
     | ScanCounters
@@ -248,6 +253,7 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanColumns: Columns,
     ScanAccounting: AccountingPage,
     ScanInboxes: InboxesPage,
+    ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
     ScanCounters: CountersPage,

@@ -383,7 +383,7 @@ class Reads:
             )
         if view.before or view.in_flight:
             raise Blocked  # what is under way has an earlier timestamp, and is not stored yet
-        self._protections.add_whole(at)
+        self._protections.add_whole(at, request.client, request.host)
         return at
 
     def unprotect(self, _: View, request: Unprotect) -> None:

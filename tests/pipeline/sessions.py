@@ -19,6 +19,8 @@ def start(folder: Path, master: str = "local[2]") -> Any:
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(spark_home(folder / "home"))
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after what it must find set
 
     session = (
@@ -29,9 +31,22 @@ def start(folder: Path, master: str = "local[2]") -> Any:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.executor.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.executor.memory", "512m")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def spark_home(folder: Path) -> Path:
+    """A home of Spark in ``folder``: workers of ``local-cluster`` keep their files in it."""
+    import pyspark  # noqa: PLC0415 - the extra
+
+    folder.mkdir(parents=True)
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != "work":
+            (folder / each.name).symlink_to(each)
+    return folder

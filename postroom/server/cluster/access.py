@@ -31,7 +31,12 @@ import enum
 from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
-from postroom.messaging.bulk_requests import ScanDeadLetters, ScanInboxes, ScanOutbox
+from postroom.messaging.bulk_requests import (
+    ScanDeadLetters,
+    ScanInboxes,
+    ScanOutbox,
+    ScanReaped,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
@@ -122,6 +127,7 @@ NEEDED: Final[dict[type, Role]] = {
     ScanColumns: Role.READ,
     ScanAccounting: Role.READ,
     ScanInboxes: Role.READ,
+    ScanReaped: Role.READ,
     ScanOutbox: Role.READ,
     ScanDeadLetters: Role.READ,
     ScanCounters: Role.READ,

@@ -354,7 +354,7 @@ def test_it_gives_up_when_the_leader_changes_all_the_time(
 def test_what_fails_for_another_reason_is_told_at_once(
     scripted: Callable[..., list[int]],
 ) -> None:
-    tries = scripted(RuntimeError("no memory"), held=True)
-    with pytest.raises(RuntimeError, match="no memory"):
+    tries = scripted(RuntimeError("no memory\nat line 1"), held=True)
+    with pytest.raises(JobFailed, match=r"no memory\); nothing was changed"):
         running.audit(None, {})  # type: ignore[arg-type]
     assert len(tries) == 1

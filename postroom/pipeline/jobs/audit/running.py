@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom.client.sync import Database
-from postroom.errors import SnapshotTooOld
+from postroom.errors import Error, SnapshotTooOld
 from postroom.pipeline.jobs.audit.facts import UNNOTED, compared, facts
 from postroom.pipeline.jobs.audit.findings import EXAMPLES_MAX, AuditResult, findings
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
@@ -42,9 +42,9 @@ def audit(
             with db.hold(whole=True) as at:
                 try:
                     return _audit(spark, store, db, int(at), progress)
-                except Exception:  # of a type of Spark's: whether it was this is asked of the store
+                except Exception as error:  # of whatever type: whether it was this, the store tells
                     if _is_held(db, int(at)):
-                        raise
+                        raise _explained(error) from error
     raise JobFailed(
         f"another node became the leader during each of {TRIES} audits, and what was held for them "
         "is gone; nothing was changed: run it again once the cluster is at rest"
@@ -57,6 +57,14 @@ def _is_held(db: Database, at: int) -> bool:
     except SnapshotTooOld:
         return False
     return True
+
+
+def _explained(error: Exception) -> Exception:
+    """What Spark says in many lines."""
+    if isinstance(error, Error):
+        return error
+    first = str(error).partition("\n")[0]
+    return JobFailed(f"Spark could not count ({first}); nothing was changed: run it again")
 
 
 def _audit(
