@@ -4,3 +4,7 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.audit import AuditResult, audit
+
+__all__ = ["AuditResult", "audit"]
