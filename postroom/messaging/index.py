@@ -7,13 +7,14 @@ scanning the keys, and reading begins at the first message.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import msgspec
 
 from postroom import limits
 from postroom.errors import Invalid
 from postroom.kv import keys
+from postroom.kv.engine import Reader
 from postroom.limits import INBOXES_LISTED_MAX
 from postroom.messaging.requests import Inbox, ListInboxes, Mail
 from postroom.ranges.evaluation import Evaluation, View
@@ -34,6 +35,12 @@ def write_mail(ctx: Evaluation, key: bytes, left: Mail) -> None:
         left = Mail(0, b"", left.held)
     is_needed = left.messages or left.held
     ctx.writes[keys.mail_key(key)] = _encode(left) if is_needed else None
+
+
+def mail_entries(reader: Reader, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, Mail]]:
+    """All entries of a span, with their engine keys, in order."""
+    for raw, stored in reader.iterate(*keys.mail_span(start, end)):
+        yield raw, _mail.decode(stored)
 
 
 def list_inboxes(view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:

@@ -14,9 +14,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.counters import Counters
 from postroom.messaging.queues.queries import (
@@ -43,8 +45,19 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
     WhenDone,
+)
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
 )
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -152,6 +165,7 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | TrimArchive
     | StageRows
     | PublishStaged
     | ApplyStaged
@@ -194,8 +208,13 @@ ClientRequest: TypeAlias = (
     | ScanColumns
     | ScanAccounting
     | ScanInboxes
+    | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
+    | ScanCounters
+    | ScanInboxIndex
+    | ScanPlaces
+    | ScanBeside
     | ReadStaging
     | ReadNodes
     | RetireNode
@@ -234,8 +253,13 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanColumns: Columns,
     ScanAccounting: AccountingPage,
     ScanInboxes: InboxesPage,
+    ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ScanCounters: CountersPage,
+    ScanInboxIndex: InboxIndexPage,
+    ScanPlaces: PlacesPage,
+    ScanBeside: BesidePage,
     ReadStaging: Staging,
     ReadNodes: Nodes,
     RetireNode: Nodes,

@@ -231,6 +231,35 @@ def test_messages_are_read_with_what_is_known_of_them(served: str, db: postroom.
     assert keys(rows(made, "key", filters=[EqualTo(KEY, b"l")])) == [b"l"]
 
 
+def test_what_left_inboxes_is_read_from_one_timestamp_to_another(
+    served: str, db: postroom.Database
+) -> None:
+    with db.begin() as tx:
+        for value in (b"one", b"two", b"three"):
+            tx.enqueue_message(b"k", value)
+    since = db.now()
+    with db.begin() as tx:
+        (message,) = tx.reap_queue(b"k", 1)
+    with db.begin() as tx:
+        tx.postpone(tx.reap_queue(b"k", 1), 3600, "not yet")
+    made = source(connect=served, insecure="true", table="reaped", since=since)
+    with db.begin() as tx:
+        tx.reap_queue(b"k", 1)
+    second, first = rows(made)  # of each key the last one first
+    assert (second["value"], second["consumed"]) == (b"two", False)
+    assert (first["value"], first["consumed"], first["id"]) == (b"one", True, message.id)
+    assert first["sent_at"] == message.sent_at
+    assert since < first["reaped_at"] < second["reaped_at"] < made.at
+    assert first["reaped_time"] == postroom.Timestamp(first["reaped_at"]).datetime
+    assert (first["attempts"], first["last_error"]) == (0, "")
+    everything = source(connect=served, insecure="true", table="reaped")
+    assert len(rows(everything)) == 3
+    later = [GreaterThan(("reaped_at",), second["reaped_at"] + 1)]
+    assert [row["value"] for row in rows(everything, filters=later)] == [b"three"]
+    none = source(connect=served, insecure="true", table="reaped", since=everything.at)
+    assert rows(none) == []
+
+
 def test_what_has_no_versions_is_read_as_it_was_when_the_source_was_made(
     served: str, db: postroom.Database, service: DriverService
 ) -> None:
@@ -297,6 +326,9 @@ def test_queues_are_read_by_queue_and_state(served: str, db: postroom.Database) 
     assert other["id"] == b"o1"
     archived = rows(made, "id", filters=[In(("state",), ("archived", "dead"))])
     assert [row["id"] for row in archived] == [b"m0", b"m1"]
+    fired = {row["id"]: row["fired_at"] for row in found}
+    assert [fired[each.id.encode()] for each in claimed] == [each.fired_at for each in claimed]
+    assert fired[b"m4"] is None
     archive = source(connect=served, insecure="true", table="archive", at=made.at)
     assert [row["id"] for row in rows(archive)] == [b"m0", b"m1"]
     with pytest.raises(Invalid, match="no queue"):

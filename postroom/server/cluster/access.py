@@ -31,7 +31,12 @@ import enum
 from typing import Any, Final
 
 from postroom.errors import AccessDenied, Invalid
-from postroom.messaging.bulk_requests import ScanDeadLetters, ScanInboxes, ScanOutbox
+from postroom.messaging.bulk_requests import (
+    ScanDeadLetters,
+    ScanInboxes,
+    ScanOutbox,
+    ScanReaped,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     ReadQueueMessage,
@@ -40,6 +45,12 @@ from postroom.messaging.queues.queries import (
     ReadSchedules,
 )
 from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.recount_requests import (
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
+)
 from postroom.messaging.requests import (
     AwaitQuiet,
     ListDeadLetters,
@@ -116,8 +127,13 @@ NEEDED: Final[dict[type, Role]] = {
     ScanColumns: Role.READ,
     ScanAccounting: Role.READ,
     ScanInboxes: Role.READ,
+    ScanReaped: Role.READ,
     ScanOutbox: Role.READ,
     ScanDeadLetters: Role.READ,
+    ScanCounters: Role.READ,
+    ScanInboxIndex: Role.READ,
+    ScanPlaces: Role.READ,
+    ScanBeside: Role.READ,
     ReadStaging: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,

@@ -10,6 +10,12 @@ from typing import Any, Final
 import msgspec
 
 from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+)
 from postroom.messaging.requests import Peeked, Reaped
 from postroom.messaging.staging_requests import Staging
 from postroom.ranges.bulk_requests import AccountingPage, Columns
@@ -60,6 +66,10 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     InboxesPage: _inboxes,
     OutboxPage: _encoded,
     LettersPage: _encoded,
+    CountersPage: _encoded,
+    InboxIndexPage: _encoded,
+    PlacesPage: _encoded,
+    BesidePage: _encoded,
     AccountingPage: _encoded,
     Staging: _encoded,
     Committed: lambda result: 16 * len(result.answers),

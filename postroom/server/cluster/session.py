@@ -382,6 +382,8 @@ class Session:
         ):
             self._fail(number, too_many_protections(self._protected.count))
             return
+        if type(request) is Protect:
+            request = msgspec.structs.replace(request, client=self.client, host=self.host)
         if type(request) is Unprotect and not self._may_have_protected(request.timestamp):
             self._say((number, None), answer_bytes(None))
             return
