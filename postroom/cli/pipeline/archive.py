@@ -11,7 +11,6 @@ from rich.console import Console
 import postroom
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import print_json
-from postroom.cli.pipeline import run
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
 
 _To = Annotated[
@@ -32,7 +31,6 @@ _Grace = Annotated[
 ]
 
 
-@run.command(name="archive")
 @on_spark
 def archive(
     store: Store,
