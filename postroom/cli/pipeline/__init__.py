@@ -8,6 +8,8 @@ from __future__ import annotations
 import typer
 
 from postroom.cli.pipeline.audit import audit
+from postroom.cli.pipeline.export import export
+from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
     help="Jobs that Spark does for a store: see docs/jobs.md.",
@@ -18,3 +20,5 @@ run = typer.Typer(
 )
 app.add_typer(run, name="run")
 run.command()(audit)
+run.command()(export)
+run.command()(restore)
