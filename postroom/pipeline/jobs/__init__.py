@@ -4,3 +4,7 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.index import IndexResult, index
+
+__all__ = ["IndexResult", "index"]
