@@ -5,6 +5,19 @@
 
 from __future__ import annotations
 
+from postroom.pipeline.jobs.audit import AuditResult, audit
+from postroom.pipeline.jobs.export import ExportResult, export
 from postroom.pipeline.jobs.index import IndexResult, index
+from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
 
-__all__ = ["IndexResult", "index"]
+__all__ = [
+    "AuditResult",
+    "ExportResult",
+    "IndexResult",
+    "RestoreResult",
+    "abandon_restore",
+    "audit",
+    "export",
+    "index",
+    "restore",
+]
