@@ -40,6 +40,8 @@ def drawn(random: Random) -> tuple[WriteSet, dict[bytes, list[bytes]]]:
             writes[keys.history_key(head, version[1:9]) if number else head] = version
         for number in range(random.choice([0, 0, 0, 1, 20])):
             writes[head[:-1] + keys.INBOX + keys.u64(number)] = random.randbytes(60)
+        if random.random() < 0.2:  # which looks like a version, by chance
+            writes[head[:-1] + keys.ACCOUNTING] = bytes([VALUE]) + keys.u64(7) + b"sums"
         known[key] = versions
     return writes, known
 
