@@ -30,6 +30,7 @@ from postroom.cli import (
     measure,
     pipeline,
     queues,
+    search,
     serve,
     state,
     tour,
@@ -120,6 +121,7 @@ app.command("inboxes")(mail.inboxes)
 app.command("scheduled")(letters.scheduled)
 app.command("cancel")(letters.cancel)
 app.command("dead-letters")(letters.dead_letters)
+app.command("search")(search.search)
 app.command("worker")(work.worker)
 app.add_typer(queues.app, name="queue")
 app.add_typer(pipeline.app, name="pipeline")

@@ -113,6 +113,7 @@ def leased_message(reader: Evaluation | View, manager: Manager, lease: Lease) ->
     return QueueMessage(
         entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
         body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
+        fired_at=lease.fired_at,
     )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
         since, until: timestamps.
         transaction: the claim ends with this transaction, if it is not empty.
         claim: the number of the claim, among those of the consumer.
+        fired: when it was handed out, if that was before ``since``: it was extended.
     """
 
     entry: Entry
@@ -94,6 +95,12 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until: int
     transaction: bytes = b""
     claim: int = 0
+    fired: int = 0
+
+    @property
+    def fired_at(self) -> int:
+        """When it was handed out, however often it was extended since."""
+        return self.fired or self.since
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -120,6 +127,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
         due: when it is, or was, to be fired next.
         at: when it ended; 0: it lives.
         error: why it failed at last.
+        fired: when the attempt was handed out that ended it; 0: nobody held it.
     """
 
     seq: bytes
@@ -128,6 +136,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due: int
     at: int = 0
     error: str = ""
+    fired: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -67,7 +67,13 @@ class Death(NamedTuple):
 
 
 class Queues(Protocol):
-    """What settling asks of the queues of its range."""
+    """What settling asks of the queues of its range.
+
+    Attributes:
+        kept: how long the past can be read, in timestamp units.
+    """
+
+    kept: int
 
     def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
         """The queue of a name."""
@@ -183,7 +189,9 @@ class Settling:
         layout = manager.layout
         for attempt in request.attempts:
             lease = held(ctx, manager, attempt)
-            longer = msgspec.structs.replace(lease, since=ctx.timestamp, until=until)
+            longer = msgspec.structs.replace(
+                lease, since=ctx.timestamp, until=until, fired=lease.fired_at
+            )
             ctx.writes[layout.leased_key(lease)] = None
             ctx.writes[layout.leased_key(longer)] = stored = encode(longer)
             ctx.grow(len(stored))
@@ -227,7 +235,9 @@ class Settling:
             key, kind, id_ = locator = entry.locator
             state_key = layout.state_key(key, kind, id_)
             writes[layout.leased_key(lease)] = None
-            writes[state_key] = encode(State(entry.seq, status, entry.epoch, entry.due, now))
+            writes[state_key] = encode(
+                State(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
+            )
             size += 2 * len(state_key) + 128
             locators.append(locator)
             ended.append(Ended(key, kind, id_, entry.seq, status))
@@ -256,8 +266,9 @@ class Settling:
         entry = place.entry
         state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
         ctx.writes[place.key] = None
+        fired = 0 if place.lease is None else place.lease.fired_at
         ctx.writes[state_key] = encode(
-            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp)
+            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
         )
         ctx.steps += 1
         ctx.bytes += 2 * len(state_key) + 128
@@ -414,7 +425,8 @@ class Settling:
         layout, at = manager.layout, ctx.timestamp
         ctx.writes[place.key] = None
         ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
-        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason)
+        fired = 0 if place.lease is None else place.lease.fired_at
+        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
         ctx.writes[layout.state_key(*entry.locator)] = encode(state)
         ctx.grow(2 * len(stored) + len(reason) + 128)
         change = counters.BURIED[place.where]

@@ -4,3 +4,17 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.audit import AuditResult, audit
+from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
+
+__all__ = [
+    "AuditResult",
+    "ExportResult",
+    "RestoreResult",
+    "abandon_restore",
+    "audit",
+    "export",
+    "restore",
+]
