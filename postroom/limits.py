@@ -98,7 +98,8 @@ write wait for it."""
 DELETED_AT_ONCE_MAX: Final = 2000
 """A deferred ``DeleteRange`` removes so many keys in one step."""
 INBOXES_LISTED_MAX: Final = 10_000
-"""Of one span, by one request."""
+INBOXES_LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one span, by one request: inboxes, and bytes of their keys."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""
 ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12
@@ -140,6 +141,13 @@ RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""
+
+FRAME_STRETCH_BYTES: Final = 256 * 1024
+"""A longer frame of a client's is decoded over several turns, about so much in each."""
+FRAMES_DECODED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all frames that are being decoded so: a client that sends one more is told to come back."""
+REQUEST_ITEMS_MAX: Final = 1_000_000
+"""Of any list in one request: keys to read, writes, ids."""
 
 WORD_CHARACTERS_MAX: Final = 64
 """Of a word of a search index: a longer one is cut, in documents and in what is searched for."""
