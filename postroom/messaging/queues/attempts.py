@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from postroom.errors import LeaseLost, shorten
 from postroom.messaging.queues import records
+from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, lease_of, read_state
-from postroom.messaging.queues.records import Lease
 from postroom.messaging.queues.requests import Attempt
 from postroom.ranges.evaluation import Evaluation
 

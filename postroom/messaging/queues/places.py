@@ -16,8 +16,10 @@ from typing import NamedTuple
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.holdings import is_over
+from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Body, Entry, Lease, Locator, State
+from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, QueueMessage
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -27,7 +29,7 @@ class Place(NamedTuple):
 
     Attributes:
         where: the counter of those that are there: ready, scheduled, leased or dead.
-        key: the engine key of its entry.
+        key: the engine key of its entry, or of the holding that it is one of.
         lease: who holds it.
         state: what is stored of it beside its body.
     """
@@ -41,13 +43,10 @@ class Place(NamedTuple):
 
 def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
     """Who holds a message, as the requests before have left it."""
-    promised = manager.leases.promised(locator)
-    if promised is not None and ctx.is_written(manager.layout.leased_key(promised)):
-        return promised
-    lease = manager.leases.get(locator)
-    if lease is None or ctx.is_deleted(manager.layout.leased_key(lease)):
-        return None
-    return lease
+    lease = manager.leases.extended(locator)
+    if lease is None or not ctx.is_written(lease.hold.key):
+        lease = manager.leases.get(locator)
+    return None if lease is None or is_over(ctx, manager, lease) else lease
 
 
 def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
@@ -67,8 +66,7 @@ def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
     ctx.steps += 4
     lease = lease_of(ctx, manager, locator)
     if lease is not None:
-        key = manager.layout.leased_key(lease)
-        return Place(counters.LEASED, key, lease.entry, lease, None)
+        return Place(counters.LEASED, lease.hold.key, lease.entry, lease, None)
     body = read_body(ctx, manager, locator)
     if body is None:
         return None
@@ -96,9 +94,10 @@ def find_unheld(
     )
 
 
-def leased_message(reader: Evaluation | View, manager: Manager, lease: Lease) -> QueueMessage:
-    """A message as its holder is told of it."""
-    entry = lease.entry
+def leased_message(
+    reader: Evaluation | View, manager: Manager, entry: Entry, until: int
+) -> QueueMessage:
+    """A message as its holder is told of it, who holds it until then."""
     stored = reader.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
     if stored is None:
         raise StoreCorrupted(
@@ -112,7 +111,7 @@ def leased_message(reader: Evaluation | View, manager: Manager, lease: Lease) ->
         error = "" if state is None else state.error
     return QueueMessage(
         entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
-        body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
+        body.created_at, body.first, entry.due, entry.epoch, until, error, "leased",
     )  # fmt: skip
 
 

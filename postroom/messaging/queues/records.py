@@ -4,15 +4,18 @@
 
     enqueued           fired                      acknowledged
     body               body                       body, until it is purged
-    ready | scheduled ─▶ leased ─────────────────▶ state (done), list of what one proposal ended
+    ready | scheduled ─▶ holding of its claim ───▶ state (done), list of what one proposal ended
          ▲               │ rejected, expired
          └── state ◀─────┘
 
 A *body* is what a message says; it is written once. An *entry* stands for a live message in one of
 the parts of its queue: scheduled, ready, leased, dead. It moves from one to the next, in one write
-set with whatever made it move, so a message is in one part at a time. A *state* is written only for
-what neither body nor entry tells: after a failure, and at the end. So a message that succeeds at
-the first attempt is two writes, two for the attempt, and two and a share of a list for its end.
+set with whatever made it move, so a message is in one part at a time. What one claim was given is
+leased as a whole: its entries are one record, a *holding*. When all of them are over, it is
+deleted; as long as some are not, each proposal that ends others of them adds a *mark* behind it,
+with their numbers in the holding. A *state* is written only for what neither body nor entry tells:
+after a failure, and at the end. So a message that succeeds at the first attempt is two writes, one
+and a share of a holding for the attempt, and one and a share of a list for its end.
 
 ``seq`` (timestamp and ordinal of the enqueuing) is the same for the whole life of a message. It
 makes keys unique, and tells one message from a later one with the same id.
@@ -79,14 +82,25 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.key, self.kind, self.id
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who holds a message.
+class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=False):
+    """What one claim was given: leased together, each until it is settled.
 
     Attributes:
         since, until: timestamps.
         transaction: the claim ends with this transaction, if it is not empty.
         claim: the number of the claim, among those of the consumer.
     """
+
+    consumer: bytes
+    since: int
+    until: int
+    transaction: bytes
+    claim: int
+    entries: list[Entry]
+
+
+class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A lease as it was stored before there were holdings: each message had its own."""
 
     entry: Entry
     consumer: bytes
@@ -142,10 +156,21 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 encode = msgspec.msgpack.encode
 entries: Final = msgspec.msgpack.Decoder(Entry)
-leases: Final = msgspec.msgpack.Decoder(Lease)
+marks: Final = msgspec.msgpack.Decoder(list[int])
+_holdings: Final = msgspec.msgpack.Decoder(Holding)
+_leases_of_one: Final = msgspec.msgpack.Decoder(_LeaseOfOne)
+_BEGINS_HOLDING: Final = encode(Holding(b"", 0, 0, b"", 0, []))[:9]
 bodies: Final = msgspec.msgpack.Decoder(Body)
 states: Final = msgspec.msgpack.Decoder(State)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
+
+
+def read_holding(packed: bytes) -> Holding:
+    """A holding as it is stored, or the lease of one message as it once was."""
+    if packed.startswith(_BEGINS_HOLDING):
+        return _holdings.decode(packed)
+    old = _leases_of_one.decode(packed)
+    return Holding(old.consumer, old.since, old.until, old.transaction, old.claim, [old.entry])
 
 
 def rank(entry: Entry, *, ordered: bool) -> int:
@@ -153,6 +178,11 @@ def rank(entry: Entry, *, ordered: bool) -> int:
     if ordered:
         return entry.first
     return max(entry.due + entry.priority * _AGEING, 0)
+
+
+def mark_key(holding: bytes, stamp: bytes) -> bytes:
+    """Where it is told which messages of a holding are over since the proposal of this stamp."""
+    return holding + stamp
 
 
 class Layout:
@@ -197,9 +227,19 @@ class Layout:
         stands = rank(entry, ordered=ordered).to_bytes(8, "big")
         return self.group_prefix(entry.group) + stands + entry.seq
 
-    def leased_key(self, lease: Lease) -> bytes:
-        """Of an entry that a consumer holds."""
-        return self.leased + lease.until.to_bytes(8, "big") + lease.entry.seq
+    def holding_key(self, until: int, name: bytes) -> bytes:
+        """Of what a claim holds.
+
+        Args:
+            name: 12 bytes, which no other one has.
+        """
+        return self.leased + until.to_bytes(8, "big") + name
+
+    def is_mark(self, key: bytes) -> bool:
+        """Whether a key of the part *leased* tells which messages of the holding before it are over
+        (:func:`mark_key`).
+        """
+        return len(key) > len(self.leased) + 8 + SEQ_BYTES
 
     def dead_key(self, at: int, seq: bytes) -> bytes:
         """Of an entry that died at ``at``."""
