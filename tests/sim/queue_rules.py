@@ -135,6 +135,8 @@ def _places(queue: _Queue, said: dict[bytes, bytes]) -> Iterator[str]:
         body = said.get(queue.layout.body_key(*entry.locator))
         if body is None or records.bodies.decode(body).seq != entry.seq:
             yield f"{entry} of {queue.definition.name} says nothing, or something else"
+        elif entry.payload not in {None, records.bodies.decode(body).payload}:
+            yield f"{entry} of {queue.definition.name} says something else than its body"
         state = said.get(queue.layout.state_key(*entry.locator))
         if state is not None:
             status = records.states.decode(state).status

@@ -30,7 +30,7 @@ from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
-from postroom.messaging.queues.records import Entry, Holding
+from postroom.messaging.queues.records import Entry, Holding, without_payload
 from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
@@ -138,7 +138,7 @@ class Firing:
             if first is None:
                 ready.cursor = b""
                 ready.knows_all_groups = ready.round_is_whole
-                return ready.round_is_whole
+                return ready.round_is_whole and self._read_known(budget)
             name = records.entries.decode(first[1]).group
             if ready.known_up_to(name) is None and not ready.has_room_for_groups:
                 ready.round_is_whole = False
@@ -236,7 +236,7 @@ class Firing:
         manager.taken.add(key)
         waiter.messages.append(message)
         waiter.size = size
-        hand.leased.append(entry)
+        hand.leased.append(without_payload(entry))
         hand.again += entry.epoch > 0
         manager.leases.promise(entry.group)
         manager.consumers.served(waiter)

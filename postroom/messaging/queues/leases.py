@@ -192,6 +192,10 @@ class LeaseTable:
             self._flags, self._flags_of = {}, ctx
         return self._flags
 
+    def are_as_applied(self, ctx: object) -> bool:
+        """Whether it has ended or extended none yet, but for whole holdings."""
+        return not (self._extended or self.flags(ctx))
+
     def break_promises(self) -> None:
         """That proposal was not made; or it is applied, and what it kept of them was added."""
         self._promised = 0

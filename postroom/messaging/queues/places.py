@@ -98,21 +98,29 @@ def leased_message(
     reader: Evaluation | View, manager: Manager, entry: Entry, until: int
 ) -> QueueMessage:
     """A message as its holder is told of it, who holds it until then."""
-    stored = reader.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
-    if stored is None:
-        raise StoreCorrupted(
-            f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
-            "body is gone; nothing was changed: please report this"
-        )
-    body = records.bodies.decode(stored)
     error = ""
     if entry.has_failed:
         state = read_state(reader, manager, entry.locator)
         error = "" if state is None else state.error
+    payload, headers = entry.payload, None
+    if payload is None:
+        body = _body_of(reader, manager, entry)
+        payload, headers = body.payload, body.headers
+    created_at = int.from_bytes(entry.seq[:8], "big")
     return QueueMessage(
-        entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
-        body.created_at, body.first, entry.due, entry.epoch, until, error, "leased",
+        entry.key, entry.kind, entry.id, payload, headers, entry.priority, entry.group,
+        created_at, entry.first, entry.due, entry.epoch, until, error, "leased",
     )  # fmt: skip
+
+
+def _body_of(reader: Evaluation | View, manager: Manager, entry: Entry) -> Body:
+    body = read_body(reader, manager, entry.locator)
+    if body is None:
+        raise StoreCorrupted(
+            f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
+            "body is gone; nothing was changed: please report this"
+        )
+    return body
 
 
 def _placed(reader: Evaluation | View, where: str, key: bytes, state: State | None) -> Place | None:

@@ -8,7 +8,8 @@
          ▲               │ rejected, expired
          └── state ◀─────┘
 
-A *body* is what a message says; it is written once. An *entry* stands for a live message in one of
+A *body* is what a message says; it is written once. (A small payload is in the entry as well, until
+the message is fired.) An *entry* stands for a live message in one of
 the parts of its queue: scheduled, ready, leased, dead. It moves from one to the next, in one write
 set with whatever made it move, so a message is in one part at a time. What one claim was given is
 leased as a whole: its entries are one record, a *holding*. When all of them are over, it is
@@ -42,6 +43,9 @@ DUE_MAX: Final = 1 << 62
 SEQ_BYTES: Final = 12
 _KNOWN_MAX: Final = 1000
 
+PAYLOAD_KEPT_MAX: Final = 512
+"""Of a payload that is not larger, in bytes, the entry has a copy."""
+
 LIVE: Final = 0
 DONE: Final = 1
 ARCHIVED: Final = 2
@@ -62,6 +66,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         epoch: how many times it was fired before.
         not_before: of the head of an ordered group that failed: when it may be fired again.
         has_failed: its state tells why.
+        payload: of a small message without headers, so that its body need not be read when it is
+            fired first; ``None``: its body tells.
     """
 
     key: bytes
@@ -75,6 +81,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str = ""
     not_before: int = 0
     has_failed: bool = False
+    payload: bytes | None = None
 
     @property
     def locator(self) -> Locator:
@@ -178,6 +185,21 @@ def rank(entry: Entry, *, ordered: bool) -> int:
     if ordered:
         return entry.first
     return max(entry.due + entry.priority * _AGEING, 0)
+
+
+def kept_payload(payload: bytes, headers: dict[str, Any] | None) -> bytes | None:
+    """The copy of it in the entry."""
+    return payload if headers is None and len(payload) <= PAYLOAD_KEPT_MAX else None
+
+
+def without_payload(entry: Entry) -> Entry:
+    """As it is leased: its holder has the payload."""
+    if entry.payload is None:
+        return entry
+    return Entry(
+        entry.key, entry.kind, entry.id, entry.seq, entry.due, entry.first, entry.priority,
+        entry.epoch, entry.group, entry.not_before, entry.has_failed,
+    )  # fmt: skip
 
 
 def mark_key(holding: bytes, stamp: bytes) -> bytes:

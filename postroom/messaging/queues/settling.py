@@ -29,11 +29,11 @@ from postroom.kv.clock import from_seconds
 from postroom.limits import KEY_BYTES_MAX, REASON_CHARACTERS_MAX
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
-from postroom.messaging.queues.attempts import held, is_attempt
+from postroom.messaging.queues.attempts import held, held_together, is_attempt
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import Place, find, named, read_body
-from postroom.messaging.queues.records import Ended, Entry, State, encode
+from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import (
     LEASE_SECONDS_MAX,
     Acknowledge,
@@ -125,13 +125,9 @@ class Settling:
         status = records.ARCHIVED if settings.archive else records.DONE
         for first in range(0, len(request.attempts), TOGETHER_MAX):
             attempts = request.attempts[first : first + TOGETHER_MAX]
-            leases = {
-                (each.key, each.kind, each.id): held(ctx, manager, each)
-                for each in attempts
-                if each.epoch >= 0 and not each.by_id
-            }
-            if len(leases) == len(attempts):
-                self._end_leases(ctx, manager, list(leases.values()), status)
+            leases = held_together(ctx, manager, attempts)
+            if leases is not None:
+                self._end_leases(ctx, manager, leases, status)
                 ended += len(leases)
                 yield from _next(ctx, size_before)
                 continue
@@ -216,19 +212,17 @@ class Settling:
         self._finish(ctx, manager, settings, _place_of(lease))
 
     def _end_leases(
-        self, ctx: Evaluation, manager: Manager, leases: list[Lease], status: int
+        self, ctx: Evaluation, manager: Manager, leases: dict[Locator, Lease], status: int
     ) -> None:
         """Messages are done, by the attempts that hold them: one note for all."""
         layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
-        locators, ended, size = [], [], 0
-        holdings.end(ctx, manager, leases)
-        for lease in leases:
+        ended, size, state_of = [], 0, layout.state_key
+        holdings.end(ctx, manager, leases.values())
+        for (key, kind, id_), lease in leases.items():
             entry = lease.entry
-            key, kind, id_ = locator = entry.locator
-            state_key = layout.state_key(key, kind, id_)
+            state_key = state_of(key, kind, id_)
             writes[state_key] = encode(State(entry.seq, status, entry.epoch, entry.due, now))
             size += 2 * len(state_key) + 128
-            locators.append(locator)
             ended.append(Ended(key, kind, id_, entry.seq, status))
             if entry.group:
                 self._group_ended(ctx, manager, entry.group)
@@ -237,7 +231,7 @@ class Settling:
         changes = counters.ARCHIVED if status == records.ARCHIVED else counters.ACKNOWLEDGED
         change = counters.times(changes[counters.LEASED], len(leases))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ctx.notes.append((manager, change, act, locators, ended))
+        ctx.notes.append((manager, change, act, list(leases), ended))
 
     def _finish(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
