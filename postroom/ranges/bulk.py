@@ -15,6 +15,7 @@ from postroom.kv import columns, keys
 from postroom.kv.engine import Engine
 from postroom.kv.versions import PAYLOAD
 from postroom.limits import PARTITIONS_MAX, READ_BYTES_MAX
+from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,
@@ -24,7 +25,6 @@ from postroom.ranges.bulk_requests import (
     ScanColumns,
 )
 from postroom.ranges.evaluation import View
-from postroom.ranges.evaluators import read_metrics
 from postroom.ranges.partitions import cuts
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry

@@ -118,7 +118,7 @@ class Claiming:
     def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
         """What a claim has got already, if its answer was lost: but for what goes back just now."""
         return [
-            leased_message(view, manager, lease.entry, lease.until)
+            leased_message(view, manager, lease.entry, lease.until, lease.fired_at)
             for lease in manager.leases.of_claim(request.consumer, request.number)
             if (lease.entry.locator, lease.entry.epoch) not in manager.to_give_back
         ]

@@ -224,7 +224,7 @@ class Firing:
         """A message is fired; whether it was: it may be too large to join those that are."""
         manager, ctx, now = self._manager, self._ctx, self._ctx.timestamp
         hand = self._hands.get(waiter) or self._fill_hand(waiter)
-        message = leased_message(ctx, manager, entry, hand.until)
+        message = leased_message(ctx, manager, entry, hand.until, now)
         size = waiter.size + len(message.payload)
         if waiter.messages and size > hand.bytes_max:
             manager.ready.offer(key, entry)

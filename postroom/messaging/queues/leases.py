@@ -65,6 +65,11 @@ class Lease(msgspec.Struct, gc=False, eq=False):
         return self.hold.stored.since
 
     @property
+    def fired_at(self) -> int:
+        """The timestamp at which it was handed out, however often it was extended since."""
+        return self.hold.stored.fired_at
+
+    @property
     def consumer(self) -> bytes:
         """Whose it is."""
         return self.hold.stored.consumer

@@ -95,9 +95,9 @@ def find_unheld(
 
 
 def leased_message(
-    reader: Evaluation | View, manager: Manager, entry: Entry, until: int
+    reader: Evaluation | View, manager: Manager, entry: Entry, until: int, fired_at: int
 ) -> QueueMessage:
-    """A message as its holder is told of it, who holds it until then."""
+    """A message as its holder is told of it, who was given it at ``fired_at``."""
     error = ""
     if entry.has_failed:
         state = read_state(reader, manager, entry.locator)
@@ -109,7 +109,7 @@ def leased_message(
     created_at = int.from_bytes(entry.seq[:8], "big")
     return QueueMessage(
         entry.key, entry.kind, entry.id, payload, headers, entry.priority, entry.group,
-        created_at, entry.first, entry.due, entry.epoch, until, error, "leased",
+        created_at, entry.first, entry.due, entry.epoch, until, error, "leased", 0, fired_at,
     )  # fmt: skip
 
 

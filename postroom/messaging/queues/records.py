@@ -35,6 +35,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
 
 AGEING_SECONDS: Final = 60
 """A message of one level of priority overtakes those of the next one for so long."""
@@ -96,6 +97,7 @@ class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=Fa
         since, until: timestamps.
         transaction: the claim ends with this transaction, if it is not empty.
         claim: the number of the claim, among those of the consumer.
+        fired: when it was handed out, if that was before ``since``: it was extended.
     """
 
     consumer: bytes
@@ -104,6 +106,12 @@ class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=Fa
     transaction: bytes
     claim: int
     entries: list[Entry]
+    fired: int = 0
+
+    @property
+    def fired_at(self) -> int:
+        """When it was handed out, however often it was extended since."""
+        return self.fired or self.since
 
 
 class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -115,6 +123,7 @@ class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until: int
     transaction: bytes = b""
     claim: int = 0
+    fired: int = 0
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -141,6 +150,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
         due: when it is, or was, to be fired next.
         at: when it ended; 0: it lives.
         error: why it failed at last.
+        fired: when the attempt was handed out that ended it; 0: nobody held it.
     """
 
     seq: bytes
@@ -149,6 +159,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due: int
     at: int = 0
     error: str = ""
+    fired: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -166,7 +177,7 @@ entries: Final = msgspec.msgpack.Decoder(Entry)
 marks: Final = msgspec.msgpack.Decoder(list[int])
 _holdings: Final = msgspec.msgpack.Decoder(Holding)
 _leases_of_one: Final = msgspec.msgpack.Decoder(_LeaseOfOne)
-_BEGINS_HOLDING: Final = encode(Holding(b"", 0, 0, b"", 0, []))[:9]
+_IS_HOLDING: Final = encode("holding")
 bodies: Final = msgspec.msgpack.Decoder(Body)
 states: Final = msgspec.msgpack.Decoder(State)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
@@ -174,10 +185,35 @@ ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
 
 def read_holding(packed: bytes) -> Holding:
     """A holding as it is stored, or the lease of one message as it once was."""
-    if packed.startswith(_BEGINS_HOLDING):
+    if packed.startswith(_IS_HOLDING, 1):
         return _holdings.decode(packed)
     old = _leases_of_one.decode(packed)
-    return Holding(old.consumer, old.since, old.until, old.transaction, old.claim, [old.entry])
+    return Holding(
+        old.consumer, old.since, old.until, old.transaction, old.claim, [old.entry], old.fired
+    )
+
+
+def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
+    """The entries of a holding that no mark behind it names.
+
+    Args:
+        reader: of what is stored.
+        key: where the holding is stored; ``packed``: what is there.
+    """
+    over: set[int] = set()
+    for _, mark in reader.iterate(key + b"\x00", keys.after_prefix(key)):
+        over.update(marks.decode(mark))
+    return [each for n, each in enumerate(read_holding(packed).entries) if n not in over]
+
+
+def is_mark(where: bytes) -> bool:
+    """Whether a key of the part *leased* tells which messages of the holding before it are over
+    (:func:`mark_key`).
+
+    Args:
+        where: the key without what is the same for all keys of the queue.
+    """
+    return len(where) > len(keys.LEASED) + 8 + SEQ_BYTES
 
 
 def rank(entry: Entry, *, ordered: bool) -> int:
@@ -258,10 +294,8 @@ class Layout:
         return self.leased + until.to_bytes(8, "big") + name
 
     def is_mark(self, key: bytes) -> bool:
-        """Whether a key of the part *leased* tells which messages of the holding before it are over
-        (:func:`mark_key`).
-        """
-        return len(key) > len(self.leased) + 8 + SEQ_BYTES
+        """The same of an engine key."""
+        return is_mark(key[len(self.whole) :])
 
     def dead_key(self, at: int, seq: bytes) -> bytes:
         """Of an entry that died at ``at``."""

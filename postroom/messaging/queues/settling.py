@@ -68,7 +68,13 @@ class Death(NamedTuple):
 
 
 class Queues(Protocol):
-    """What settling asks of the queues of its range."""
+    """What settling asks of the queues of its range.
+
+    Attributes:
+        kept: how long the past can be read, in timestamp units.
+    """
+
+    kept: int
 
     def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
         """The queue of a name."""
@@ -181,8 +187,9 @@ class Settling:
             lease = held(ctx, manager, attempt)
             holdings.end(ctx, manager, [lease])
             longer = msgspec.structs.replace(
-                lease.hold.stored, since=ctx.timestamp, until=until, entries=[lease.entry]
-            )
+                lease.hold.stored,
+                since=ctx.timestamp, until=until, entries=[lease.entry], fired=lease.fired_at,
+            )  # fmt: skip
             hold = holdings.give(ctx, manager, longer, manager.around.monotonic() + seconds)
             manager.leases.extend(Lease(lease.entry, hold, 0))
             ctx.notes.append((manager, (), Manager.leases_added, hold, None))
@@ -221,7 +228,9 @@ class Settling:
         for (key, kind, id_), lease in leases.items():
             entry = lease.entry
             state_key = state_of(key, kind, id_)
-            writes[state_key] = encode(State(entry.seq, status, entry.epoch, entry.due, now))
+            writes[state_key] = encode(
+                State(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
+            )
             size += 2 * len(state_key) + 128
             ended.append(Ended(key, kind, id_, entry.seq, status))
             if entry.group:
@@ -249,8 +258,9 @@ class Settling:
         entry = place.entry
         state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
         _leave(ctx, manager, place)
+        fired = 0 if place.lease is None else place.lease.fired_at
         ctx.writes[state_key] = encode(
-            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp)
+            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
         )
         ctx.steps += 1
         ctx.bytes += 2 * len(state_key) + 128
@@ -404,7 +414,8 @@ class Settling:
         layout, at = manager.layout, ctx.timestamp
         _leave(ctx, manager, place)
         ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
-        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason)
+        fired = 0 if place.lease is None else place.lease.fired_at
+        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
         ctx.writes[layout.state_key(*entry.locator)] = encode(state)
         ctx.grow(2 * len(stored) + len(reason) + 128)
         change = counters.BURIED[place.where]

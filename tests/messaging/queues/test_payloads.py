@@ -24,10 +24,10 @@ def bodies_read(patched: pytest.MonkeyPatch) -> list[bytes]:
     read: list[bytes] = []
     fired = firing.leased_message
 
-    def seen(reader: object, manager: object, entry: records.Entry, until: int) -> object:
+    def seen(reader: object, manager: object, entry: records.Entry, *when: int) -> object:
         if entry.payload is None:
             read.append(entry.id)
-        return fired(reader, manager, entry, until)  # type: ignore[arg-type]
+        return fired(reader, manager, entry, *when)  # type: ignore[arg-type]
 
     patched.setattr(firing, "leased_message", seen)
     return read

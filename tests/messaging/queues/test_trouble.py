@@ -28,10 +28,10 @@ class Broken(Queues):
         self.create("other")
         sound = firing.leased_message
 
-        def leased(ctx: Any, manager: Manager, entry: Entry, until: int) -> QueueMessage:
+        def leased(ctx: Any, manager: Manager, entry: Entry, *when: int) -> QueueMessage:
             if self.is_broken and manager.name == "emails":
                 raise StoreCorrupted("its body is gone")
-            return sound(ctx, manager, entry, until)
+            return sound(ctx, manager, entry, *when)
 
         patched.setattr(firing, "leased_message", leased)
         self.enqueue(b"1", id=b"broken")

@@ -1,0 +1,20 @@
+"""Jobs: what Spark does for a store, each a function and a command.
+
+``docs/jobs.md`` tells what each of them is for, `job` what they have in common.
+"""
+
+from __future__ import annotations
+
+from postroom.pipeline.jobs.audit import AuditResult, audit
+from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
+
+__all__ = [
+    "AuditResult",
+    "ExportResult",
+    "RestoreResult",
+    "abandon_restore",
+    "audit",
+    "export",
+    "restore",
+]
