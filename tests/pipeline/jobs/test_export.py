@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pytest
 import postroom
 from postroom.client import images
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.pipeline.jobs import export as exporting
-from postroom.pipeline.jobs import restore as restoring
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder, Manifest, decoded
 from postroom.pipeline.jobs.job import JobFailed
@@ -24,6 +23,8 @@ from postroom.server.loopback import LoopbackServer
 from tests.client.images import Workload, read
 from tests.pipeline.jobs.in_process import InProcess, Killed
 
+exporting = import_module("postroom.pipeline.jobs.export")
+restoring = import_module("postroom.pipeline.jobs.restore")
 QUEUES = list(Workload.QUEUES)
 
 
