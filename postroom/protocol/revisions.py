@@ -24,19 +24,21 @@ REVISION: Final = 1
 SINCE: Final[dict[str, int]] = dict.fromkeys(
     (
         "abandon_restore", "abort_staged", "acknowledge", "apply_staged", "begin_load",
-        "begin_restore", "bury_messages", "cancel_messages", "check_image", "claim_queue",
-        "create_queue", "drop_queue", "end_load", "end_restore", "end_restored_part", "enqueue",
-        "extend", "forget_query", "list_queue_messages", "load_rows", "postpone_messages",
-        "publish_staged", "read_partitions", "read_queue_message", "read_queue_stats",
-        "read_queues", "read_restore", "read_schedules", "read_staging", "rebind_node", "reject",
-        "replay_messages", "reschedule", "restore_entries", "scan_accounting", "scan_beside",
-        "scan_columns", "scan_counters", "scan_dead_letters", "scan_image", "scan_inbox_index",
-        "scan_inboxes", "scan_outbox", "scan_places", "scan_reaped", "set_schedule", "stage_rows",
-        "sweep_staged", "trim_archive", "update_queue", "when_done",
+        "begin_restore", "bury_messages", "cancel_messages", "cancel_scheduled", "check_image",
+        "claim_queue", "create_queue", "drop_queue", "end_load", "end_restore", "end_restored_part",
+        "enqueue", "extend", "forget_query", "list_queue_messages", "load_rows",
+        "postpone_messages", "publish_staged", "read_partitions", "read_queue_message",
+        "read_queue_stats", "read_queues", "read_restore", "read_schedules", "read_staging",
+        "rebind_node", "reject", "replay_messages", "reschedule", "restore_entries",
+        "scan_accounting", "scan_beside", "scan_columns", "scan_counters", "scan_dead_letters",
+        "scan_image", "scan_inbox_index", "scan_inboxes", "scan_outbox", "scan_places",
+        "scan_reaped", "set_schedule", "stage_rows", "sweep_staged", "trim_archive", "update_queue",
+        "when_done",
     ),
     1,
 )  # fmt: skip
-"""The first revision that knows a request, by its name on the wire."""
+"""The first revision that knows a request, by its name on the wire. (Nodes of revision 0 can cancel;
+but a message that was postponed and holds up its inbox would leave that held up for ever.)"""
 
 
 def refusal(request: Any, revision: int) -> Failure | None:

@@ -9,12 +9,13 @@ import pytest
 
 from postroom.errors import CommitUnknown, VersionMismatch
 from postroom.messaging.queues.requests import ClaimQueue, Selection
-from postroom.messaging.requests import PostponeMessages
+from postroom.messaging.requests import CancelScheduled, PostponeMessages
 from postroom.protocol import requests, revisions
 from postroom.ranges.requests import Get, Put
 from tests.remote.scripted_nodes import NODES, World, commit
 
 POSTPONE = PostponeMessages(b"k", [(bytes(20), 1)], 1.0, "", True)
+CANCEL = CancelScheduled([(b"k", bytes(20))])
 CLAIM = ClaimQueue("emails", bytes(16), 1, Selection())
 
 
@@ -25,7 +26,9 @@ def at_an_earlier_leader(address: str = "a:1", world: World | None = None) -> Wo
     return world
 
 
-@pytest.mark.parametrize("request_", [commit(1, Put(b"k", b"v"), POSTPONE), CLAIM], ids=type)
+@pytest.mark.parametrize(
+    "request_", [commit(1, Put(b"k", b"v"), POSTPONE), commit(1, CANCEL), CLAIM], ids=type
+)
 @pytest.mark.parametrize("is_known", [True, False], ids=["known leader", "while it is looked for"])
 def test_it_is_not_sent_and_the_error_says_what_to_do(request_: Any, is_known: bool) -> None:
     world = World()
@@ -60,7 +63,7 @@ def test_an_earlier_leader_is_asked_what_it_knows() -> None:
 
 
 FIRST = {
-    "accounting", "await_quiet", "cancel_scheduled", "check_inbox", "commit", "conditional_put",
+    "accounting", "await_quiet", "check_inbox", "commit", "conditional_put",
     "delete", "delete_range", "describe_node", "discard_dead_letters", "enqueue_message",
     "enqueue_update", "get", "get_for_update", "get_many", "increment", "list_dead_letters",
     "list_inboxes", "list_scheduled", "now", "peek", "protect", "put", "read_accounting",
