@@ -32,7 +32,7 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Error, Unavailable
@@ -114,7 +114,7 @@ class Replica:
         self._memory = FreshMemory(registry, stored, self._cache, self.holders, host)
         self._proposal: Proposal | None = None
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] | None = None
         registry.observers[self._lease_key] = self._observe_lease
         self.group: Group
 
@@ -141,7 +141,7 @@ class Replica:
         call.cancelled = True
         return self._reads.cancel(call)
 
-    def wake(self, tokens: list[object]) -> None:
+    def wake(self, tokens: Iterable[object]) -> None:
         """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
         for token in tokens if self._waiting.lines else ():
             self._waiting.wake(token)
@@ -248,9 +248,12 @@ class Replica:
         """Whether ``evaluate`` would have something to do."""
         if self._proposal is not None:
             return False
-        if self._has_work():
-            return self._acquisition.hands_over or not self._acquisition.must_wait()
-        return self._acquisition.hands_over
+        if not self._has_work():
+            return self._acquisition.hands_over
+        return (
+            self._lease_holder.has_lease or self._acquisition.hands_over
+            or not self._acquisition.must_wait()
+        )  # fmt: skip
 
     def _has_work(self) -> bool:
         queue, upkeep, reads = self._queue, self._upkeep, self._reads
@@ -273,19 +276,23 @@ class Replica:
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
         self._reads.begin_turn()
-        self.on_room()
+        if self.on_room is not None:
+            self.on_room()
         if not self.wants_turn():
             return
         if not self.group.is_leader:
             self._turn_away()
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
-        elif not self.serves or (self._lease_holder.resting and self._wants_to_write()):
+        elif not self._lease_holder.serves(self._clock.reading()) or (
+            self._lease_holder.resting and self._wants_to_write()
+        ):
             if not self._rest():
                 self._acquisition.ask()
         else:
             reads = self._reads
-            reads.take_offers()
+            if reads.offers:
+                reads.take_offers()
             if reads.without_lease or reads.long:
                 reads.go_on(self._submit_again)
             self._propose_queued()
@@ -294,8 +301,11 @@ class Replica:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
 
     def _propose_queued(self) -> None:
-        queue = self._queue
-        if not (queue.arrived or queue.by_owner or self._upkeep or self._batcher.before):
+        queue, upkeep = self._queue, self._upkeep
+        if not (
+            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+            or self._batcher.before
+        ):  # fmt: skip
             return
         proposal = self._batcher.evaluate(self._reads.last_commit)
         self._reads.before = self._batcher.before
@@ -402,7 +412,8 @@ class Replica:
         self._reads.proposal_ended()
         if applied:
             self._reads.last_commit = proposal.last_commit
-            self._lease_holder.granted(proposal.lease_until)
+            if proposal.lease_until:
+                self._lease_holder.granted(proposal.lease_until)
             self._tell(proposal.results, proposal.after, wrote=True)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
@@ -417,7 +428,7 @@ class Replica:
     ) -> None:
         for act in after:
             act()
-        if wrote:
+        if wrote and self._waiting.lines:
             self._waiting.wake_all(TOKEN)
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
