@@ -37,8 +37,9 @@ SINCE: Final[dict[str, int]] = dict.fromkeys(
     ),
     1,
 )  # fmt: skip
-"""The first revision that knows a request, by its name on the wire. (Nodes of revision 0 can cancel;
-but a message that was postponed and holds up its inbox would leave that held up for ever.)"""
+"""The first revision that knows a request, by its name on the wire. (Nodes of revision 0 can
+cancel; but a message that was postponed and holds up its inbox would leave that held up for ever.)
+"""
 
 
 def refusal(request: Any, revision: int) -> Failure | None:
