@@ -11,6 +11,8 @@ from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSched
 from postroom.client.queues.sending import Enqueue
 from postroom.client.queues.sync_queue import Queue, QueueMessage
 from postroom.client.remote.connect import TLS, connect
+from postroom.client.search.matching import Hit as SearchHit
+from postroom.client.search.sync_index import SearchIndex
 from postroom.client.sync import Database, Snapshot, Transaction
 from postroom.client.transactional import transactional
 from postroom.client.values import (
@@ -98,6 +100,8 @@ __all__ = [
     "Reject",
     "Retryable",
     "Scheduled",
+    "SearchHit",
+    "SearchIndex",
     "ServiceInfo",
     "Snapshot",
     "SnapshotTooOld",

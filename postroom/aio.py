@@ -5,6 +5,7 @@ from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.remote.connect import TLS
 from postroom.client.remote.connect import connect_async as connect
+from postroom.client.search.index import SearchIndex
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
@@ -16,6 +17,7 @@ __all__ = [
     "Database",
     "Queue",
     "QueueMessage",
+    "SearchIndex",
     "Snapshot",
     "Transaction",
     "Worker",

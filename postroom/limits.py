@@ -98,9 +98,12 @@ write wait for it."""
 DELETED_AT_ONCE_MAX: Final = 2000
 """A deferred ``DeleteRange`` removes so many keys in one step."""
 INBOXES_LISTED_MAX: Final = 10_000
-"""Of one span, by one request."""
+INBOXES_LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one span, by one request: inboxes, and bytes of their keys."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""
+ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12
+"""Of these, for all clients of one host. One client has no more than it leaves to others."""
 PARTITIONS_MAX: Final = 1024
 """Into how many parts one answer divides a span."""
 PARTITION_BYTES_MIN: Final = 64 * 1024
@@ -121,9 +124,40 @@ STAGED_STEP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of staged rows, and what they overwrite, that are published in one step, so all at once."""
 STAGED_DELETED_AT_ONCE_MAX: Final = 512
 """So many chunks of staged rows are deleted in one step."""
+STAGED_SWEPT_AT_ONCE_MAX: Final = 500
+"""So many records of staging are looked at in one step of sweeping."""
 STAGED_SECONDS_MAX: Final = 24 * 3600.0
 """What was staged, and not published since, is dropped by whoever publishes next."""
+
+RESTORED_CHUNK_ROWS_MAX: Final = 8192
+"""Of a chunk of entries of an export that is restored; its bytes count as a transaction's do."""
+RESTORED_PARTS_MAX: Final = 10_000
+"""Into how many parts, files say, what is restored is divided."""
+RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
+"""How far the clock of what is restored may be ahead of the store's own."""
+RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
+"""Of a restore that is abandoned, so many entries are removed in one step."""
 
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""
+
+FRAME_STRETCH_BYTES: Final = 256 * 1024
+"""A longer frame of a client's is decoded over several turns, about so much in each."""
+FRAMES_DECODED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all frames that are being decoded so: a client that sends one more is told to come back."""
+REQUEST_ITEMS_MAX: Final = 1_000_000
+"""Of any list in one request: keys to read, writes, ids."""
+
+WORD_CHARACTERS_MAX: Final = 64
+"""Of a word of a search index: a longer one is cut, in documents and in what is searched for."""
+DOCUMENT_WORDS_MAX: Final = 10_000
+"""Different ones, of a document in a search index."""
+INDEXED_KEY_BYTES_MAX: Final = 2048
+"""Of a document in a search index: its key is a part of the keys of its postings."""
+SEARCH_NAME_BYTES_MAX: Final = 128
+"""Of the name of a search index."""
+SEARCHED_WORDS_MAX: Final = 32
+"""Of one search."""
+SEARCH_CANDIDATES_MAX: Final = 50_000
+"""Documents that a search keeps in memory until it knows which are the best."""

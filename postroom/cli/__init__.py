@@ -10,6 +10,7 @@
 `state`               status, remove-node, rebind-node
 `serve`               serve
 `cluster`             cluster
+`pipeline`            pipeline run: a package, one module a job
 `measure`             bench
 `tour`                demo
 ====================  ============================================================

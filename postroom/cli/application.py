@@ -23,7 +23,20 @@ import typer
 from typer.core import TyperGroup
 
 import postroom
-from postroom.cli import cluster, letters, mail, measure, queues, serve, state, tour, values, work
+from postroom.cli import (
+    cluster,
+    letters,
+    mail,
+    measure,
+    pipeline,
+    queues,
+    search,
+    serve,
+    state,
+    tour,
+    values,
+    work,
+)
 from postroom.cli.options import in_options
 from postroom.errors import Error
 
@@ -108,6 +121,8 @@ app.command("inboxes")(mail.inboxes)
 app.command("scheduled")(letters.scheduled)
 app.command("cancel")(letters.cancel)
 app.command("dead-letters")(letters.dead_letters)
+app.command("search")(search.search)
 app.command("worker")(work.worker)
 app.add_typer(queues.app, name="queue")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("bench")(measure.bench)

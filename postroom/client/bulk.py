@@ -28,11 +28,23 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
+)
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,
@@ -124,6 +136,30 @@ class Bulk:
 
         return self._ahead(first, following)
 
+    def reaped(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
+    ) -> AsyncGenerator[ReapedPage, None]:
+        """The messages that left the inboxes of the keys in ``[start, end)``, in order of keys:
+        those that were consumed, postponed or buried.
+
+        Args:
+            start, end: a span.
+            at: up to when.
+            after: only what left them after this timestamp.
+
+        Raises:
+            SnapshotTooOld: ``after`` is collected, and what left the inboxes right after it.
+        """
+        start, end = arguments.span(start, end)
+        first = ScanReaped(start, end, int(at), int(after), b"", _PAGE_BYTES)
+
+        def following(page: ReapedPage) -> ScanReaped | None:
+            if page.resume is None:
+                return None
+            return msgspec.structs.replace(first, resume=page.resume)
+
+        return self._ahead(first, following)
+
     def outbox(self, *, at: int) -> AsyncGenerator[OutboxPage, None]:
         """The messages and updates that waited to be delivered or carried out.
 
@@ -183,6 +219,63 @@ class Bulk:
         )
         return self._ahead(
             first, lambda page: page.next and msgspec.structs.replace(first, after=page.next)
+        )
+
+    def counters(self, *, at: int) -> AsyncGenerator[CountersPage, None]:
+        """What the store has counted: of each range, and of each queue in it.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        return self._ahead(
+            ScanCounters(int(at)), lambda page: page.resume and ScanCounters(int(at), page.resume)
+        )
+
+    def inbox_index(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int
+    ) -> AsyncGenerator[InboxIndexPage, None]:
+        """The index of inboxes of the keys in ``[start, end)``.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        start, end = arguments.span(start, end)
+
+        def following(page: InboxIndexPage) -> ScanInboxIndex | None:
+            if page.resume is None:
+                return None
+            return ScanInboxIndex(page.resume, end, int(at), _PAGE_BYTES)
+
+        return self._ahead(ScanInboxIndex(start, end, int(at), _PAGE_BYTES), following)
+
+    def places(self, queue: str = "", *, at: int) -> AsyncGenerator[PlacesPage, None]:
+        """Where messages were, without what they say.
+
+        Args:
+            queue: its name; empty: what was in outboxes, and dead letters.
+            at: as of when.
+
+        Raises:
+            Invalid: there was no queue of this name.
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        first = ScanPlaces(queue, int(at), b"", _PAGE_BYTES)
+        return self._ahead(
+            first, lambda page: page.resume and msgspec.structs.replace(first, after=page.resume)
+        )
+
+    def beside(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int
+    ) -> AsyncGenerator[BesidePage, None]:
+        """What lay beside the keys in ``[start, end)``: messages, without what they say, and sums.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        start, end = arguments.span(start, end)
+        first = ScanBeside(start, end, int(at), b"", _PAGE_BYTES)
+        return self._ahead(
+            first, lambda page: page.resume and msgspec.structs.replace(first, after=page.resume)
         )
 
     async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> Changes:
@@ -258,6 +351,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         request = Protect(0 if at is None else arguments.timestamp(at), whole)
         moment: int = await self._sender.send(request)

@@ -14,7 +14,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from postroom.client import arguments
 from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
+from postroom.client.codec import resolve
 from postroom.client.commits import commit_one
+from postroom.client.images import ImagesOfDatabase
 from postroom.client.pages import (
     Page,
     pages,
@@ -25,6 +27,7 @@ from postroom.client.pages import (
 )
 from postroom.client.queues.of_database import QueuesOfDatabase
 from postroom.client.retries import repeat
+from postroom.client.search.of_database import SearchOfDatabase
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.staging import StagingOfDatabase
@@ -52,7 +55,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administration):
+class Database(
+    QueuesOfDatabase,
+    BulkOfDatabase,
+    StagingOfDatabase,
+    ImagesOfDatabase,
+    SearchOfDatabase,
+    Administration,
+):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     # --- reading
@@ -248,6 +258,10 @@ class Database(QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, Administrati
     def through(self, sender: Sender) -> Database:
         """The same store, by another sender of the same client."""
         return Database(sender, self.codec, self._status, self._close)
+
+    def as_stored(self) -> Database:
+        """The same store, values as bytes: for what is built on top."""
+        return Database(self._sender, resolve(None), self._status, self._close)
 
     # --- transactions
 

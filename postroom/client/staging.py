@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -165,13 +166,14 @@ class StagingCalls:
             Invalid: of one query, that could not be done. All else was.
         """
         stuck = await self._finish_all()
-        while await repeat(self._sender, SweepStaged(seconds)):
-            pass
+        begin = await repeat(self._sender, SweepStaged(seconds, b""))
+        while begin:
+            begin = await repeat(self._sender, SweepStaged(seconds, begin))
         if stuck is not None:
             raise stuck
 
     async def sweep_some(self, *, finish: bool = False) -> None:
-        """A step of that.
+        """A step of that; the next one, whoever makes it, goes on where this one stopped.
 
         Args:
             finish: carries out what is left of other queries, too, of which some cannot go on.
@@ -183,13 +185,18 @@ class StagingCalls:
     async def _finish_all(self) -> Invalid | None:
         """Answers why one of them cannot go on."""
         stuck: Invalid | None = None
-        for query in (await self.read()).queries:
-            if query.unfinished:
+        begin = b""
+        while True:
+            wanted = partial(ReadStaging, unfinished=True, begin=begin)
+            found: Staging = await _answer(self._sender, wanted)
+            for query in found.queries:
                 try:
                     await self.finish(query.query)
                 except Invalid as error:
                     stuck = stuck or error
-        return stuck
+            if not found.queries:
+                return stuck
+            begin = found.queries[-1].query + b"\x00"
 
     async def forget(self, query: bytes) -> bool:
         """Forgets the last batch of a query that never comes back; whether there was one."""

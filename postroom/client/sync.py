@@ -21,9 +21,11 @@ from postroom.client import transaction as asynchronous_transaction
 from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
+from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
+from postroom.client.sync_images import ImagesOfDatabase
 from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_staging import StagingOfDatabase
@@ -44,7 +46,14 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase):
+class Database(
+    Administration,
+    QueuesOfDatabase,
+    BulkOfDatabase,
+    StagingOfDatabase,
+    ImagesOfDatabase,
+    SearchOfDatabase,
+):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
@@ -52,6 +61,8 @@ class Database(Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDataba
         QueuesOfDatabase.__init__(self, sender, core)
         BulkOfDatabase.__init__(self, sender, core)
         StagingOfDatabase.__init__(self, sender)
+        ImagesOfDatabase.__init__(self, sender)
+        SearchOfDatabase.__init__(self, sender, core)
         self._sender = sender
         self._core = core
 

@@ -10,8 +10,14 @@ from postroom.client.bulk import PART_BYTES, Partition
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.kv.clock import Timestamp
-from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
+from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage, ReapedPage
 from postroom.messaging.queues.queries import QueuePage
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+)
 from postroom.ranges.bulk_requests import AccountingPage, Columns
 from postroom.ranges.requests import Changes
 
@@ -59,6 +65,22 @@ class Bulk:
         """
         return iterate(self._sender, self._core.inboxes(start, end, at=at))
 
+    def reaped(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
+    ) -> Iterator[ReapedPage]:
+        """The messages that left the inboxes of the keys in ``[start, end)``, in order of keys:
+        those that were consumed, postponed or buried.
+
+        Args:
+            start, end: a span.
+            at: up to when.
+            after: only what left them after this timestamp.
+
+        Raises:
+            SnapshotTooOld: ``after`` is collected, and what left the inboxes right after it.
+        """
+        return iterate(self._sender, self._core.reaped(start, end, at=at, after=after))
+
     def outbox(self, *, at: int) -> Iterator[OutboxPage]:
         """The messages and updates that waited to be delivered or carried out.
 
@@ -101,6 +123,47 @@ class Bulk:
             SnapshotTooOld: ``at`` is collected.
         """
         return iterate(self._sender, self._core.queue(name, state, at=at, start=start, end=end))
+
+    def counters(self, *, at: int) -> Iterator[CountersPage]:
+        """What the store has counted: of each range, and of each queue in it.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        return iterate(self._sender, self._core.counters(at=at))
+
+    def inbox_index(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int
+    ) -> Iterator[InboxIndexPage]:
+        """The index of inboxes of the keys in ``[start, end)``.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        return iterate(self._sender, self._core.inbox_index(start, end, at=at))
+
+    def places(self, queue: str = "", *, at: int) -> Iterator[PlacesPage]:
+        """Where messages were, without what they say.
+
+        Args:
+            queue: its name; empty: what was in outboxes, and dead letters.
+            at: as of when.
+
+        Raises:
+            Invalid: there was no queue of this name.
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        return iterate(self._sender, self._core.places(queue, at=at))
+
+    def beside(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int
+    ) -> Iterator[BesidePage]:
+        """What lay beside the keys in ``[start, end)``: messages, without what they say, and sums.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        return iterate(self._sender, self._core.beside(start, end, at=at))
 
     def recent_changes(self, start: bytes, end: bytes | None, after: int) -> Changes:
         """The first changes after a timestamp, in the order of commits, and up to when they are
@@ -151,6 +214,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
         """
         manager = self._bulk_core.hold(at, whole=whole)
         moment = self._bulk_sender.run(manager.__aenter__())

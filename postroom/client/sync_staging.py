@@ -107,7 +107,7 @@ class StagingCalls:
         self._sender.run(self._core.sweep(seconds))
 
     def sweep_some(self, *, finish: bool = False) -> None:
-        """A step of that.
+        """A step of that; the next one, whoever makes it, goes on where this one stopped.
 
         Args:
             finish: carries out what is left of other queries, too, of which some cannot go on.

@@ -11,13 +11,13 @@ from postroom.client.queues.sync_sending import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_iteration import iterate
 from postroom.client.transaction import UNKNOWN
-from postroom.client.trying import Messages
+from postroom.client.trying import InboxWrites, Trying
 from postroom.client.values import Message, Reaped
 from postroom.client.writing import Writes
 from postroom.kv.clock import Timestamp
 
 
-class Transaction(Writes, QueueWrites):
+class Transaction(Writes, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
@@ -35,6 +35,11 @@ class Transaction(Writes, QueueWrites):
         self._core = core
 
     @property
+    def core(self) -> asynchronous.Transaction:
+        """Its asyncio form: for what is built on top."""
+        return self._core
+
+    @property
     def id(self) -> bytes:
         """16 bytes, unique. Committing again with it is safe."""
         return self._core.id
@@ -48,6 +53,11 @@ class Transaction(Writes, QueueWrites):
     def commit_timestamp(self) -> Timestamp | None:
         """Where it committed; ``None`` before that."""
         return self._core.commit_timestamp
+
+    @property
+    def trying(self) -> Trying:
+        """What it has done about messages that were tried in vain."""
+        return self._core.trying
 
     @property
     def closed(self) -> bool:
@@ -170,47 +180,6 @@ class Transaction(Writes, QueueWrites):
                 key, max_results, max_bytes=max_bytes, wait=wait, max_attempts=max_attempts
             )
         )
-
-    def postpone(
-        self,
-        messages: Messages,
-        delay: Any = None,
-        reason: str | None = None,
-        *,
-        hold: bool = False,
-        max_attempts: int | None = None,
-    ) -> None:
-        """Messages that were tried in vain come again later, when the transaction commits.
-
-        They leave their inbox, and come back to the places that they had in it; ``scheduled`` lists
-        them meanwhile, and ``cancel`` takes them back. It counts as an attempt.
-
-        Args:
-            messages: one, or several: reaped by this transaction, or seen by another one.
-            delay: seconds, or a ``timedelta``; ``None``: a second, doubled with each attempt, five
-                minutes at most, give or take a tenth. 0: at once.
-            reason: why; kept as ``last_error``, up to 1000 characters.
-            hold: what is behind them in the inbox waits for them. Otherwise they are passed.
-            max_attempts: if this was the last of so many it becomes a dead letter instead;
-                ``None``: as ``reap_queue`` was told.
-
-        Raises:
-            TransactionTooLarge, TransactionClosed: nothing was changed. The commit raises
-                ``TransactionConflict`` if somebody else has consumed or tried one of them.
-        """
-        self._core.postpone(messages, delay, reason, hold=hold, max_attempts=max_attempts)
-
-    def bury(self, messages: Messages, reason: str | None = None) -> None:
-        """Messages become dead letters when the transaction commits.
-
-        Args:
-            messages: as for :meth:`postpone`.
-            reason: why; kept with them, up to 1000 characters.
-
-        Raises:
-            As :meth:`postpone`.
-        """
-        self._core.bury(messages, reason)
 
     def peek(self, key: bytes, limit: int = 100) -> list[Message]:
         """The oldest messages in the inbox of ``key``, without consuming any.

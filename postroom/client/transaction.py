@@ -25,13 +25,14 @@ answer. What can go wrong with either is elsewhere (:mod:`postroom.client.commit
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
 from postroom.client import arguments
 from postroom.client.buffer import Buffer
-from postroom.client.codec import Packing
+from postroom.client.codec import Packing, resolve
 from postroom.client.commits import after_failure, anchor_of
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.overlay import Overlay
@@ -147,6 +148,19 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         if self._trying is None:
             self._trying = Trying(self._reaps, self._buffer.grow)
         return self._trying
+
+    @property
+    def codec(self) -> Packing:
+        """Of its values: for what is built on top."""
+        return self._codec
+
+    def as_stored(self) -> Transaction:
+        """The same transaction, values as bytes: for what is built on top. It ends with this one,
+        which is the one to be committed.
+        """
+        other = copy.copy(self)
+        other._codec, other._over = resolve(None), None
+        return other
 
     def _is_idle(self) -> bool:
         """Whether it knows nothing that could become too old."""

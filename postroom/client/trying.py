@@ -107,7 +107,7 @@ def _named(messages: Messages) -> list[tuple[bytes, bytes, int]]:
 
 
 class InboxWrites:
-    """The calls of a transaction about messages that were tried in vain, of the asyncio form."""
+    """The calls of a transaction, of either form, about messages that were tried in vain."""
 
     __slots__ = ()
 

@@ -21,7 +21,8 @@ keys.
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
                    03 range 08 queue 01 due seq             its scheduled messages
                    03 range 08 queue 02 <group> rank seq    ready ones, in the order of their groups
-                   03 range 08 queue 03 until seq           leased ones
+                   03 range 08 queue 03 until seq           what one claim holds: list of messages
+                   03 range 08 queue 03 until seq timestamp ... those that a proposal ended
                    03 range 08 queue 04 timestamp           done in one proposal: list of messages
                    03 range 08 queue 05 timestamp           archived in one proposal, likewise
                    03 range 08 queue 06 died seq            dead ones
@@ -33,17 +34,21 @@ keys.
                    03 range 09 04 job attempt               how much an attempt has staged
                    03 range 09 05 job attempt number        staged rows, a chunk
                    03 range 09 06 <name>                    a bulk load
+                   03 range 09 07                           where to go on deleting what is useless
+                   03 range 09 08 part                      a part of an export that is restored
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
                    06 <key> 03 sent sender ordinal          inbox
-                   06 <key> 04 ~timestamp [id]              reaped: what left the inbox, and when
+                   06 <key> 04 ~timestamp [id] [01]         reaped: what left the inbox, and when;
+                                                            01: it was postponed, or died
                    06 <key> 05                              accounting: metric sums of the key
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
                    06 <id> 08 queue <kind>                  the key of this id, if another
                    06 <key> 09 sent sender ordinal          postponed, and holds up its inbox: where
+                   06 <key> 0A                              accounting: of 05, what was added here
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
@@ -78,7 +83,10 @@ QUEUE_BODY: Final = b"\x06"
 QUEUE_STATE: Final = b"\x07"
 QUEUE_POINTER: Final = b"\x08"
 HOLD: Final = b"\x09"
+POSTED: Final = b"\x0a"
 SUFFIX_END: Final = b"\xff"
+NOT_CONSUMED: Final = b"\x01"
+"""What the key of a record of messages that left an inbox, and were not consumed, ends with."""
 
 DELIVERABLE: Final = b"\x01"
 EXECUTABLE: Final = b"\x02"
@@ -103,6 +111,8 @@ STAGED_JOB: Final = b"\x03"
 STAGED_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
+STAGED_SWEPT: Final = b"\x07"
+RESTORED_PART: Final = b"\x08"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -213,6 +223,11 @@ def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
     return RANGE + u64(range_id) + STAGING + part
 
 
+def range_prefix(range_id: int) -> bytes:
+    """What the metadata of a range begins with."""
+    return RANGE + u64(range_id)
+
+
 # --- 04 transactions, 05 mail -------------------------------------------------------------
 
 
@@ -265,6 +280,14 @@ def reaped_key(key: bytes, timestamp: bytes) -> bytes:
     return DATA + escape(key) + REAPED + complement(timestamp)
 
 
+def reaped_in(raw: bytes, end: int) -> tuple[bytes, bool]:
+    """When messages left an inbox (8 bytes), and whether they were consumed, by the engine key of
+    the record, in which the user key ends at ``end``.
+    """
+    start = end + len(END_OF_KEY) + len(REAPED)
+    return complement(raw[start : start + 8]), len(raw) % 2 == (start + 8) % 2
+
+
 def hold_span(key: bytes) -> Span:
     """The messages that were postponed, and hold up the inbox of a user key; ids follow."""
     return suffix_span(key, HOLD)
@@ -273,6 +296,11 @@ def hold_span(key: bytes) -> Span:
 def accounting_key(key: bytes) -> bytes:
     """The metric sums of one prefix."""
     return DATA + escape(key) + ACCOUNTING
+
+
+def posted_key(key: bytes) -> bytes:
+    """What was added to the metrics of ``key`` itself, and not to one that it is a prefix of."""
+    return DATA + escape(key) + POSTED
 
 
 def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:

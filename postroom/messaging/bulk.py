@@ -19,9 +19,11 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.pages import LIST_MAX
@@ -41,6 +43,7 @@ _decoders: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.DELIVERABLE: msgspec.msgpack.Decoder(Deliverable).decode,
     keys.EXECUTABLE: msgspec.msgpack.Decoder(Executable).decode,
 }
+_taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 _records = msgspec.msgpack.Decoder(DeadLetterRecord)
 
 
@@ -70,6 +73,7 @@ class BulkMessages:
         """Adds them to ``registry``."""
         registry.reads |= {
             ScanInboxes: self.scan_inboxes,
+            ScanReaped: self.scan_reaped,
             ScanOutbox: self.scan_outbox,
             ScanDeadLetters: self.scan_dead_letters,
         }
@@ -117,6 +121,56 @@ class BulkMessages:
                     yield keys.unescape(raw[1:end])
                     bound = raw[: end + 2] + keys.SUFFIX_END
                     break
+                if view.is_used_up():
+                    bound = raw + b"\x00"
+                    yield None
+                    break
+
+    # --- what has left them
+
+    def scan_reaped(self, view: View, request: ScanReaped) -> Generator[None, None, ReapedPage]:
+        """``ScanReaped``: over as many turns as it takes.
+
+        Raises:
+            SnapshotTooOld: what left the inboxes first may have been collected.
+        """
+        self._check_age(view, request.timestamp)
+        self._check_age(view, request.after)
+        page = ReapedPage([], None)
+        messages, room = 0, page_bytes(request.bytes_max)
+        place, passed = request.resume[:-4], int.from_bytes(request.resume[-4:], "big")
+        for found in self._left(view, request, place):
+            if found is None:
+                yield
+                self._check_age(view, request.after)
+                continue
+            raw, end, stored = found
+            taken = _taken.decode(stored)
+            skip = passed if raw[1:] == place else 0
+            few: list[tuple[bytes, bytes]] = []
+            for number, pair in enumerate(taken[skip:], skip):
+                if messages and (messages >= LIST_MAX or room <= 0):
+                    return ReapedPage(page.records, raw[1:] + keys.u32(number))
+                if not few:
+                    page.records.append((keys.user_key(raw), *_when(raw, end), few))
+                few.append(pair)
+                messages += 1
+                room -= len(pair[1]) + len(raw)
+            view.steps += len(few)
+        return page
+
+    def _left(
+        self, view: View, request: ScanReaped, place: bytes
+    ) -> Iterator[tuple[bytes, int, bytes] | None]:
+        """The records of what left inboxes in time; ``None`` where the turn is used up."""
+        lower, upper = keys.data_span(request.start, request.end)
+        bound: bytes | None = max(lower, keys.DATA + place)
+        while bound is not None:
+            span, bound = keys.Span(bound, upper), None
+            for raw, end, stored in columns.beside(view, span, keys.REAPED, keys.ACCOUNTING):
+                view.steps += 1
+                if stored is not None and request.after < _when(raw, end)[0] <= request.timestamp:
+                    yield raw, end, stored
                 if view.is_used_up():
                     bound = raw + b"\x00"
                     yield None
@@ -172,3 +226,9 @@ class BulkMessages:
             size += len(stored)
             view.steps += 1
         return LettersPage(found, None)
+
+
+def _when(raw: bytes, end: int) -> tuple[int, bool]:
+    """When messages left an inbox, and whether they were consumed."""
+    stamp, consumed = keys.reaped_in(raw, end)
+    return int.from_bytes(stamp, "big"), consumed

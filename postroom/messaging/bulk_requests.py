@@ -22,6 +22,24 @@ class ScanInboxes(Request, frozen=True, array_like=True, tag="scan_inboxes", gc=
     bytes_max: Count = 0
 
 
+class ScanReaped(Request, frozen=True, array_like=True, tag="scan_reaped", gc=False):
+    """A page of the messages that left the inboxes of ``[start, end)`` after one timestamp and up
+    to another.
+
+    Attributes:
+        timestamp: up to when.
+        after: from when on; what left earlier may be collected.
+        resume: the ``resume`` of the page before; empty: from the first.
+    """
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    after: Moment
+    resume: bytes = b""
+    bytes_max: Count = 0
+
+
 class ScanOutbox(Request, frozen=True, array_like=True, tag="scan_outbox", gc=False):
     """A page of what waits in both outboxes, due or not, as of a timestamp that is protected as a
     whole (``Protect``); 0: now.
@@ -62,6 +80,19 @@ class InboxesPage(msgspec.Struct, frozen=True, array_like=True):
     inboxes: list[tuple[bytes, list[tuple[bytes, bytes]]]]
     resume: bytes | None
     resume_after: bytes | None = None
+
+
+class ReapedPage(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``ScanReaped``.
+
+    Attributes:
+        records: of each its key, when the messages left the inbox, whether they were consumed (or
+            postponed, or buried), and messages as (id, stored ``Delivered``).
+        resume: where the next page goes on; ``None``: this was the last one.
+    """
+
+    records: list[tuple[bytes, int, bool, list[tuple[bytes, bytes]]]]
+    resume: bytes | None
 
 
 class OutboxPage(msgspec.Struct, frozen=True, array_like=True):

@@ -32,9 +32,10 @@ from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
 from postroom.messaging.tokens import QUIET
+from postroom.ranges.accounting import add_metrics, add_posted, prefixes
 from postroom.ranges.checks import check_accounting
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.evaluators import add_metrics, delete_some, prefixes
+from postroom.ranges.evaluators import delete_some
 from postroom.ranges.registry import Registry, WriteEvaluator
 from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
 
@@ -67,9 +68,10 @@ class Step(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Metrics of prefixes, summed over the parts."""
+    """Metrics of prefixes, summed over the parts; and those that were posted to them."""
 
     metrics: dict[bytes, dict[str, int]]
+    posted: dict[bytes, dict[str, int]]
     parts: list[Part]
 
 
@@ -95,7 +97,7 @@ class AddingUp:
 
     def __init__(self, stored_bytes: Callable[[bytes], int]) -> None:
         self.steps: list[Step] = []
-        self.totals = Totals({}, [])
+        self.totals = Totals({}, {}, [])
         self._stored_bytes = stored_bytes
         self._sums: dict[bytes, _Sum] = {}
         self._bytes = self._metrics = 0
@@ -127,19 +129,27 @@ class AddingUp:
 
     def _account(self, request: Accounting, part: Part) -> None:
         self.totals.parts.append(part)
+        prefix = b""
         for prefix in prefixes(request.key):
-            sums = self.totals.metrics.get(prefix)
-            if sums is None:
-                sums = self.totals.metrics[prefix] = {}
-                if len(self.totals.metrics) > PREFIXES_MAX:  # as many as one may have anyway
-                    self._bytes += len(prefix) + self._stored_bytes(prefix)
-            self._metrics += len(request.deltas)
-            for metric, delta in request.deltas.items():
-                sums[metric] = sums.get(metric, 0) + delta
+            self._sum_up(self.totals.metrics, prefix, request.deltas)
+        if prefix:
+            self._sum_up(self.totals.posted, prefix, request.deltas)
         self.is_full = (
             self._bytes >= limits.EXPANSION_BYTES_MAX
             or self._metrics >= limits.EXPANSION_METRICS_MAX
         )
+
+    def _sum_up(
+        self, of: dict[bytes, dict[str, int]], prefix: bytes, deltas: dict[str, int]
+    ) -> None:
+        sums = of.get(prefix)
+        if sums is None:
+            sums = of[prefix] = {}
+            if len(of) > PREFIXES_MAX:  # as many as one may have anyway
+                self._bytes += len(prefix) + self._stored_bytes(prefix)
+        self._metrics += len(deltas)
+        for metric, delta in deltas.items():
+            sums[metric] = sums.get(metric, 0) + delta
 
     def _other(self, request: Any, part: Part) -> None:
         """Does not commute with the increments of the key that it touches: they come first."""
@@ -305,6 +315,8 @@ class Execution:
     def _try_totals(self, ctx: Evaluation, totals: Totals) -> None:
         ctx.begin_step()
         try:
+            for prefix, sums in totals.posted.items():
+                add_posted(ctx, prefix, sums)
             for prefix, sums in totals.metrics.items():
                 add_metrics(ctx, prefix, sums)
         except Error as error:

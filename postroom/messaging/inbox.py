@@ -233,12 +233,20 @@ class Inboxes:
         self._taken_out(ctx, key, messages, Mail(left, oldest, mail.held))
 
     def _taken_out(
-        self, ctx: Evaluation, key: bytes, found: list[tuple[bytes, bytes]], left: Mail
+        self,
+        ctx: Evaluation,
+        key: bytes,
+        found: list[tuple[bytes, bytes]],
+        left: Mail,
+        *,
+        consumed: bool = True,
     ) -> None:
         """The records that tell of it; who else has found these has to look again."""
         write_mail(ctx, key, left)
         history = keys.reaped_key(key, ctx.stamp)
-        if found and ctx.is_written(history):
+        if not consumed:
+            history += b"".join(id_ for id_, _ in found[:1]) + keys.NOT_CONSUMED
+        elif found and ctx.is_written(history):
             # Its transaction has taken out others, and may go on so, one by one.
             history += found[0][0]
         if ctx.is_written(history):  # this one too, and it was back
@@ -254,7 +262,7 @@ class Inboxes:
         self, ctx: Evaluation, request: ReapMessages, mail: Mail
     ) -> Generator[None, None, None]:
         """Over as many turns as it takes."""
-        found = yield from self._take_out(ctx, request.key, request.ids, mail)
+        found = yield from self._take_out(ctx, request.key, request.ids, mail, consumed=True)
         ctx.count("reaped", len(found))
 
     def take_out(
@@ -272,12 +280,12 @@ class Inboxes:
         mail = read_mail(ctx, key)
         if mail is None:
             raise _reaped_by_another(key)
-        found = yield from self._take_out(ctx, key, ids, mail)
+        found = yield from self._take_out(ctx, key, ids, mail, consumed=False)
         ctx.count("delivered", -len(found))
         return found
 
     def _take_out(
-        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail
+        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail, *, consumed: bool
     ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
         prefix = keys.inbox_prefix(key)
         oldest, found, size_before = mail.oldest, [], ctx.bytes
@@ -292,7 +300,8 @@ class Inboxes:
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
-        self._taken_out(ctx, key, found, Mail(mail.messages - len(found), oldest, mail.held))
+        left = Mail(mail.messages - len(found), oldest, mail.held)
+        self._taken_out(ctx, key, found, left, consumed=consumed)
         return found
 
     def hold_up(self, ctx: Evaluation, key: bytes, waiting: list[tuple[bytes, bytes]]) -> None:

@@ -27,6 +27,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.recount import Recount
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
@@ -74,6 +75,7 @@ class Messaging:
         self._chance = around.chance
         self.queues = RangeQueues(range_id, around)
         self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
+        self._recount = Recount(range_id, around.reader)
         self._range_id = range_id
         self._wake = wake
 
@@ -87,7 +89,7 @@ class Messaging:
         )  # fmt: skip
         parts = (
             outboxes, self.inboxes, self.dead_letters, schedule, attempts, self.attempts,
-            conservation, self.queues, self._bulk,
+            conservation, self.queues, self._bulk, self._recount,
         )  # fmt: skip
         for part in parts:
             part.register(registry)

@@ -38,31 +38,26 @@ record, in the range of the query, that the others ask for.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any, Final
 
 import msgspec
 
-from postroom import limits
 from postroom.errors import Error, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage, Executable
+from postroom.messaging.staging_leftovers import Leftovers
 from postroom.messaging.staging_records import (
-    FENCED,
     OPEN,
     PUBLISHED,
     AttemptRecord,
     JobRecord,
-    Places,
     Position,
     QueryRecord,
     attempts,
     encode,
-    jobs,
-    loads,
-    queries,
     rows,
     winners,
 )
@@ -77,11 +72,9 @@ from postroom.messaging.staging_requests import (
     Winner,
 )
 from postroom.messaging.staging_steps import (
-    COUNTED_MAX,
     Room,
     check_chunks,
     check_rows,
-    first,
     read,
 )
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
@@ -93,7 +86,7 @@ _TOUCHED_SECONDS: Final = 60.0
 Steps = Generator[None, None, Any]
 
 
-class StagedBatches:
+class StagedBatches(Leftovers):
     """What is staged in one range, and its publication.
 
     Args:
@@ -105,7 +98,7 @@ class StagedBatches:
     def __init__(
         self, range_id: int, dead_letters: DeadLetters, writes: dict[type, WriteEvaluator]
     ) -> None:
-        self._at = Places(range_id)
+        super().__init__(range_id)
         self._dead_letters = dead_letters
         self._writes = writes
 
@@ -122,7 +115,7 @@ class StagedBatches:
         registry.writes.update(evaluators)
         for kind in (PublishStaged, ApplyStaged, AbortStaged, SweepStaged):
             registry.may_be_long[kind] = lambda _: True
-        registry.reads[ReadStaging] = lambda view, _: read(view, self._at)
+        registry.reads[ReadStaging] = lambda view, request: read(view, self._at, request)
 
     # --- staging
 
@@ -276,80 +269,6 @@ class StagedBatches:
             # Counters are conserved: what is dead was sent, as a deferred update.
             ctx.count("enqueued")
 
-    # --- aborting, and cleaning up
-
-    def abort(self, ctx: Evaluation, request: AbortStaged) -> Generator[None, None, bool]:
-        """``AbortStaged``."""
-        if not request.sink:
-            return self._fence(ctx, request.query, request.batch, request.job)
-        held = True
-        for job, record in self._all_jobs(ctx):
-            if record.sink == request.sink and record.batch == request.batch:
-                held = self._fence(ctx, record.query, record.batch, job) and held
-            if ctx.is_used_up():
-                yield
-        return held
-
-    def _fence(self, ctx: Evaluation, query: bytes, batch: int, job: bytes) -> bool:
-        """Whether the job is not published, and never will be."""
-        record = self._job(ctx, job)
-        if record is None:
-            if query and self._is_over(ctx, query, batch):
-                return False
-            record = JobRecord(OPEN, 0, query, batch, b"")
-        if record.state == PUBLISHED:
-            return False
-        if record.state == OPEN:
-            fenced = msgspec.structs.replace(record, state=FENCED, at=ctx.timestamp)
-            self._put(ctx, self._at.job(job), fenced)
-        self._drop(ctx, job, Room(ctx))
-        return True
-
-    def sweep(self, ctx: Evaluation, request: SweepStaged) -> Generator[None, None, bool]:
-        """``SweepStaged``."""
-        room, before = Room(ctx), ctx.timestamp - from_seconds(request.seconds)
-        for job, record in list(self._all_jobs(ctx)):
-            ctx.steps += 1
-            if ctx.is_used_up():
-                yield
-            if record.state == PUBLISHED or not self._is_useless(ctx, record, before):
-                continue
-            if record.state == OPEN:
-                fenced = msgspec.structs.replace(record, state=FENCED)
-                self._put(ctx, self._at.job(job), fenced)
-            if not self._drop(ctx, job, room):
-                return True
-            if record.at < before or self._is_over(ctx, record.query, record.batch):
-                ctx.writes[self._at.job(job)] = None
-        return self._sweep_queries(ctx, before)
-
-    def _is_useless(self, ctx: Evaluation, record: JobRecord, before: int) -> bool:
-        if record.state == FENCED or record.at < before:
-            return True
-        return self._is_over(ctx, record.query, record.batch)
-
-    def _is_over(self, ctx: Evaluation, query: bytes, batch: int) -> bool:
-        """Whether the batch is published: late tasks are refused without the job's record."""
-        record = self._query(ctx, query)
-        return record is not None and batch <= record.batch
-
-    def _sweep_queries(self, ctx: Evaluation, before: int) -> bool:
-        """Records of queries that had one batch, and of finished loads, go after a time."""
-        old = []
-        for place, stored in first(ctx, self._at.queries, COUNTED_MAX):
-            query = queries.decode(stored)
-            if query.once and query.position is None and query.at < before:
-                old.append(place)
-        for place, stored in first(ctx, self._at.loads, COUNTED_MAX):
-            load = loads.decode(stored)
-            # Without a name of its own nobody can go on with it: it is called like its only run.
-            nameless = place[len(self._at.loads) :] == load.run
-            if (load.done or nameless) and load.at < before:
-                old.append(place)
-        for place in old[: limits.STAGED_DELETED_AT_ONCE_MAX]:
-            ctx.writes[place] = None
-        return len(old) > limits.STAGED_DELETED_AT_ONCE_MAX
-
     def forget(self, ctx: Evaluation, request: ForgetQuery) -> bool:
         """``ForgetQuery``.
 
@@ -366,40 +285,3 @@ class StagedBatches:
             )
         ctx.writes[self._at.query(request.query)] = None
         return True
-
-    def _drop(self, ctx: Evaluation, job: bytes, room: Room) -> bool:
-        """Deletes what a job has staged, as far as there is room; whether that was all."""
-        prefix = self._at.attempt(job, b"")
-        for place, stored in list(first(ctx, prefix, room.deletions + 1)):
-            record, attempt = attempts.decode(stored), place[len(prefix) :]
-            end = max(record.end - room.deletions, 0)
-            for number in range(end, record.end):
-                ctx.writes[self._at.chunk(job, attempt, number)] = None
-            room.deletions -= record.end - end
-            ctx.steps += record.end - end
-            ctx.grow((record.end - end) * len(place))
-            if end or not room.deletions:
-                self._put(ctx, place, AttemptRecord(0, end))
-                return False
-            room.deletions -= 1
-            ctx.writes[place] = None
-        return True
-
-    # --- records
-
-    def _query(self, ctx: Evaluation, query: bytes) -> QueryRecord | None:
-        stored = ctx.get(self._at.query(query))
-        return None if stored is None else queries.decode(stored)
-
-    def _job(self, ctx: Evaluation, job: bytes) -> JobRecord | None:
-        stored = ctx.get(self._at.job(job))
-        return None if stored is None else jobs.decode(stored)
-
-    def _all_jobs(self, ctx: Evaluation) -> Iterator[tuple[bytes, JobRecord]]:
-        prefix = self._at.jobs
-        for place, stored in list(first(ctx, prefix, COUNTED_MAX)):
-            yield place[len(prefix) :], jobs.decode(stored)
-
-    def _put(self, ctx: Evaluation, place: bytes, record: Any) -> None:
-        ctx.writes[place] = stored = encode(record)
-        ctx.grow(len(place) + len(stored) + WRITE_BYTES)

@@ -8,6 +8,7 @@
           ─▶ attempt ─▶ AttemptRecord   how many chunks
                      ─▶ number ─▶ a chunk: MessagePack, an array of rows
     name  ─▶ LoadRecord   a bulk load
+    swept                 where the next step of sweeping begins
 """
 
 from __future__ import annotations
@@ -97,12 +98,14 @@ class Places:
         def prefix(part: bytes) -> bytes:
             return keys.staging_prefix(range_id, part)
 
+        self.part = prefix
         self.queries = prefix(keys.STAGED_QUERY)
         self._winners = prefix(keys.STAGED_WINNERS)
         self.jobs = prefix(keys.STAGED_JOB)
         self.attempts = prefix(keys.STAGED_ATTEMPT)
         self._chunks = prefix(keys.STAGED_CHUNK)
         self.loads = prefix(keys.STAGED_LOAD)
+        self.swept = prefix(keys.STAGED_SWEPT)
 
     def query(self, query: bytes) -> bytes:
         """The record of a query."""

@@ -126,13 +126,17 @@ class AbortStaged(Request, frozen=True, array_like=True, tag="abort_staged", gc=
 
 
 class SweepStaged(Request, frozen=True, array_like=True, tag="sweep_staged", gc=False):
-    """Deletes some of what is of no use any more; answers whether there is more.
+    """Deletes some of what is of no use any more; answers where to go on; empty: that was all.
 
     That is: what was staged for aborted jobs and for batches that are published, and whatever is
     older than ``seconds``.
+
+    Attributes:
+        begin: as answered before; ``None``: where the last one stopped that said so, too.
     """
 
     seconds: Seconds
+    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
     @property
     def key(self) -> bytes:
@@ -204,7 +208,15 @@ class EndLoad(Request, frozen=True, array_like=True, tag="end_load", gc=False):
 
 
 class ReadStaging(Request, frozen=True, array_like=True, tag="read_staging", gc=False):
-    """What is staged: answers ``Staging``."""
+    """What is staged: answers ``Staging``.
+
+    Attributes:
+        unfinished: only queries whose last batch is still being applied, a hundred at a time.
+        begin: of these, the name of the first.
+    """
+
+    unfinished: bool = False
+    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 1)] = b""
 
 
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):

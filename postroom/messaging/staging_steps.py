@@ -15,6 +15,7 @@ from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import AttemptRecord, Places, attempts, queries, rows
 from postroom.messaging.staging_requests import (
     PublishStaged,
+    ReadStaging,
     StagedQuery,
     Staging,
     Winner,
@@ -23,6 +24,7 @@ from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation, View
 
 COUNTED_MAX: Final = 10_000
+UNFINISHED_MAX: Final = 100
 
 
 class Room:
@@ -39,10 +41,12 @@ class Room:
         return self.rows > 0 and self._ctx.bytes + self._ctx.moved < self._bytes_end
 
 
-def first(reader: Evaluation | View, prefix: bytes, most: int) -> Iterator[tuple[bytes, bytes]]:
-    """The first pairs under a prefix."""
+def first(
+    reader: Evaluation | View, prefix: bytes, most: int, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """The first pairs under a prefix, from the one on that goes on with ``start``."""
     found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
-    for number, pair in enumerate(found(prefix, keys.after_prefix(prefix))):
+    for number, pair in enumerate(found(prefix + start, keys.after_prefix(prefix))):
         if number == most:
             return
         yield pair
@@ -83,8 +87,10 @@ def check_chunks(request: PublishStaged, winner: Winner, stored: bytes | None) -
         )
 
 
-def read(view: View, at: Places) -> Staging:
+def read(view: View, at: Places, request: ReadStaging) -> Staging:
     """``ReadStaging``."""
+    if request.unfinished:
+        return _unfinished(view, at, request.begin)
     found = []
     for place, stored in first(view, at.queries, COUNTED_MAX):
         record = queries.decode(stored)
@@ -96,3 +102,15 @@ def read(view: View, at: Places) -> Staging:
     ]
     view.steps += len(found) + sum(counts)
     return Staging(found, *counts)
+
+
+def _unfinished(view: View, at: Places, begin: bytes) -> Staging:
+    """What publications take is stored only while they are carried out."""
+    prefix, found = at.part(keys.STAGED_WINNERS), []
+    for place, stored in first(view, prefix, UNFINISHED_MAX, begin):
+        query = place[len(prefix) :]
+        record = view.get(at.query(query))
+        assert record is not None, "of a publication there is no record"
+        found.append(StagedQuery(query, queries.decode(record).batch, unfinished=True))
+        view.steps += 1 + len(stored) // 64
+    return Staging(found, 0, 0, 0)

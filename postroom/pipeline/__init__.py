@@ -47,12 +47,18 @@ def register(spark: SparkSession) -> None:
     context = _context(spark)
     line = None
     if context is not None:
-        service = _services.get(context.applicationId)
+        service = service_of(spark)
         if service is None:
             service = DriverService(lambda: _is_busy(context), time.monotonic)
             _services[context.applicationId] = service
         line = service.line
     spark.dataSource.register(type("PostroomSource", (PostroomSource,), {"line": line}))
+
+
+def service_of(spark: SparkSession) -> DriverService | None:
+    """The service that :func:`register` has started for a session; ``None``: there is none."""
+    context = _context(spark)
+    return None if context is None else _services.get(context.applicationId)
 
 
 def close() -> None:
@@ -91,4 +97,4 @@ def _is_busy(context: Any) -> bool:
         return False
 
 
-__all__ = ["close", "register", "starts_with"]
+__all__ = ["close", "register", "service_of", "starts_with"]

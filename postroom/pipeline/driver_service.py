@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom import errors
-from postroom.errors import Error, Unavailable
+from postroom.errors import Error, Invalid, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import Store
 from postroom.server.loopback import LoopbackServer
@@ -149,21 +149,30 @@ class DriverService:
                 held.until = max(held.until, until)
                 return at
             if whole:
-                self._make_room()
+                self._make_room(store, WHOLE_MAX)
             stack = ExitStack()
-            found = stack.enter_context(
-                connections.database(store).hold(at or None, whole=whole and not at)
-            )
-            self._held[store, int(found)] = _Held(stack, int(found), until, whole=whole)
-            return int(found)
+            found = self._enter(stack, store, at, whole=whole)
+            self._held[store, found] = _Held(stack, found, until, whole=whole)
+            return found
 
-    def _make_room(self) -> None:
-        """The store keeps few timestamps as a whole: the one that is needed least may have to go,
-        if Spark does nothing just now.
+    def _enter(self, stack: ExitStack, store: Store, at: int, *, whole: bool) -> int:
+        while True:
+            try:
+                held = connections.database(store).hold(at or None, whole=whole and not at)
+                return int(stack.enter_context(held))
+            except Invalid:  # others have many, perhaps, and one of ours has to go
+                if not whole or at or not self._make_room(store, 1):
+                    raise
+
+    def _make_room(self, store: Store, most: int) -> bool:
+        """A store keeps few timestamps as a whole: of ``most``, the one that is needed least has to
+        go, if Spark does nothing just now. Whether one has gone.
         """
-        whole = [key for key, held in self._held.items() if held.whole]
-        if len(whole) >= WHOLE_MAX and not self._is_busy():
-            self._held.pop(min(whole, key=lambda key: self._held[key].until)).stack.close()
+        whole = [key for key, held in self._held.items() if held.whole and key[0] == store]
+        if len(whole) < most or self._is_busy():
+            return False
+        self._held.pop(min(whole, key=lambda key: self._held[key].until)).stack.close()
+        return True
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):

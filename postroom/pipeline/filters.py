@@ -33,6 +33,8 @@ _EQUAL: Final = (EqualTo, EqualNullSafe)
 _TIMES: Final = {
     "data": ("timestamp", "time"),
     "changes": ("timestamp", "time"),
+    "reaped": ("reaped_at", "reaped_time"),
+    "queue": ("done_at", "done_time"),
     "archive": ("done_at", "done_time"),
 }
 """The columns of integers and of times by which a table can be read from a moment on."""

@@ -13,7 +13,8 @@ from postroom.client.bulk import PART_BYTES
 from postroom.errors import Invalid
 
 TABLES: Final = (
-    "data", "inbox", "outbox", "queue", "archive", "dead_letters", "accounting", "changes",
+    "data", "inbox", "reaped", "outbox", "queue", "archive", "dead_letters", "accounting",
+    "changes", "counters", "inbox_index", "places", "beside",
 )  # fmt: skip
 FORMATS: Final = ("json", "msgpack")
 PROTECT_SECONDS: Final = 600.0
@@ -53,7 +54,8 @@ class Options:
         store: which one.
         table: which of ``TABLES``.
         at: the timestamp of the data frame; 0: when it is made.
-        since: of ``changes``: those after this timestamp; ``None``: all that can be read.
+        since: of ``changes`` and ``reaped``: those after this timestamp; ``None``: all that can
+            be read.
         start: of a stream: ``earliest``, ``now``, or a timestamp.
         prefix: of keys; empty: all.
         queue: name of the queue; empty: all of them.

@@ -31,11 +31,13 @@ from postroom.pipeline.columns import (
 )
 from postroom.pipeline.decoding import Decode
 from postroom.pipeline.filters import Span
-from postroom.pipeline.tables import VALUES
+from postroom.pipeline.recounting import RECOUNTED
+from postroom.pipeline.tables import SINCE, VALUES
 from postroom.ranges.bulk_requests import Columns
 from postroom.ranges.requests import Change, DeleteRange
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
+_BETWEEN: Final = SINCE | {"data"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,9 @@ def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
     Raises:
         SnapshotTooOld: the timestamp cannot be read any more.
     """
-    if work.table in {"data", "changes"} and min(work.at, work.until) <= work.after:
+    if work.table in _BETWEEN and min(work.at, work.until) <= work.after:
         return  # nothing is between them, and perhaps they are collected, or in the future
-    first = max(work.after, 1) if work.table == "changes" else work.at
+    first = max(work.after, 1) if work.table in SINCE else work.at
     with db.hold(first):
         yield from _READERS[work.table](db, part, work)
 
@@ -149,6 +151,18 @@ def _inbox(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
             yield from _records(found, _INBOX, lambda each: each[0], work)
 
 
+def _reaped(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+    decode, at = _delivered.decode, min(work.at, work.until)
+    for start, end in part.spans:
+        for page in db.bulk.reaped(start, end, at=at, after=work.after):
+            found = [
+                (key, id_, decode(stored), when, consumed)
+                for key, when, consumed, messages in page.records
+                for id_, stored in messages
+            ]
+            yield from _records(found, _REAPED, lambda each: each[0], work)
+
+
 def _time_in(id_: bytes) -> int:
     return Timestamp.from_bytes(id_[:8], "big")
 
@@ -163,6 +177,16 @@ _INBOX: Final[dict[str, Getter]] = {
     "delivered_at": lambda each: each[2].delivered_at,
     "delivered_time": lambda each: each[2].delivered_at,
     "sender_range": lambda each: int.from_bytes(each[1][8:16], "big"),
+}
+
+
+_REAPED: Final[dict[str, Getter]] = {
+    **_INBOX,
+    "reaped_at": lambda each: each[3],
+    "reaped_time": lambda each: each[3],
+    "consumed": lambda each: each[4],
+    "attempts": lambda each: each[2].trial.attempts if each[2].trial else 0,
+    "last_error": lambda each: each[2].trial.error if each[2].trial else "",
 }
 
 
@@ -247,6 +271,7 @@ _TIMES: Final = {
     "scheduled": "scheduled_time",
     "leased_until": "leased_until_time",
     "done_at": "done_time",
+    "fired_at": "fired_time",
 }
 _QUEUE: Final[dict[str, Getter]] = {
     **{name: _of_message(name) for name in QueueMessage.__struct_fields__},
@@ -274,17 +299,26 @@ _SUMS: Final[dict[str, Getter]] = {
     "value": lambda each: each[2],
 }
 
+
+def _recounted(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+    read, getters = RECOUNTED[work.table]
+    for found in read(db, part.spans, part.queue, work.at):
+        yield from _records(found, getters, lambda _: b"", work)
+
+
 _Reader = Callable[[Database, Part, Work], Iterator[pa.RecordBatch]]
 
 _READERS: Final[dict[str, _Reader]] = {
     "data": _data,
     "changes": _data,
     "inbox": _inbox,
+    "reaped": _reaped,
     "outbox": _outbox,
     "dead_letters": _dead_letters,
     "queue": _queue,
     "archive": _queue,
     "accounting": _accounting,
+    **dict.fromkeys(RECOUNTED, _recounted),
 }
 
 __all__ = ["Part", "Work", "read", "recent"]

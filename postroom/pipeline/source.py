@@ -54,17 +54,16 @@ class PostroomSource(DataSource):
         """The timestamp of this data frame."""
         wanted = self.wanted
         whole = wanted.table in tables.UNVERSIONED
-        if whole and wanted.at:
-            raise Invalid(f"{wanted.table!r} has no versions, and cannot be read at= a timestamp")
         if self.line is not None:
+            whole = whole and not wanted.at  # else it is held by whoever has named it
             return self.line.hold(self.store, wanted.at, wanted.protect_for, whole=whole)
-        if whole:
+        if whole and not wanted.at:
             raise Invalid(f"{wanted.table!r} can be read only where register() was called")
         return wanted.at or int(connections.database(self.store).now())
 
     def _first_readable(self) -> int:
-        """After which timestamp all changes are there. They stay as long as the pin does, so all
-        plans find the same.
+        """After which timestamp all that has happened is there. It stays as long as the pin does,
+        so all plans find the same.
         """
         found = connections.database(self.store).partitions(part_bytes=1 << 60)
         since = max(each.readable_from for each in found)
@@ -85,7 +84,7 @@ class PostroomSource(DataSource):
         """What plans and reads a batch."""
         tables.check(schema, self.wanted.table, self.wanted.format)
         wanted = self.wanted
-        if wanted.table == "changes" and wanted.since is None:
+        if wanted.table in tables.SINCE and wanted.since is None:
             wanted = replace(wanted, since=self._first_readable())
         return TableReader(wanted, self.store, self.at, self.line, schema)
 
@@ -111,6 +110,11 @@ class PostroomSource(DataSource):
         options = self._sink(schema, overwrite=overwrite)
         if options.mode == of_sinks.LOAD:
             raise Invalid("mode=load is for a data frame that does not stream: give mode=put")
+        if options.query:
+            raise Invalid(
+                "query= and batch= are for df.write, as in foreachBatch: a stream has an id and "
+                "numbers of its own; leave them out"
+            )
         return StreamWriter(self.store, options)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:

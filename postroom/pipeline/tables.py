@@ -31,7 +31,8 @@ _QUEUE: Final = (
     "priority int, group string, created_at bigint, created_time timestamp, "
     "first_scheduled bigint, first_scheduled_time timestamp, scheduled bigint, "
     "scheduled_time timestamp, epoch int, leased_until bigint, leased_until_time timestamp, "
-    "last_error string, state string, done_at bigint, done_time timestamp"
+    "last_error string, state string, done_at bigint, done_time timestamp, "
+    "fired_at bigint, fired_time timestamp"
 )
 
 SCHEMAS: Final = {
@@ -42,6 +43,12 @@ SCHEMAS: Final = {
     "inbox": (
         "key binary, id string, value binary, headers string, sent_at bigint, "
         "sent_time timestamp, delivered_at bigint, delivered_time timestamp, sender_range bigint"
+    ),
+    "reaped": (
+        "key binary, id string, value binary, headers string, sent_at bigint, "
+        "sent_time timestamp, delivered_at bigint, delivered_time timestamp, reaped_at bigint, "
+        "reaped_time timestamp, consumed boolean, attempts int, last_error string, "
+        "sender_range bigint"
     ),
     "outbox": (
         "id string, due bigint, due_time timestamp, sent_at bigint, sent_time timestamp, "
@@ -55,15 +62,29 @@ SCHEMAS: Final = {
     "accounting": "prefix binary, metric string, value bigint",
     "queue": _QUEUE,
     "archive": _QUEUE,
+    "counters": "range bigint, queue string, number bigint, counter string, value bigint",
+    "inbox_index": "key binary, messages bigint, oldest binary, held binary",
+    "places": (
+        "range bigint, queue string, number bigint, part string, key binary, kind string, "
+        "id binary, seq binary, group string, outstanding bigint"
+    ),
+    "beside": (
+        "range bigint, what string, key binary, number bigint, kind string, id binary, "
+        "seq binary, status int, metric string, value bigint"
+    ),
 }
 
-KEYS: Final = {"data": "key", "changes": "key", "inbox": "key", "accounting": "prefix"}
+KEYS: Final = {
+    "data": "key", "changes": "key", "inbox": "key", "reaped": "key", "accounting": "prefix",
+    "inbox_index": "key", "beside": "key",
+}  # fmt: skip
 """The column by which a table is read in spans."""
 
 VALUES: Final = {
     "data": "value",
     "changes": "value",
     "inbox": "value",
+    "reaped": "value",
     "outbox": "message",
     "dead_letters": "message",
     "queue": "payload",
@@ -71,7 +92,12 @@ VALUES: Final = {
 }
 """The column that ``format=`` is about."""
 
-UNVERSIONED: Final = frozenset({"outbox", "dead_letters", "accounting"})
+SINCE: Final = frozenset({"changes", "reaped"})
+"""Read from one timestamp up to another: what happened between them."""
+
+UNVERSIONED: Final = frozenset({
+    "outbox", "dead_letters", "accounting", "counters", "inbox_index", "places", "beside",
+})  # fmt: skip
 """Read in a snapshot of the engine, since what they hold has no versions."""
 
 
@@ -120,4 +146,4 @@ def _is_text(kind: object) -> bool:
     return isinstance(kind, StringType)
 
 
-__all__ = ["KEYS", "SCHEMAS", "UNVERSIONED", "VALUES", "check", "schema_of"]
+__all__ = ["KEYS", "SCHEMAS", "SINCE", "UNVERSIONED", "VALUES", "check", "schema_of"]

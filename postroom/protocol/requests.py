@@ -14,11 +14,26 @@ from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
     OutboxPage,
+    ReapedPage,
     ScanDeadLetters,
     ScanInboxes,
     ScanOutbox,
+    ScanReaped,
 )
 from postroom.messaging.counters import Counters
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    Counted,
+    EndPart,
+    EndRestore,
+    ImagePage,
+    ReadRestore,
+    Restoration,
+    RestoreEntries,
+    ScanImage,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
@@ -43,8 +58,19 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
     WhenDone,
+)
+from postroom.messaging.recount_requests import (
+    BesidePage,
+    CountersPage,
+    InboxIndexPage,
+    PlacesPage,
+    ScanBeside,
+    ScanCounters,
+    ScanInboxIndex,
+    ScanPlaces,
 )
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -152,6 +178,7 @@ WriteRequest: TypeAlias = (
     | ReplayMessages
     | WhenDone
     | SetSchedule
+    | TrimArchive
     | StageRows
     | PublishStaged
     | ApplyStaged
@@ -194,9 +221,22 @@ ClientRequest: TypeAlias = (
     | ScanColumns
     | ScanAccounting
     | ScanInboxes
+    | ScanReaped
     | ScanOutbox
     | ScanDeadLetters
+    | ScanCounters
+    | ScanInboxIndex
+    | ScanPlaces
+    | ScanBeside
     | ReadStaging
+    | ScanImage
+    | ReadRestore
+    | CheckImage
+    | BeginRestore
+    | RestoreEntries
+    | EndPart
+    | EndRestore
+    | AbandonRestore
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -234,9 +274,22 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanColumns: Columns,
     ScanAccounting: AccountingPage,
     ScanInboxes: InboxesPage,
+    ScanReaped: ReapedPage,
     ScanOutbox: OutboxPage,
     ScanDeadLetters: LettersPage,
+    ScanCounters: CountersPage,
+    ScanInboxIndex: InboxIndexPage,
+    ScanPlaces: PlacesPage,
+    ScanBeside: BesidePage,
     ReadStaging: Staging,
+    ScanImage: ImagePage,
+    ReadRestore: Restoration,
+    CheckImage: Counted,
+    BeginRestore: str,
+    RestoreEntries: None,
+    EndPart: None,
+    EndRestore: None,
+    AbandonRestore: bool,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

@@ -25,7 +25,8 @@ from postroom.errors import (
 )
 from postroom.kv import keys, versions
 from postroom.limits import READ_BYTES_MAX
-from postroom.ranges.checks import SEPARATOR, check_accounting, check_metrics
+from postroom.ranges.accounting import accounting, read_metrics
+from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
 from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable
@@ -243,58 +244,6 @@ def is_head(raw: bytes) -> bool:
     return raw[:1] == keys.DATA and raw[raw.index(keys.END_OF_KEY, 1) + 2 :] == keys.HEAD
 
 
-def accounting(ctx: Evaluation, request: Accounting) -> None:
-    """``Accounting``.
-
-    Raises:
-        ValueTooLarge: it has too many prefixes or metrics.
-    """
-    check_accounting(request.key, request.deltas)
-    for prefix in prefixes(request.key):
-        add_metrics(ctx, prefix, request.deltas)
-
-
-def prefixes(key: bytes) -> list[bytes]:
-    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
-    found = []
-    end = key.find(SEPARATOR)
-    while end != -1:
-        if end > 0 and key[end - 1 : end] != SEPARATOR:
-            found.append(key[:end])
-        end = key.find(SEPARATOR, end + 1)
-    if key and not key.endswith(SEPARATOR):
-        found.append(key)
-    return found
-
-
-def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Adds ``deltas`` to the sums of one prefix.
-
-    Raises:
-        Overflow: a sum would leave the range of 64 bits.
-        ValueTooLarge: the prefix would have too many metrics.
-    """
-    key = keys.accounting_key(prefix)
-    sums = read_metrics(ctx.get(key))
-    ctx.steps += 1 + len(deltas) // 4 + len(sums) // 16
-    for metric, delta in deltas.items():
-        total = sums.get(metric, 0) + delta
-        if not _INTEGER_MIN <= total <= _INTEGER_MAX:
-            raise Overflow(
-                f"the metric {metric!r} of {shorten(prefix)} would leave the range of a 64-bit "
-                "signed integer; nothing was changed"
-            )
-        sums[metric] = total
-    check_metrics(prefix, len(sums))
-    ctx.writes[key] = stored = _encode(sums)
-    ctx.grow(len(key) + len(stored))
-
-
-def read_metrics(stored: bytes | None) -> dict[str, int]:
-    """The sums in an accounting record."""
-    return {} if stored is None else _sums.decode(stored)
-
-
 # --- reads ----------------------------------------------------------------------------------
 
 
@@ -434,7 +383,7 @@ class Reads:
             )
         if view.before or view.in_flight:
             raise Blocked  # what is under way has an earlier timestamp, and is not stored yet
-        self._protections.add_whole(at)
+        self._protections.add_whole(at, request.client, request.host)
         return at
 
     def unprotect(self, _: View, request: Unprotect) -> None:

@@ -4,16 +4,30 @@ A timestamp may be protected *as a whole*: then there is a snapshot of the engin
 taken between two proposals. It is for what has no versions: outboxes, dead letters, sums. Like
 protections it is in the leaseholder's memory and gone with the lease; unlike them it cannot be
 asked for again.
+
+Such snapshots are few, and shared out so that whoever comes next finds one: a client has no more of
+them than are free (Choudhury and Hahne's dynamic thresholds, IEEE/ACM Transactions on Networking 6,
+1998), so 8 of 16 if it is alone, and the next one 4. Whoever calls itself many clients is still one
+host. A snapshot counts for who has taken it until nobody protects its timestamp any more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.engine import EngineSnapshot, Reader
-from postroom.limits import ENGINE_SNAPSHOTS_MAX
+from postroom.limits import ENGINE_SNAPSHOTS_MAX, ENGINE_SNAPSHOTS_PER_HOST_MAX
+
+
+class _Whole(NamedTuple):
+    """A snapshot, and who has taken it; both empty: the node's own process."""
+
+    snapshot: EngineSnapshot
+    client: bytes
+    host: str
 
 
 class Protections:
@@ -29,7 +43,7 @@ class Protections:
     def __init__(self, snapshot: Callable[[], EngineSnapshot] | None = None) -> None:
         self._snapshot = snapshot
         self._counts: Counter[int] = Counter()
-        self._whole: dict[int, EngineSnapshot] = {}
+        self._whole: dict[int, _Whole] = {}
         self.collected = 0
 
     def __len__(self) -> int:
@@ -44,23 +58,39 @@ class Protections:
         """Protects ``timestamp`` once more."""
         self._counts[timestamp] += 1
 
-    def add_whole(self, timestamp: int) -> None:
-        """Protects ``timestamp``, which is now, as a whole.
+    def add_whole(self, timestamp: int, client: bytes = b"", host: str = "") -> None:
+        """Protects ``timestamp``, which is now, as a whole, for a client of a host.
 
         Raises:
-            Unavailable: there are too many.
+            Unavailable: there are too many, or its host has.
+            Invalid: it has too many itself, so that waiting does not help.
         """
         if self._snapshot is None:
             raise Invalid("nothing can be protected as a whole here")
         if timestamp not in self._whole:
-            if len(self._whole) >= ENGINE_SNAPSHOTS_MAX:
-                raise Unavailable(
-                    f"{ENGINE_SNAPSHOTS_MAX} timestamps are protected as a whole already, which is "
-                    "as many as a range keeps; nothing was protected: wait until one of them is "
-                    "given back"
-                )
-            self._whole[timestamp] = self._snapshot()
+            self._check_room(client, host)
+            self._whole[timestamp] = _Whole(self._snapshot(), client, host)
         self.add(timestamp)
+
+    def _check_room(self, client: bytes, host: str) -> None:
+        free = ENGINE_SNAPSHOTS_MAX - len(self._whole)
+        if free <= 0:
+            raise Unavailable(
+                f"{ENGINE_SNAPSHOTS_MAX} timestamps are protected as a whole already, which is "
+                "as many as a range keeps; nothing was protected: wait until one of them is "
+                "given back"
+            )
+        if not client:
+            return
+        own = sum(each.client == client for each in self._whole.values())
+        of_host = sum(each.host == host for each in self._whole.values())
+        if own >= free or of_host >= ENGINE_SNAPSHOTS_PER_HOST_MAX:
+            kind = Invalid if own else Unavailable
+            raise kind(
+                f"this client has {own} timestamps protected as a whole, and its host {of_host}, "
+                f"and the {free} that are left are for others; nothing was protected: give one "
+                "back first"
+            )
 
     def reader(self, now: Reader, timestamp: int) -> Reader:
         """What was stored at ``timestamp``, whether it has versions or not; 0: what is ``now``.
@@ -77,7 +107,7 @@ class Protections:
                 "protected as a whole, or was so under another leader: take a new timestamp "
                 "with hold(whole=True), and read again"
             )
-        return found
+        return found.snapshot
 
     def remove(self, timestamp: int) -> None:
         """Takes one protection back. Unknown ones are ignored: a new leaseholder knows none."""
@@ -87,13 +117,13 @@ class Protections:
         del self._counts[timestamp]
         whole = self._whole.pop(timestamp, None)
         if whole is not None:
-            whole.close()
+            whole.snapshot.close()
 
     def clear(self) -> None:
         """Forget all protections: whoever still needs one asks the new leaseholder for it."""
         self._counts.clear()
         while self._whole:
-            self._whole.popitem()[1].close()
+            self._whole.popitem()[1].snapshot.close()
 
     def limit(self, threshold: int) -> int:
         """``threshold``, or the oldest protected timestamp if that is older."""

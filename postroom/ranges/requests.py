@@ -130,11 +130,17 @@ class Protect(
 ):
     """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``.
 
-    ``whole``: and keeps what has no versions as it is now (:mod:`.protections`).
+    Attributes:
+        timestamp: which.
+        whole: keeps what has no versions as it is now, too (:mod:`.protections`).
+        client, host: whose it is: said by the node that serves the client, whatever that says. Both
+            empty: the node's own process.
     """
 
     timestamp: Moment = 0
     whole: bool = False
+    client: bytes = b""
+    host: str = ""
 
 
 class Unprotect(Request, frozen=True, array_like=True, tag="unprotect", gc=False):

@@ -185,6 +185,8 @@ class Target:
         admission = self.sessions.admission
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)
         assert not self.sessions._with_backlog
+        assert not self.sessions.large_frames
+        assert self.sessions.large_frames.bytes == 0
         self.store.counters()
         checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
         honest = Attacker(self, b"honest", "ipv4:10.0.0.9:1")

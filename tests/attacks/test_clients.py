@@ -216,6 +216,55 @@ def test_one_client_protects_only_so_many_moments(target: Target) -> None:
     target.check_alive()
 
 
+def whole(attacker: Attacker) -> int:
+    """Takes timestamps as a whole until it gets no more; how many it has got."""
+    asked: list[int] = []
+    while not attacker.failures:
+        attacker.target.store.advance(0.01)
+        asked.append(attacker.ask(Protect(0, True, b"", "")))  # whatever it says of itself
+        attacker.target.until(lambda: attacker.read() >= 0 and attacker.has(asked[-1]))
+    ((_, said, _),) = attacker.failures.values()
+    assert "nothing was protected" in said
+    attacker.failures.clear()
+    return len(asked) - 1
+
+
+def test_one_client_leaves_room_for_others_to_protect_everything(target: Target) -> None:
+    attacker = Attacker(target, b"attacker")
+    assert whole(attacker) == 8
+    others = [
+        Attacker(target, b"other%d" % number, f"ipv4:10.0.1.{number}:1") for number in range(4)
+    ]
+    assert [whole(other) for other in others] == [4, 2, 1, 1]
+    others[0].session.close()
+    target.settle()
+    assert whole(Attacker(target, b"late", "ipv4:10.0.2.1:1")) == 2
+    assert target.store.node.replicas.sizes()["engine snapshots"] == 14
+    target.check_alive()
+    assert target.store.node.replicas.sizes()["engine snapshots"] == 0
+
+
+def test_who_calls_itself_many_clients_is_still_one_host(target: Target) -> None:
+    attackers = [Attacker(target, b"a%d" % number) for number in range(20)]
+    assert sum(map(whole, attackers)) == 12
+    assert whole(Attacker(target, b"other", "ipv4:10.0.0.2:1")) == 2
+    target.check_alive()
+
+
+def test_what_another_client_keeps_still_counts_for_who_has_taken_it(target: Target) -> None:
+    attacker, ally = Attacker(target, b"attacker"), Attacker(target, b"ally")
+    moments = []
+    for _ in range(8):
+        target.store.advance(0.01)
+        moments.append(attacker.result(Protect(0, True)))
+    ally.ask(*map(Protect, moments))
+    attacker.ask(*map(Unprotect, moments))
+    target.settle()
+    assert whole(attacker) == 0
+    assert whole(Attacker(target, b"other", "ipv4:10.0.0.2:1")) == 4
+    target.check_alive()
+
+
 # --- anything at all
 
 _packed = msgspec.msgpack.encode

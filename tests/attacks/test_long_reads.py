@@ -87,6 +87,22 @@ def test_inboxes_over_many_go_on_over_turns(target: Target, attacker: Attacker) 
     target.check_alive()
 
 
+def test_inboxes_with_long_keys_are_answered_up_to_so_many_bytes(
+    target: Target, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 of the longest keys were encoded twice in one turn, and fitted into no frame."""
+    monkeypatch.setattr(limits, "INBOXES_LISTED_BYTES_MAX", 10_000)
+    with target.store.db.begin() as tx:
+        for number in range(8):
+            tx.enqueue_message(b"%d" % number + b"x" * 1900, b"")
+    name, message, _ = attacker.failure(ListInboxes(b"", None, 8))
+    assert name == "Invalid"
+    assert "more than 10000 bytes" in message
+    assert len(attacker.result(ListInboxes(b"", None, 4))) == 4
+    assert len(attacker.result(ListInboxes(b"4", None, 1 << 40))) == 4
+    target.check_alive()
+
+
 def test_watching_and_peeking_from_the_past_go_on_over_turns(
     target: Target, attacker: Attacker
 ) -> None:

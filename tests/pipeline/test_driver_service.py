@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,27 @@ def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Datab
         )
     assert driver.service.held == [each.at for each in made[2:]]
     assert rows(made[-1]) == []
+
+
+def test_a_driver_that_gets_no_more_gives_up_what_it_needs_least(
+    driver: Driver, served: str, db: postroom.Database
+) -> None:
+    """Where another client has many timestamps as a whole, too."""
+    options = {"connect": served, "insecure": "true", "table": "accounting"}
+    with ExitStack() as others:
+        for number in range(8):
+            db.put(b"a", b"%d" % number)
+            others.enter_context(db.hold(whole=True))
+        made = []
+        for number in range(6):  # of which it is given 4
+            driver.seconds = float(number)
+            db.put(b"b", b"%d" % number)
+            made.append(source(driver.service.line, **options))
+        assert driver.service.held == [each.at for each in made[2:]]
+        assert rows(made[-1]) == []
+        driver.busy = True
+        with pytest.raises(Invalid, match="for others"):
+            source(driver.service.line, **options)
 
 
 def test_who_does_not_know_the_secret_is_told_nothing(driver: Driver, tmp_path: Path) -> None:

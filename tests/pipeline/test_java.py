@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.sessions import java_home
+from postroom.pipeline.sessions import java_home
 
 SPARK = """
 import sys

@@ -132,6 +132,13 @@ class AnyMessage:
         return Timestamp(self._stored.done_at) if self._stored.done_at else None
 
     @property
+    def fired_at(self) -> Timestamp | None:
+        """When it was handed to its holder, or to who has acknowledged it; ``None``: to nobody, or
+        it was ended before the store kept that.
+        """
+        return Timestamp(self._stored.fired_at) if self._stored.fired_at else None
+
+    @property
     def stored(self) -> StoredMessage:
         """As the store has answered it."""
         return self._stored

@@ -28,6 +28,7 @@ from postroom.client.queues.messages import (
     schedule_of,
 )
 from postroom.client.sender import Sender
+from postroom.client.staging import repeat
 from postroom.kv.clock import Timestamp
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
@@ -47,6 +48,7 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     UpdateQueue,
 )
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
@@ -341,6 +343,34 @@ class Queue:
             at: as of this timestamp instead of now.
         """
         return self.scan("archived", start, end, limit=limit, at=at)
+
+    async def trim_archive(
+        self, until: When, *, created_at: int | None = None, limit: int | None = None
+    ) -> int:
+        """Deletes archived messages that were acknowledged up to a timestamp, the first to be
+        acknowledged first; returns how many.
+
+        For who has them elsewhere, as the job ``archive`` does. Those that may be read at a past
+        timestamp (``gc_ttl``, and what somebody protects) stay for now. Their ids can be used
+        again. It may be repeated.
+
+        Args:
+            until: a ``Timestamp`` or an aware ``datetime``.
+            created_at: of the queue that is meant (``info().created_at``), lest it has been dropped
+                and made anew; ``None``: the one that is there.
+            limit: about how many at most; ``None``: all of them.
+
+        Raises:
+            Invalid: there is no such queue.
+        """
+        last = checks.moment(until, "until")
+        if created_at is None:
+            created_at = int((await self.info()).created_at)
+        request, trimmed, more = TrimArchive(self.name, int(created_at), last), 0, 1
+        while more and (limit is None or trimmed < limit):
+            done, more = await repeat(self._sender, request)
+            trimmed += done
+        return trimmed
 
     def scan(
         self,

@@ -296,6 +296,27 @@ class Queue:
         """
         return self.scan("archived", start, end, limit=limit, at=at)
 
+    def trim_archive(
+        self, until: When, *, created_at: int | None = None, limit: int | None = None
+    ) -> int:
+        """Deletes archived messages that were acknowledged up to a timestamp, the first to be
+        acknowledged first; returns how many.
+
+        For who has them elsewhere, as the job ``archive`` does. Those that may be read at a past
+        timestamp (``gc_ttl``, and what somebody protects) stay for now. Their ids can be used
+        again. It may be repeated.
+
+        Args:
+            until: a ``Timestamp`` or an aware ``datetime``.
+            created_at: of the queue that is meant (``info().created_at``), lest it has been dropped
+                and made anew; ``None``: the one that is there.
+            limit: about how many at most; ``None``: all of them.
+
+        Raises:
+            Invalid: there is no such queue.
+        """
+        return self._run(self._core.trim_archive(until, created_at=created_at, limit=limit))
+
     def scan(
         self,
         state: State | None = None,

@@ -69,6 +69,7 @@ FIRED: Final[Change] = (("ready", -1), ("leased", 1), ("fired", 1))
 GIVEN_BACK: Final[Change] = (("leased", -1), ("ready", 1))
 PURGED_DONE: Final[Change] = (("done", -1), ("purged", 1))
 PURGED_OTHER: Final[Change] = (("purged", 1),)
+TRIMMED: Final[Change] = (("archived", -1), ("purged", 1))
 UNCHANGED: Final[Change] = ()
 
 _FROM: Final = (READY, SCHEDULED, LEASED, DEAD)

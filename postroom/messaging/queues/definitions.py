@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -186,6 +187,20 @@ class Definitions:
         """All of them, those included that were dropped and are not empty yet."""
         end = keys.after_prefix(self._prefix)
         return [_definitions.decode(each) for _, each in stored.iterate(self._prefix, end)]
+
+    def read_some(self, stored: Reader, after: bytes, at_most: int) -> list[QueueDefinition]:
+        """The first of them, with keys above ``after``: a name, or what is told by
+        :meth:`position`.
+        """
+        lower = self._prefix + after + b"\x00" if after else self._prefix
+        found = stored.iterate(lower, keys.after_prefix(self._prefix))
+        return [_definitions.decode(each) for _, each in islice(found, at_most)]
+
+    def position(self, definition: QueueDefinition) -> bytes:
+        """Where a definition is among the others."""
+        if not definition.dropped:
+            return definition.name.encode()
+        return self._dropped[len(self._prefix) :] + keys.u32(definition.number)
 
     def read(self, reader: Reader | Evaluation, name: str) -> QueueDefinition | None:
         """That of a name."""

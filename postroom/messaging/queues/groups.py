@@ -49,6 +49,11 @@ def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
     return Outstanding() if stored is None else _decode(stored)
 
 
+def outstanding(stored: bytes) -> int:
+    """How many messages of a group are, as it is stored."""
+    return _decode(stored).messages
+
+
 def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[Enqueue]:
     """More, or fewer, are outstanding; answers whose time has come."""
     known = read(ctx, manager, group)

@@ -45,12 +45,14 @@ from postroom.messaging.queues.requests import (
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    TrimArchive,
     WhenDone,
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
 from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.summing_up import apply_bare, sum_up
 from postroom.messaging.queues.surroundings import Nobody, Surroundings
+from postroom.messaging.queues.trimming import Trimming
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
@@ -95,6 +97,7 @@ class RangeQueues:
             CancelMessages: self._settling.cancel,
             Reschedule: self._rescheduling.reschedule,
             ReplayMessages: self._rescheduling.replay,
+            TrimArchive: Trimming(self).trim,
             WhenDone: self._when_done,
             SetSchedule: self._set_schedule,
         }

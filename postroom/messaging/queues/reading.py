@@ -3,7 +3,8 @@
 What lives is listed by where it is: scheduled, ready, leased. As of a timestamp that is not known
 any more, but who lived then is: ``created_at <= timestamp < done_at``. So the past is read from the
 bodies, which never move, in the order of their keys; pages fit together whatever happens between
-them.
+them. What was done or archived by then is in the lists of what each proposal has ended, in the
+order of its end: reading what is new takes as long as there is of it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from postroom.messaging.queues.queries import (
     ReadQueueStats,
     ReadSchedules,
 )
-from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
+from postroom.messaging.queues.records import Body, Ended, Entry, Locator, State
 from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueMessage,
@@ -53,8 +54,8 @@ PASSED_MAX: Final = 8
 STATES: Final = ("", *_LIVE, "done", "archived", "dead")
 
 
-_When: TypeAlias = tuple[int, int, int]
-"""When it is due, its epoch, and until when it is held."""
+_When: TypeAlias = tuple[int, int, int, int]
+"""When it is due, its epoch, until when it is held, and since when."""
 
 
 class _Found(NamedTuple):
@@ -67,6 +68,7 @@ class _Found(NamedTuple):
     due: int
     epoch: int
     until: int
+    fired: int
     has_failed: bool
 
 
@@ -140,16 +142,17 @@ class Reading:
         lease = manager.leases.get(locator)
         if lease is not None and lease.entry.seq == body.seq:
             entry = lease.entry
-            return _message(locator, body, state, "leased", (entry.due, entry.epoch, lease.until))
+            when = (entry.due, entry.epoch, lease.until, lease.fired_at)
+            return _message(locator, body, state, "leased", when)
         if state is not None and state.status != records.LIVE:
             said = _STATUS[state.status]
-            return _message(locator, body, state, said, (state.due, state.epoch, 0))
+            return _message(locator, body, state, said, (state.due, state.epoch, 0, state.fired))
         place = find_unheld(view, manager, locator, body)
         if place is None:
             return None
         entry = place.entry
         due = max(entry.due, entry.not_before)
-        return _message(locator, body, state, place.where, (due, entry.epoch, 0))
+        return _message(locator, body, state, place.where, (due, entry.epoch, 0, 0))
 
     # --- pages
 
@@ -168,14 +171,16 @@ class Reading:
             )
         manager = self._find(request.queue)
         if request.timestamp:
-            return (yield from self._list_then(view, manager, request))
+            if not _IS_LIST.get(request.state):
+                return (yield from self._list_then(view, manager, request))
+            self._check_age(view, request.timestamp)
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[QueueMessage] = []
         size, last = 0, request.after
         for found in self._walk(view, manager, request):
             view.steps += 2
-            message = self._filled(view, manager, found)
+            message = self._filled(view, manager, found, request.timestamp)
             if message is not None and _is_within(message, request):
                 size += len(message.payload)
                 if len(page) >= messages_max or (page and size > bytes_max):
@@ -201,11 +206,16 @@ class Reading:
                     if _IS_LIST[state]
                     else (manager.layout.whole + after + b"\x00")
                 )
+            elif _IS_LIST[state] and request.start:
+                lower = prefix + keys.u64(request.start)  # a list is as old as its last message
             for key, packed in view.iterate(lower, keys.after_prefix(prefix)):
                 token = key[len(manager.layout.whole) :]
                 yield from _found(manager, state, key, packed, token, after)
 
-    def _filled(self, view: View, manager: Manager, found: _Found) -> QueueMessage | None:
+    def _filled(self, view: View, manager: Manager, found: _Found, at: int) -> QueueMessage | None:
+        """Of one that was found, all that is said; ``None``: it is not in that state (any more, or
+        at the timestamp ``at``, if there is one).
+        """
         body = read_body(view, manager, found.locator)
         if body is None or body.seq != found.seq:
             return None
@@ -215,10 +225,11 @@ class Reading:
         if found.state not in _LIVE:
             if state is None or _STATUS.get(state.status) != found.state:
                 return None
-            if is_gone(state, manager.definition.settings, view.now):
+            if state.at > at if at else is_gone(state, manager.definition.settings, view.now):
                 return None
-            return _message(found.locator, body, state, found.state, (state.due, state.epoch, 0))
-        when = (found.due, found.epoch, found.until)
+            when = (state.due, state.epoch, 0, state.fired)
+            return _message(found.locator, body, state, found.state, when)
+        when = (found.due, found.epoch, found.until, found.fired)
         return _message(found.locator, body, state, found.state, when)
 
     # --- the past
@@ -265,13 +276,14 @@ class Reading:
         state = read_state(view, manager, locator)
         due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
         if state is None or not 0 < state.at <= at:
-            said = "scheduled" if due > at else "ready"
+            said, fired = "scheduled" if due > at else "ready", 0
             lease = manager.leases.get(locator)
-            if lease is not None and lease.since <= at:
-                said = "leased"
+            if lease is not None and lease.fired_at <= at:
+                said, fired = "leased", lease.fired_at
             lives = state is None or not state.at  # else it has ended since, as nobody knew then
-            return _message(locator, body, state if lives else None, said, (due, epoch, 0))
-        return _message(locator, body, state, _STATUS[state.status], (state.due, state.epoch, 0))
+            return _message(locator, body, state if lives else None, said, (due, epoch, 0, fired))
+        when = (state.due, state.epoch, 0, state.fired)
+        return _message(locator, body, state, _STATUS[state.status], when)
 
     # --- what it has done
 
@@ -303,7 +315,8 @@ _PARTS: Final = {
     "archived": keys.ARCHIVED,
     "dead": keys.DEAD,
 }
-_IS_LIST: Final = {state: state in {"done", "archived"} for state in _PARTS}
+_ENDED: Final = {"done", "archived"}
+_IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _PARTS}
 
 
 def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, bytes] | None]:
@@ -334,32 +347,49 @@ def _found(
     manager: Manager, state: str, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
     """What a stored key of a part is about. In a list, those behind ``after``."""
-    del manager, key
-    if _IS_LIST[state]:
+    if state in _ENDED:
         ended: list[Ended] = records.ended_lists.decode(packed)
-        first = int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
+        first = _first(token, after)
         for number, each in enumerate(ended[first:], first):
             locator = (each.key, each.kind, each.id)
-            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0, True)
+            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0, 0, True)
     elif state == "leased":
-        lease: Lease = records.leases.decode(packed)
-        held = lease.entry
-        when = (held.due, held.epoch, lease.until)
-        yield _Found(token, held.locator, held.seq, state, *when, held.has_failed)
+        if not manager.layout.is_mark(key):
+            yield from _held(manager, key, packed, token, after)
     else:
         entry: Entry = records.entries.decode(packed)
         due = max(entry.due, entry.not_before)
-        yield _Found(token, entry.locator, entry.seq, state, due, entry.epoch, 0, entry.has_failed)
+        when = (due, entry.epoch, 0, 0)
+        yield _Found(token, entry.locator, entry.seq, state, *when, entry.has_failed)
+
+
+def _first(token: bytes, after: bytes) -> int:
+    """The number of the first one behind ``after`` in the list of this token."""
+    return int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
+
+
+def _held(
+    manager: Manager, key: bytes, packed: bytes, token: bytes, after: bytes
+) -> Iterator[_Found]:
+    """What is held yet of a holding."""
+    holding, first = records.read_holding(packed), _first(token, after)
+    for number, held in enumerate(holding.entries[first:], first):
+        lease = manager.leases.get(held.locator)
+        if lease is not None and lease.hold.key == key:
+            when = (held.due, held.epoch, holding.until, holding.fired_at)
+            yield _Found(
+                token + keys.u32(number), held.locator, held.seq, "leased", *when, held.has_failed
+            )
 
 
 def _message(
     locator: Locator, body: Body, state: State | None, said: str, when: _When
 ) -> QueueMessage:
-    due, epoch, until = when
+    due, epoch, until, fired = when
     done_at, error = (0, "") if state is None else (state.at, state.error)
     return QueueMessage(
         *locator, body.payload, body.headers, body.priority, body.group, body.created_at,
-        body.first, due, epoch, until, error, said, done_at,
+        body.first, due, epoch, until, error, said, done_at, fired,
     )  # fmt: skip
 
 

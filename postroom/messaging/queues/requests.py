@@ -284,6 +284,26 @@ class ReplayMessages(Request, frozen=True, array_like=True, tag="replay_messages
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
+class TrimArchive(Request, frozen=True, array_like=True, tag="trim_archive"):
+    """Deletes archived messages that were acknowledged up to a timestamp: a step of it.
+
+    Answers how many it has deleted, and whether there are more that may go
+    (:mod:`.trimming`).
+
+    Attributes:
+        created_at: of the queue that is meant: one that was made anew under this name is not.
+    """
+
+    queue: QueueName
+    created_at: Moment
+    until: Moment
+
+    @property
+    def key(self) -> bytes:
+        """By which the transaction is anchored."""
+        return self.queue.encode()
+
+
 class WhenDone(Request, frozen=True, array_like=True, tag="when_done"):
     """When all messages of a group are done, ``enqueue`` is, in the same write; once."""
 
@@ -367,6 +387,8 @@ class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
         epoch: how many times it was fired before.
         leased_until: a timestamp; 0: nobody holds it.
         done_at: the timestamp of its acknowledgement, or death; 0: it lives.
+        fired_at: the timestamp at which its holder was given it, or who acknowledged it; 0: nobody,
+            or it was ended by a node that did not keep that.
     """
 
     key: bytes
@@ -384,6 +406,7 @@ class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_error: str
     state: str
     done_at: int = 0
+    fired_at: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroom.errors import Invalid
+from postroom.limits import STAGED_QUERY_BYTES_MAX
 
 MODES: Final = ("put", "delete", "increment", "message", "queue")
 LOAD: Final = "load"
@@ -15,7 +16,7 @@ FORMATS: Final = ("json", "msgpack")
 OF_STORE: Final = (
     "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token",
 )  # fmt: skip
-OF_SINK: Final = ("mode", "queue", "format", "load", "prefix")
+OF_SINK: Final = ("mode", "queue", "format", "load", "prefix", "query", "batch")
 _OF_SPARK: Final = ("checkpointlocation",)
 
 
@@ -31,6 +32,9 @@ class SinkOptions:
         load: the name of a bulk load, by which it can be resumed; empty: it cannot.
         prefix: of all keys of a bulk load.
         sink: names the sink of a stream, by where its checkpoints are; empty: not known.
+        query: whose batch a data frame is, so that it is written once however often it is given;
+            empty: a data frame stands for itself.
+        batch: which one; higher than those before.
     """
 
     mode: str = ""
@@ -39,11 +43,13 @@ class SinkOptions:
     load: str = ""
     prefix: bytes = b""
     sink: bytes = b""
+    query: bytes = b""
+    batch: int = 0
 
 
 def is_sink(given: Mapping[str, str]) -> bool:
     """Whether these are options of a sink for sure."""
-    return any(name.lower() in {"mode", *_OF_SPARK} for name in given)
+    return any(name.lower() in {"mode", "batch", *_OF_SPARK} for name in given)
 
 
 def of_store(given: Mapping[str, str]) -> dict[str, str]:
@@ -76,12 +82,32 @@ def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
     for name in ("load", "prefix"):
         if options.get(name) and mode != LOAD:
             raise Invalid(f"{name}= belongs to mode=load, not to mode={mode or 'a column'}")
+    query, batch = _batch(options, mode)
     place = options.get("checkpointlocation", "")
     return SinkOptions(
         mode, options.get("queue", ""), format_, options.get("load", ""),
         options.get("prefix", "").encode(),
-        hashlib.sha256(place.encode()).digest() if place else b"",
+        hashlib.sha256(place.encode()).digest() if place else b"", query, batch,
     )  # fmt: skip
+
+
+def _batch(options: Mapping[str, str], mode: str) -> tuple[bytes, int]:
+    """The name and the number of a batch."""
+    query, batch = options.get("query", "").encode(), options.get("batch")
+    if not query and batch is None:
+        return b"", 0
+    if mode == LOAD:
+        raise Invalid("query= and batch= are not for mode=load, which load= gives a name")
+    if not query or batch is None:
+        raise Invalid(
+            "query= and batch= belong together: the name of whoever writes batch after batch, and "
+            "the number of this one"
+        )
+    if len(query) > STAGED_QUERY_BYTES_MAX:
+        raise Invalid(f"query= has {STAGED_QUERY_BYTES_MAX} bytes at most, not {len(query)}")
+    if not batch.isdecimal() or int(batch) >= 1 << 63:
+        raise Invalid(f"batch is a whole number from 0 on, not {batch!r}")
+    return query, int(batch)
 
 
 def _mode(options: Mapping[str, str], columns: list[str]) -> str:

@@ -12,8 +12,8 @@ What a task says it is, by:
 =======  ===============================================  ========================================
 what     of a stream                                      of a batch
 =======  ===============================================  ========================================
-query    the id of the query: the same after a restart    the job
-batch    Spark's number of the batch                      0
+query    the id of the query: the same after a restart    the job, or the option ``query``
+batch    Spark's number of the batch                      0, or the option ``batch``
 job      the id of this run of the query, and the batch   made up by the driver with the writer
 attempt  made up by each call of ``write``                likewise
 =======  ===============================================  ========================================
@@ -139,6 +139,9 @@ def _chunks(maker: RowMaker, batches: Iterator[pa.RecordBatch]) -> Iterator[byte
 class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of a data frame, exactly once. Made by the driver, pickled to the tasks.
 
+    A data frame that is called batch N of a query (options ``query`` and ``batch``) is written once
+    by however many writers. Whoever is not the first changes nothing.
+
     Args:
         store: where, as tasks reach it.
         options: of the sink.
@@ -148,10 +151,11 @@ class BatchWriter(DataSourceArrowWriter):
         self._store = store
         self._options = options
         self._job = uuid.uuid4().bytes + bytes(8)
+        self._query = options.query or self._job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stages the rows of a task."""
-        name = (self._job, 0, self._job)
+        name = (self._query, self._options.batch, self._job)
         return stage(self._store, self._options, name, current_task().partition, iterator)
 
     def commit(self, messages: list[Staged | None]) -> None:
@@ -162,11 +166,16 @@ class BatchWriter(DataSourceArrowWriter):
         staging = connections.database(self._store).staging
         won = winners(messages)
         staging.sweep_some(finish=True)
-        staging.publish(self._job, 0, self._job, won, once=True)
+        named, batch = bool(self._options.query), self._options.batch
+        if any(message is not None and message.late for message in messages):
+            staging.finish(self._query)  # another writer has published it
+        else:  # what another one has published meanwhile is swept with the next commit
+            staging.publish(self._query, batch, self._job, won, once=not named)
 
     def abort(self, messages: list[Staged | None]) -> None:
         """Has late tasks refused; changes nothing if the commit took effect after all."""
-        connections.database(self._store).staging.abort(self._job, 0, self._job)
+        staging = connections.database(self._store).staging
+        staging.abort(self._query, self._options.batch, self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -8,7 +8,8 @@
 
 Requests are submitted as long as the client takes its answers and the turn has room for reads; the
 rest of a frame waits in the session's *backlog*: until answers were taken, or for the next turn, in
-which all clients have their turns. What a client does not read, within a frame too, is bounded:
+which all clients have their turns. A large frame is decoded over several turns first
+(:mod:`.large_frames`). What a client does not read, within a frame too, is bounded:
 first nothing more is done for it, and in the end its stream ends.
 
 Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
@@ -41,13 +42,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from postroom.errors import Error, Invalid, VersionMismatch
+from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.requests import DescribeNode
+from postroom.protocol.stretches import TooMuch, is_large
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
@@ -124,13 +126,15 @@ class Session:
         self._waiting = 0
         self._protected = ClientProtections(sessions.node.replicas)
         self._names_its_own = False
+        self._is_decoding = False
+        self._behind: deque[bytes] = deque()
 
     # --- what the shell calls
 
     @property
     def reading(self) -> bool:
         """Whether the shell may read on."""
-        return not (self.ended or self._backlog) and self._takes_answers()
+        return not (self.ended or self._backlog or self._is_decoding) and self._takes_answers()
 
     @property
     def unread_bytes(self) -> int:
@@ -142,7 +146,7 @@ class Session:
 
     def wants(self) -> int:
         """How much it has under way: 0: nothing; 1: what waits for something; 2: more."""
-        if self._backlog or len(self._asked) > self._waiting:
+        if self._backlog or self._is_decoding or len(self._asked) > self._waiting:
             return 2
         return 1 if self._asked or self.unread_bytes else 0
 
@@ -155,15 +159,38 @@ class Session:
         if self.ended:
             return
         self.heard_at = self._node.monotonic()
+        if self._is_decoding:
+            self._behind.append(frame)
+            return
         try:
+            if self.stream and is_large(frame):
+                self._sessions.large_frames.begin(self, frame)
+                self._is_decoding = True
+                return
             message = frames.from_client(frame)
             if type(message) is frames.Ask:
                 self._on_ask(message, len(frame))
             elif type(message) is frames.Hello:
                 self._on_hello(message)
-        except (WireError, VersionMismatch) as error:
-            self._log_closed(str(error), str(error))
-            self.end(error if isinstance(error, Error) else Invalid(str(error)))
+        except (WireError, VersionMismatch, Unavailable) as error:
+            self.malformed(error)
+
+    def decoded(self, ask: frames.Ask, frame_bytes: int) -> None:
+        """A large frame is this; who was not read from meanwhile is read again."""
+        self._is_decoding = False
+        try:
+            self._on_ask(ask, frame_bytes)
+        except WireError as error:
+            self.malformed(error)
+        if not self.ended:
+            self.welcome()
+        while self._behind and not self._is_decoding:
+            self.received(self._behind.popleft())
+
+    def malformed(self, error: Exception) -> None:
+        """What came in ends the stream."""
+        self._log_closed(str(error), str(error))
+        self.end(error if isinstance(error, Error) else Invalid(str(error)))
 
     def take(self) -> bytes | None:
         """The next frame to send; ``None``: nothing, until ``on_output`` is called."""
@@ -208,6 +235,8 @@ class Session:
         if self.ended:
             return
         self.ended = True
+        self._is_decoding = False
+        self._behind.clear()
         self._answers.close()
         self._backlog.clear()
         self._own_bytes = self._waiting = 0
@@ -222,7 +251,8 @@ class Session:
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
         held = self._node.replicas.holds_for(self.client)
-        return bool(self._asked or self._backlog or self._protected or held)
+        at_work = self._asked or self._backlog or self._is_decoding
+        return bool(at_work or self._protected or held)
 
     def _is_own(self, client: bytes) -> bool:
         """Whether a transaction whose id begins with ``client`` may be this session's.
@@ -260,8 +290,8 @@ class Session:
             self.welcome()
         if ask.requests:
             self._on_requests(ask, frame_bytes)
-        for number in ask.withdrawn:
-            self._on_withdrawn(number)
+        if ask.withdrawn:
+            self._on_withdrawn(ask.withdrawn)
 
     def _on_requests(self, ask: frames.Ask, frame_bytes: int) -> None:
         refusal = clock_refusal(self._node.clock, ask.clock)
@@ -322,7 +352,7 @@ class Session:
         kind = type(request)
         no = overload(admission, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
-            no = failure_from(denied(self._role, kind))
+            no = request.failure if kind is TooMuch else failure_from(denied(self._role, kind))
         if no is None and kind in _OF_TRANSACTIONS:
             if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
                 no = NOT_YOURS
@@ -352,6 +382,8 @@ class Session:
         ):
             self._fail(number, too_many_protections(self._protected.count))
             return
+        if type(request) is Protect:
+            request = msgspec.structs.replace(request, client=self.client, host=self.host)
         if type(request) is Unprotect and not self._may_have_protected(request.timestamp):
             self._say((number, None), answer_bytes(None))
             return
@@ -369,18 +401,19 @@ class Session:
         asked = (call.request for call in self._asked.values() if type(call) is Protecting)
         return self._protected.may_hold(moment, asked)
 
-    def _on_withdrawn(self, number: int) -> None:
-        call = self._asked.pop(number, None)
-        if call is not None:
-            self._node.cancel(call)
-            self._left(call)
-            self._fail(number, IS_WITHDRAWN)
-            return
-        for waiting in self._backlog:
-            if waiting[0] == number:
-                self._backlog.remove(waiting)
+    def _on_withdrawn(self, numbers: list[int]) -> None:
+        for number in numbers:
+            call = self._asked.pop(number, None)
+            if call is not None:
+                self._node.cancel(call)
+                self._left(call)
                 self._fail(number, IS_WITHDRAWN)
-                return
+        if self._backlog:
+            # One look at each of both: there may be thousands of either.
+            gone, waiting = frozenset(numbers), self._backlog
+            self._backlog = deque(each for each in waiting if each[0] not in gone)
+            for number in [number for number, _, _ in waiting if number in gone]:
+                self._fail(number, IS_WITHDRAWN)
 
     def _left(self, call: Asked) -> None:
         self._admission.left(call.size)

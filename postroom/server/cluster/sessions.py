@@ -14,6 +14,7 @@ from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.admission import Admission, Limits
+from postroom.server.cluster.large_frames import LargeFrames
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.session_node import Node
 from postroom.server.cluster.silence import Silence
@@ -28,12 +29,14 @@ class Sessions:
         node: whose.
         admission: how much is under way.
         said: what was logged of them.
+        large_frames: those that are being decoded.
     """
 
     def __init__(self, node: Node, limits: Limits | None = None) -> None:
         self.node = node
         self.admission = Admission(limits or Limits())
         self.said = LogOnce()
+        self.large_frames = LargeFrames(node)
         self._open: dict[bytes, Session] = {}
         self._silence = Silence(node, self._open.values)
         self._with_backlog: dict[Session, None] = {}
@@ -49,7 +52,10 @@ class Sessions:
         self._with_backlog[session] = None
 
     def _work_off(self) -> None:
-        """A turn has room for reads: one request of each client that has a backlog, in turns."""
+        """A turn has room for reads: one request of each client that has a backlog, in turns; and
+        before that, for a part of one large frame.
+        """
+        self.large_frames.go_on()
         waiting, replicas = self._with_backlog, self.node.replicas
         while waiting and not replicas.is_used_up:
             session = next(iter(waiting))
@@ -154,6 +160,7 @@ class Sessions:
     def closed(self, session: Session) -> None:
         """It has ended."""
         self._with_backlog.pop(session, None)
+        self.large_frames.forget(session)
         if self._open.get(session.client) is session:
             del self._open[session.client]
             self._silence.closed(session)

@@ -155,6 +155,11 @@ def test_columns_that_do_not_fit(columns: dict[str, str], given: dict[str, str],
         ({"mode": "put", "moed": "x"}, "no option 'moed'"),
         ({"format": "xml"}, "format is one of"),
         ({"mode": "put", "load": "x"}, "belongs to mode=load"),
+        ({"mode": "put", "query": "x"}, "belong together"),
+        ({"mode": "put", "batch": "1"}, "belong together"),
+        ({"mode": "put", "query": "x", "batch": "-1"}, "from 0 on"),
+        ({"mode": "put", "query": "x" * 513, "batch": "1"}, "512 bytes at most"),
+        ({"mode": "load", "query": "x", "batch": "1"}, "not for mode=load"),
     ],
 )
 def test_options_that_cannot_be(given: dict[str, str], said: str) -> None:

@@ -44,6 +44,15 @@ def test_messages_with_headers_and_json(spark: Any, served: str, db: postroom.Da
     assert (sent.key, sent.payload) == (b"b", b'{"n":2}')
 
 
+def test_a_data_frame_that_is_a_batch(spark: Any, served: str, db: postroom.Database) -> None:
+    rows = spark.createDataFrame([("a",), ("b",)], "key string")
+    writer = rows.repartition(2).write.format("postroom").mode("append")
+    writer = writer.options(connect=served, insecure=True, mode="increment", query="totals")
+    for batch in (1, 1, 2):
+        writer.option("batch", batch).save()
+    assert {key: postroom.integer(value) for key, value in db.scan()} == {b"a": 2, b"b": 2}
+
+
 def test_a_bulk_load(spark: Any, served: str, db: postroom.Database) -> None:
     rows = spark.range(5000).selectExpr(
         "concat('p', lpad(id * 7 % 5000, 5, '0')) as key", "cast(id as string) as value"

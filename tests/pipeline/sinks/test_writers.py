@@ -115,6 +115,54 @@ def test_what_a_killed_program_has_published_half_is_finished_by_the_next(faults
     assert set(counts(faults.db).values()) == {1}
 
 
+def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
+    def write(batch: int, *keys: bytes) -> None:
+        options = SinkOptions(mode="increment", query=b"totals", batch=batch)
+        writer = sent_to_the_driver(staged.BatchWriter(HERE, options))
+        writer.commit([writer.write(batches([key])) for key in keys])
+
+    write(3, b"a", b"b")
+    write(3, b"a", b"b")
+    write(3, b"b", b"a", b"c")  # in another order, and even with other rows
+    write(2, b"before")
+    assert counts(faults.db) == {b"a": 1, b"b": 1}
+    write(4)  # no rows at all
+    write(4, b"late")
+    write(7, b"a")
+    assert counts(faults.db) == {b"a": 2, b"b": 1}
+    staging = faults.db.staging
+    staging.sweep(0.0)
+    assert [(each.query, each.batch) for each in staging.read().queries] == [(b"totals", 7)]
+    assert (staging.read().jobs, staging.read().attempts) == (0, 0)
+
+
+def test_of_two_writers_of_one_batch_one_counts(faults: Faults) -> None:
+    options = SinkOptions(mode="increment", query=b"totals", batch=1)
+    one, other = staged.BatchWriter(HERE, options), staged.BatchWriter(HERE, options)
+    of_one = [one.write(batches([b"k%d" % n for n in range(8)]))]
+    of_other = [other.write(batches([b"k%d" % n])) for n in range(8)]
+    other.commit(of_other)
+    one.commit(of_one)
+    assert faults.db.staging.read().attempts == 0
+    one.abort(of_one)
+    other.commit(of_other)
+    assert counts(faults.db) == {b"k%d" % n: 1 for n in range(8)}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_function_of_foreach_batch_that_is_killed_anywhere(faults: Faults, what: str) -> None:
+    """It is called again for the same batch, until it comes to its end."""
+    for number in range(20):
+        for step in (number, 100):
+            faults.next(**{f"n{step}": what})
+            options = SinkOptions(mode="increment", query=b"totals", batch=number)
+            with suppress(Killed):
+                writer = staged.BatchWriter(HERE, options)
+                keys = [b"%d/%d" % (number, n) for n in range(7)]
+                writer.commit([writer.write(batches(keys[:3])), writer.write(batches(keys[3:]))])
+    assert counts(faults.db) == {b"%d/%d" % (n, m): 1 for n in range(20) for m in range(7)}
+
+
 def test_a_task_that_is_late(faults: Faults) -> None:
     writer = staged.BatchWriter(HERE, COUNT)
     writer.abort([None, None])  # no task has come to its end

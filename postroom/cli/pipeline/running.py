@@ -1,0 +1,119 @@
+"""What the commands of jobs share: the store as options of the source, a session, and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from postroom.cli.options import Store, decorated, required_store
+from postroom.errors import Unavailable, how_to_install
+
+if TYPE_CHECKING:
+    from postroom.pipeline.jobs.job import Progress as JobProgress
+
+_MASTER: Final = "local[*]"
+
+_Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs, as it writes that.")
+]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; any number of them."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """How Spark is started.
+
+    Attributes:
+        master: where it runs.
+        settings: by name.
+    """
+
+    master: str
+    settings: Mapping[str, str]
+
+    @contextmanager
+    def session(self, job: str) -> Iterator[Any]:
+        """A session for a job.
+
+        Raises:
+            Unavailable: what Spark needs is not installed.
+        """
+        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+            raise Unavailable(f"jobs need Spark; nothing was done: {how_to_install('spark')}")
+        from postroom.pipeline.sessions import session  # noqa: PLC0415 - needs the extra
+
+        with session(f"postroom {job}", self.master, self.settings) as spark:
+            yield spark
+
+
+def _spark(master: _Master = _MASTER, conf: _Settings = None) -> Spark:
+    """What the options say."""
+    settings = {}
+    for each in conf or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--conf")
+        settings[name] = value
+    return Spark(master, settings)
+
+
+def on_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function whose first arguments are a :class:`Store` and a :class:`Spark` a command
+    with their options.
+    """
+    return decorated(command, required_store, _spark)
+
+
+def as_options(store: Store) -> dict[str, str]:
+    """The store as the options of the source say it."""
+    if store.path is not None:
+        if not store.path.is_dir() or not any(store.path.iterdir()):
+            raise typer.BadParameter(
+                f"there is no store in {str(store.path)!r}", param_hint="--path"
+            )
+        return {"path": str(store.path)}
+    options = {"connect": ",".join(store.addresses)}
+    if store.tls is None:
+        options["insecure"] = "true"
+    else:
+        parts = (store.tls.ca, store.tls.certificate, store.tls.key)
+        names = ("tls_ca", "tls_certificate", "tls_key")
+        given = zip(names, parts, strict=True)
+        options |= {name: str(each) for name, each in given if each is not None}
+    if store.token is not None:
+        options["token"] = store.token
+    return options
+
+
+@contextmanager
+def shown(*, quiet: bool = False) -> Iterator[JobProgress]:
+    """Shows on standard error how far a job is, if that is a terminal.
+
+    Args:
+        quiet: show nothing.
+    """
+    console = Console(stderr=True)
+    bars = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, disable=quiet or not sys.stderr.isatty(),
+    )  # fmt: skip
+    tasks: dict[str, Any] = {}
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=total)
+        bars.update(tasks[stage], completed=done, total=total)
+
+    with bars:
+        yield progress

@@ -1,0 +1,54 @@
+"""The command ``search``: documents with all of some words, by a full-text index of the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import postroom
+from postroom.cli.options import Store, on_a_store_with_values
+from postroom.cli.output import Notation, print_json, print_line
+from postroom.client.search.query import parse
+from postroom.errors import Error
+
+
+@on_a_store_with_values
+def search(
+    store: Store,
+    notation: Notation,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", show_default=False)],
+    index: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the index, if there are several.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 10,
+    consistent: Annotated[
+        bool, typer.Option("--consistent", help="Wait until the index has caught up.")
+    ] = False,
+) -> None:
+    """Print the documents that have all WORDS, the best first: their scores and keys.
+
+    wine cell* '"red wine"': a word, words that begin so, and words in a row.
+    """
+    try:
+        parse(text := " ".join(words))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="WORDS") from None
+    with store.open_existing() as db:
+        name = index if index is not None else _only(db)
+        hits = db.search_index(name).search(text, limit=limit, consistent=consistent)
+    for hit in hits:
+        if notation.as_json:
+            print_json({"key": notation.json_key(hit.key), "score": hit.score})
+        else:
+            print_line(f"{hit.score:.3f}", notation.key(hit.key))
+
+
+def _only(db: postroom.Database) -> str:
+    """The name of the one index that there is."""
+    names = [each.name for each in db.search_indexes()]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise Error("there is no search index: 'postroom pipeline run index' makes one")
+    raise Error(f"there are several search indexes: give --index {' or '.join(names)}")

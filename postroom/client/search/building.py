@@ -1,0 +1,239 @@
+"""Making an index: its definition, the turns of its state, and what has to be put right.
+
+A bulk build goes like this (:mod:`.definition` draws the states)::
+
+    begin    the definition says building: from now on transactions write live records
+             ── a timestamp T is held ──
+    load     records and postings of all documents as of T, into an empty span beside
+    loaded   settling: what the build has counted is added to the sums
+    settle   documents that have a live record as well: what the build wrote of them goes
+             ── ready ──
+
+T is after ``begin``: what was changed before T is in the documents as of T, what is changed after
+it has a live record. A build that was ended before ``loaded`` begins anew with another id, and the
+data of the old one goes; after it, ``settle`` is gone on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from postroom.client.search import definition as definitions
+from postroom.client.search.definition import Definition
+from postroom.client.search.index import SearchIndex
+from postroom.client.search.layout import (
+    DATA,
+    DEFINITIONS,
+    LAST_ID,
+    Layout,
+    definition_key,
+    id_of,
+)
+from postroom.client.transaction import Transaction
+from postroom.errors import Invalid
+from postroom.ranges.requests import DeleteRange
+
+if TYPE_CHECKING:
+    from postroom.client.database import Database
+
+_AT_ONCE: Final = 16
+"""Documents in one transaction: a document of many words is large by itself."""
+
+Told = Callable[[int], None]
+"""Is told how many documents are done."""
+
+
+class Building:
+    """Makes an index, and builds it.
+
+    Args:
+        database: where.
+        wanted: the index; its id and state do not matter.
+    """
+
+    def __init__(self, database: Database, wanted: Definition) -> None:
+        self._database = database
+        self._raw = database.as_stored()
+        self._wanted = wanted
+        self._index = SearchIndex(database, wanted.name)
+
+    async def begin(self, *, anew: bool = False) -> Definition:
+        """The definition: made, begun anew, or as it is if there is nothing to be built.
+
+        Args:
+            anew: also if it is there and built.
+
+        Raises:
+            Invalid: there is one of this name for other documents. Nothing was changed.
+        """
+        definition: Definition = await self._raw.run(self._begin, anew)
+        return definition
+
+    async def _begin(self, tx: Transaction, anew: bool) -> Definition:
+        wanted = self._wanted
+        stored = await tx.get(wanted.key)
+        if stored is not None:
+            known = definitions.read(stored)
+            if not anew:
+                _check_same(known, wanted)
+                definitions.check_tokenizer(known)
+                if known.state != "building":
+                    return known
+            tx.enqueue_update(DeleteRange(*known.layout.span))
+        number = await tx.increment(LAST_ID)
+        documents = tx.scan(*wanted.span, limit=1)
+        is_empty = [key async for key, _ in documents] == []
+        state: definitions.State = "ready" if is_empty else "building"
+        made = msgspec.structs.replace(wanted, id=str(number), state=state)
+        tx.put(made.key, made.packed())
+        return made
+
+    async def loaded(self, built: Definition, documents: int, words: int) -> None:
+        """The build has written everything.
+
+        Args:
+            built: the definition that it has built.
+            documents, words: how many these were.
+
+        Raises:
+            Invalid: the index was dropped, or another build has taken its place.
+        """
+        await self._raw.run(self._loaded, built, documents, words)
+
+    async def _loaded(self, tx: Transaction, built: Definition, documents: int, words: int) -> None:
+        await self._turn(tx, built, "settling")
+        await tx.increment(built.layout.documents, documents)
+        await tx.increment(built.layout.words, words)
+
+    async def settle(self, built: Definition, told: Told = lambda _: None) -> int:
+        """Puts right the documents that were changed during the build; then it is ready.
+
+        Returns:
+            How many documents there was something to be done for.
+
+        Raises:
+            Invalid: as :meth:`loaded`.
+        """
+        settled = done = 0
+        async for keys in self._live(built.layout):
+            settled += await self._database.run(self._settle, keys)
+            done += len(keys)
+            told(done)
+        await self._raw.run(self._turn, built, "ready")
+        return settled
+
+    async def _settle(self, tx: Transaction, keys: list[bytes]) -> int:
+        return sum([await self._index.settle(tx, key) for key in keys])
+
+    async def _live(self, layout: Layout) -> AsyncIterator[list[bytes]]:
+        """The documents that have live records now."""
+        async with aclosing(self._raw.scan_pages(*layout.live_records)) as pages:
+            async for page in pages:
+                keys = [layout.document_of(key) for key, _ in page.pairs]
+                for first in range(0, len(keys), _AT_ONCE):
+                    yield keys[first : first + _AT_ONCE]
+
+    async def _turn(self, tx: Transaction, built: Definition, state: definitions.State) -> None:
+        stored = await tx.get(built.key)
+        known = None if stored is None else definitions.read(stored)
+        if known is None or known.id != built.id:
+            raise Invalid(
+                f"the search index {built.name!r} was dropped, or another build has taken the "
+                "place of this one, which ends"
+            )
+        if known.state != "ready":
+            tx.put(built.key, msgspec.structs.replace(known, state=state).packed())
+
+    # --- without Spark
+
+    async def build(self, definition: Definition, told: Told = lambda _: None) -> int:
+        """Builds it in this process, by transactions of a few documents each.
+
+        Args:
+            definition: as :meth:`begin` has answered it.
+            told: is told how many documents are done.
+
+        Returns:
+            How many documents cannot be indexed.
+        """
+        refused = done = 0
+        if definition.state == "building":
+            async with aclosing(self._raw.scan_pages(*definition.span)) as pages:
+                async for page in pages:
+                    for key, _ in page.pairs:
+                        refused += await self._refresh(key)
+                    done += len(page.pairs)
+                    told(done)
+            await self.loaded(definition, 0, 0)
+        await self.settle(definition)
+        return refused
+
+    async def _refresh(self, key: bytes) -> int:
+        """Answers 1 if the document cannot be indexed."""
+        try:
+            await self._database.run(self._index.refresh, key)
+        except Invalid:
+            return 1
+        return 0
+
+
+async def drop(raw: Database, name: str) -> bool:
+    """Drops an index; whether there was one.
+
+    Args:
+        raw: the database, values as they are stored.
+        name: of the index.
+    """
+
+    async def dropped(tx: Transaction) -> bool:
+        key = definition_key(name)
+        stored = await tx.get(key)
+        if stored is None:
+            return False
+        tx.delete(key)
+        tx.enqueue_update(DeleteRange(*definitions.read(stored).layout.span))
+        return True
+
+    gone: bool = await raw.run(dropped)
+    return gone
+
+
+async def sweep(raw: Database) -> int:
+    """Deletes data of indexes that are not there any more: what late tasks of a build have left.
+
+    Returns:
+        Of how many.
+    """
+
+    async def swept(tx: Transaction) -> int:
+        known = {definitions.read(stored).id async for _, stored in tx.scan(*DEFINITIONS)}
+        count = 0
+        start, end = DATA
+        while found := [key async for key, _ in tx.scan(start, end, limit=1)]:
+            id_ = id_of(found[0])
+            span = Layout(id_, "msgpack").span
+            if id_ not in known:
+                count += 1
+                tx.enqueue_update(DeleteRange(*span))
+            assert span[1] is not None
+            start = span[1]
+        return count
+
+    number: int = await raw.run(swept)
+    return number
+
+
+def _check_same(known: Definition, wanted: Definition) -> None:
+    if not known.same_documents(wanted):
+        raise Invalid(
+            f"the search index {known.name!r} is about prefix={known.prefix!r}, "
+            f"fields={list(known.fields)}, format={known.format}; nothing was changed: ask for "
+            "these, or build it anew for others"
+        )
+
+
+__all__ = ["Building", "drop", "sweep"]

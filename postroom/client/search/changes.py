@@ -1,0 +1,154 @@
+"""What changing a document writes: the rules of the index, plain, without a store.
+
+A change compares the words of the new document with the records of the old one, and comes to a new
+record, postings that must come, postings that must go, and what it adds to the sums. ::
+
+    old record:  {wine: 2 born 7, red: 1 born 7}
+    new words:   {wine: 2, white: 1}                 at generation 9
+    ⇒ record     {wine: 2 born 7, white: 1 born 9}
+      put        (white, key, 9)
+      delete     (red, key, 7)
+
+Invariants, which hold whatever order deferred updates of several transactions are carried out in:
+
+* A posting is put by one change only: its key has the generation of that change.
+* A posting is deleted only by a change whose record does not name it, and no later record does.
+* So of a posting that a record names, only the ``Put`` was ever deferred.
+
+Before the bulk build is loaded a change does not look at what it writes, and the build writes only
+records and postings of generation 0, which no change does. So neither overwrites the other. Changes
+after that have a document's built record for a part of its past, and put both right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from postroom.client.search.layout import BUILT_GENERATION, Posting, Record
+
+
+@dataclass(frozen=True)
+class Past:
+    """The records of a document before a change.
+
+    Attributes:
+        live: that of the last transaction; ``None``: there is none.
+        built: that of the bulk build; ``None``: there is none, or it does not count yet.
+    """
+
+    live: Record | None = None
+    built: Record | None = None
+
+    @property
+    def record(self) -> Record | None:
+        """The one that counts; ``None``: there is no such document."""
+        counts = self.built if self.live is None else self.live
+        return None if counts is None or counts.deleted else counts
+
+    def postings(self, key: bytes) -> dict[Posting, int]:
+        """All postings that there may be, with their frequencies."""
+        found: dict[Posting, int] = {}
+        for record in (self.built, self.live):
+            if record is not None:
+                for word, (frequency, born) in record.words.items():
+                    found[Posting(word, key, born)] = frequency
+        return found
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """What it has added to the sums so far: documents, words."""
+        records = [each for each in (self.live, self.built) if each and not each.deleted]
+        return len(records), sum(each.length for each in records)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change writes.
+
+    Attributes:
+        record: the live record; ``None``: there is to be none.
+        puts: postings that come, with their frequencies.
+        deletes: postings that go.
+        documents, words: what is added to the sums.
+    """
+
+    record: Record | None
+    puts: dict[Posting, int]
+    deletes: list[Posting]
+    documents: int
+    words: int
+
+
+def change(
+    key: bytes,
+    past: Past,
+    words: Mapping[str, int] | None,
+    read_timestamp: int,
+    *,
+    building: bool,
+    afresh: bool = False,
+) -> Change:
+    """What a change of a document comes to.
+
+    Args:
+        key: of the document.
+        past: its records, as the transaction has read them.
+        words: of the new document, with their frequencies; ``None``: it is deleted.
+        read_timestamp: where the transaction reads.
+        building: whether the build may yet write a record of this document.
+        afresh: all postings are written anew, whatever is there.
+    """
+    before = None if afresh else past.record
+    generation = read_timestamp
+    if past.live is not None:  # once more in the same transaction
+        generation = max(generation, past.live.generation)
+    record = _record(before, words, generation)
+    if record is None and building:
+        record = Record(generation, -1)
+    named = {} if record is None else Past(record).postings(key)
+    old = past.postings(key)
+    puts = {
+        posting: frequency for posting, frequency in named.items() if old.get(posting) != frequency
+    }
+    deletes = [posting for posting in old if posting not in named]
+    documents, length = past.counted
+    new_documents, new_length = Past(record).counted
+    return Change(record, puts, deletes, new_documents - documents, new_length - length)
+
+
+def settle(key: bytes, past: Past) -> Change:
+    """What is left to do for a document that transactions have changed while the index was built:
+    the build's record and postings go, unless the live record names them.
+    """
+    live = None if past.live is None or past.live.deleted else past.live
+    named = {} if live is None else Past(live).postings(key)
+    deletes = [posting for posting in past.postings(key) if posting not in named]
+    documents, length = past.counted
+    new_documents, new_length = Past(live).counted
+    return Change(live, {}, deletes, new_documents - documents, new_length - length)
+
+
+def built(words: Mapping[str, int]) -> Record:
+    """The record of a document that the bulk build writes."""
+    return Record(
+        BUILT_GENERATION,
+        sum(words.values()),
+        {word: (frequency, BUILT_GENERATION) for word, frequency in words.items()},
+    )
+
+
+def _record(
+    before: Record | None, words: Mapping[str, int] | None, generation: int
+) -> Record | None:
+    if words is None:
+        return None
+    known = {} if before is None else before.words
+    entries = {}
+    for word, frequency in words.items():
+        had, born = known.get(word, (0, generation))
+        entries[word] = (frequency, born if had == frequency else generation)
+    return Record(generation, sum(words.values()), entries)
+
+
+__all__ = ["Change", "Past", "built", "change", "settle"]

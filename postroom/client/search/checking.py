@@ -1,0 +1,293 @@
+"""Whether an index is right: what must be there, compared with what is.
+
+Documents and records are written by the same transactions, so at any timestamp they must agree.
+Postings follow later: between a commit and its deferred updates they differ, and nothing is wrong.
+So a comparison at some timestamp only finds *suspects*. These are looked at once more, at a
+timestamp at which the outbox can be read as well: what waits there counts as carried out. Whatever
+differs then is damage, and nothing else is, however much the documents change meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from postroom.client.search.changes import Past
+from postroom.client.search.definition import Definition, read
+from postroom.client.search.layout import (
+    Posting,
+    unpack_posting,
+    unpack_record,
+)
+from postroom.client.values import integer
+from postroom.errors import Invalid, StoreCorrupted
+from postroom.kv.clock import Timestamp
+from postroom.ranges.requests import Delete, DeleteRange, Increment, Put
+
+if TYPE_CHECKING:
+    from postroom.client.database import Database
+
+Kind: TypeAlias = Literal[
+    "unindexed", "unindexable", "deleted", "words", "record",
+    "missing", "left over", "frequency", "sums",
+]  # fmt: skip
+"""What can differ:
+
+``unindexed``: a document has no record: it was put without the index
+``unindexable``: neither has one that cannot be indexed
+``deleted``: a record's document is not there
+``words``: a record says of a word another frequency than the document
+``record``: there are two records of a document, or one cannot be read
+``missing``, ``left over``: a posting is not there, or is there and no record names it
+``frequency``: a posting says another frequency than the record
+``sums``: how many documents, or words, there are
+"""
+
+
+class Difference(NamedTuple):
+    """One thing that is not as it must be.
+
+    Attributes:
+        kind: what differs.
+        key: of the document.
+        word: which one, if it is about a word.
+        expected, found: frequencies, or sums; 0: none.
+        reason: why a document cannot be indexed.
+    """
+
+    kind: Kind
+    key: bytes
+    word: str = ""
+    expected: int = 0
+    found: int = 0
+    reason: str = ""
+
+
+class Suspect(NamedTuple):
+    """A document about which something differs, perhaps.
+
+    Attributes:
+        key: of the document.
+        strays: keys of postings that no record names.
+    """
+
+    key: bytes
+    strays: tuple[bytes, ...] = ()
+
+
+class Document(NamedTuple):
+    """A document as the index has to know it.
+
+    Attributes:
+        words: with their frequencies; none, if it cannot be indexed.
+        reason: why it cannot be.
+    """
+
+    words: Mapping[str, int]
+    reason: str = ""
+
+
+def read_document(definition: Definition, key: bytes, stored: bytes) -> Document:
+    """A document as it is stored."""
+    try:
+        definition.check_key(key)
+        return Document(definition.words(stored, key))
+    except Invalid as error:
+        return Document({}, str(error))
+
+
+def compare(
+    definition: Definition,
+    key: bytes,
+    document: Document | None,
+    past: Past,
+    postings: Mapping[Posting, int],
+) -> list[Difference]:
+    """What differs of one document.
+
+    Args:
+        definition: of the index.
+        key, document: of the document; ``None``: there is none.
+        past: its records.
+        postings: those that are there, with their frequencies; -1: it cannot be read.
+    """
+    return [
+        *_of_record(definition, key, document, past),
+        *_of_postings(key, past, postings),
+    ]
+
+
+def _of_record(
+    definition: Definition, key: bytes, document: Document | None, past: Past
+) -> Iterator[Difference]:
+    record = past.record
+    if past.live and (past.built or past.live.deleted) and definition.state == "ready":
+        yield Difference("record", key)
+    if document is None:
+        if record is not None:
+            yield Difference("deleted", key)
+        return
+    if document.reason:
+        yield Difference("unindexable", key, reason=document.reason)
+    elif record is None:
+        yield Difference("unindexed", key)
+    if record is None:
+        return
+    words = document.words
+    for word in sorted({*words, *record.words}):
+        frequency, _ = record.words.get(word, (0, 0))
+        expected = words.get(word, 0)
+        if frequency != expected:
+            yield Difference("words", key, word, expected, frequency)
+
+
+def _of_postings(key: bytes, past: Past, postings: Mapping[Posting, int]) -> Iterator[Difference]:
+    named = past.postings(key)
+    for posting, frequency in sorted(named.items()):
+        found = postings.get(posting, 0)
+        if found == 0:
+            yield Difference("missing", key, posting.word, frequency)
+        elif found != frequency:
+            yield Difference("frequency", key, posting.word, frequency, found)
+    for posting in sorted(set(postings) - set(named)):
+        yield Difference("left over", key, posting.word, 0, postings[posting])
+
+
+def past_of(live: bytes | None, built: bytes | None) -> Past | None:
+    """The records of a document as they are stored; ``None``: one cannot be read."""
+    try:
+        return Past(*(None if each is None else unpack_record(each) for each in (live, built)))
+    except StoreCorrupted:
+        return None
+
+
+def frequency_of(stored: bytes, key: bytes) -> int:
+    """What a posting says; -1: it cannot be read."""
+    try:
+        return unpack_posting(stored, key)[0]
+    except StoreCorrupted:
+        return -1
+
+
+class Checking:
+    """Looks at suspects once more.
+
+    Args:
+        raw: the database, values as they are stored.
+        definition: of the index.
+    """
+
+    def __init__(self, raw: Database, definition: Definition) -> None:
+        self._raw = raw
+        self._definition = definition
+        self._layout = definition.layout
+
+    async def confirm(self, suspects: Iterable[Suspect]) -> list[Difference]:
+        """What differs of them indeed.
+
+        Raises:
+            SnapshotTooOld: another node has become the leader meanwhile; call again.
+        """
+        some = list(suspects)
+        async with self._raw.hold(whole=True) as at:
+            records = await self._records([each.key for each in some], at)
+            wanted: dict[bytes, bytes | None] = {}
+            for suspect, (_, past) in zip(some, records, strict=True):
+                wanted |= dict.fromkeys(suspect.strays)
+                if past is None:
+                    continue
+                wanted |= dict.fromkeys(map(self._layout.posting, past.postings(suspect.key)))
+            keys = list(wanted)
+            wanted = dict(zip(keys, await self._raw.get_many(keys, at=at), strict=True))
+            async for request in self._waiting(at):
+                _carry_out(request, wanted)
+            self._check_same(await self._raw.get(self._definition.key, at=at))
+        found: list[Difference] = []
+        postings = self._by_document(wanted)
+        for suspect, (stored, past) in zip(some, records, strict=True):
+            if past is None:
+                found.append(Difference("record", suspect.key))
+                continue
+            of = postings.get(suspect.key, {})
+            document = (
+                None if stored is None else read_document(self._definition, suspect.key, stored)
+            )
+            found += compare(self._definition, suspect.key, document, past, of)
+        return found
+
+    def _check_same(self, stored: bytes | None) -> None:
+        """Checks that the index has not been built anew."""
+        if stored is None or read(stored).id != self._definition.id:
+            raise Invalid(
+                f"the search index {self._definition.name!r} was dropped or built anew while it "
+                "was checked: check it again"
+            )
+
+    async def sums(self, at: Timestamp) -> tuple[int, int]:
+        """How many documents and words the index counts, with what waits to be carried out.
+
+        Args:
+            at: a timestamp that is protected as a whole.
+        """
+        layout = self._layout
+        counters = (layout.documents, layout.words)
+        stored = await self._raw.get_many(counters, at=at)
+        found = {
+            key: 0 if value is None else integer(value)
+            for key, value in zip(counters, stored, strict=True)
+        }
+        async for request in self._waiting(at):
+            if isinstance(request, Increment) and request.key in found:
+                found[request.key] += request.by
+        return found[layout.documents], found[layout.words]
+
+    async def _records(
+        self, keys: list[bytes], at: Timestamp
+    ) -> list[tuple[bytes | None, Past | None]]:
+        """Documents and their records."""
+        layout = self._layout
+        asked = [each for key in keys for each in (key, layout.live(key), layout.built_record(key))]
+        stored = await self._raw.get_many(asked, at=at)
+        return [
+            (stored[n], past_of(stored[n + 1], stored[n + 2])) for n in range(0, len(stored), 3)
+        ]
+
+    async def _waiting(self, at: Timestamp) -> AsyncIterator[object]:
+        """The updates that wait, in the order in which they are carried out."""
+        async for page in self._raw.bulk.outbox(at=at):
+            for entry in page.entries:
+                if entry.update is not None:
+                    yield entry.update.request
+
+    def _by_document(self, found: Mapping[bytes, bytes | None]) -> dict[bytes, dict[Posting, int]]:
+        postings: dict[bytes, dict[Posting, int]] = {}
+        for key, stored in found.items():
+            if stored is not None:
+                posting = self._layout.read_posting(key)
+                postings.setdefault(posting.key, {})[posting] = frequency_of(stored, key)
+        return postings
+
+
+def _carry_out(request: object, stored: dict[bytes, bytes | None]) -> None:
+    match request:
+        case Put() if request.key in stored:
+            stored[request.key] = request.value
+        case Delete() if request.key in stored:
+            stored[request.key] = None
+        case DeleteRange():
+            for key in stored:
+                if key >= request.start and (request.end is None or key < request.end):
+                    stored[key] = None
+
+
+__all__ = [
+    "Checking",
+    "Difference",
+    "Document",
+    "Kind",
+    "Suspect",
+    "compare",
+    "frequency_of",
+    "past_of",
+    "read_document",
+]

@@ -1,0 +1,239 @@
+"""What an index is: its name, its documents, how their text is found, and its state.
+
+::
+
+    (none) ──▶ building ──the build is loaded──▶ settling ──documents changed meanwhile──▶ ready
+                  ▲                                            are put right                 │
+                  └──────────────────────────── built anew: another id ──────────────────────┘
+
+==========  ===========================  ==========================  ============================
+state       what the build has written   a document that is deleted  search
+==========  ===========================  ==========================  ============================
+building    is not looked at             leaves a record that says   refused: it would find half
+                                         so
+settling    counts, unless there is a    leaves nothing              finds everything
+            live record
+ready       the same                     leaves nothing              finds everything
+==========  ===========================  ==========================  ============================
+
+Every transaction that changes a document reads the definition, so each was made either before a
+change of state or after it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from postroom.client.codec import resolve
+from postroom.client.search.layout import Layout, Packing, definition_key, unpack
+from postroom.client.search.words import TOKENIZER, words
+from postroom.errors import Invalid, KeyTooLarge, StoreCorrupted, ValueTooLarge, shorten
+from postroom.kv.tuples import prefix as span_of
+from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX, SEARCH_NAME_BYTES_MAX
+
+Format: TypeAlias = Literal["text", "json", "msgpack"]
+State: TypeAlias = Literal["building", "settling", "ready"]
+
+FORMATS: Final = ("text", "json", "msgpack")
+_FIELDS_MAX: Final = 64
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """A search index, as it is stored.
+
+    Attributes:
+        name: of the index.
+        prefix: of the keys of its documents.
+        fields: the fields of a document that are searched, ``a.b`` for one inside another; none:
+            all text in it.
+        format: of the documents' values.
+        tokenizer: the version of the rules by which text is divided.
+        id: of its data.
+        state: how far it is built.
+    """
+
+    name: str
+    prefix: bytes
+    fields: tuple[str, ...] = ()
+    format: Format = "text"
+    tokenizer: int = TOKENIZER
+    id: str = "0"
+    state: State = "ready"
+
+    @property
+    def key(self) -> bytes:
+        """Where it is stored."""
+        return definition_key(self.name)
+
+    @property
+    def packing(self) -> Packing:
+        """Of what the index stores: so that whoever reads the documents can scan over it."""
+        return "json" if self.format == "json" else "msgpack"
+
+    @property
+    def layout(self) -> Layout:
+        """Of its data."""
+        return Layout(self.id, self.packing)
+
+    @property
+    def span(self) -> tuple[bytes, bytes | None]:
+        """Of its documents."""
+        return span_of(self.prefix)
+
+    def packed(self) -> bytes:
+        """As it is stored."""
+        facts = msgspec.to_builtins(self)  # bytes become text in base 64
+        return self.layout.pack(facts)
+
+    def same_documents(self, other: Definition) -> bool:
+        """Whether both are about the same text."""
+        mine, others = ((each.prefix, each.fields, each.format) for each in (self, other))
+        return mine == others
+
+    def check_key(self, key: bytes) -> None:
+        """Checks that a document may have this key.
+
+        Raises:
+            ValueError: it does not begin with the prefix.
+            KeyTooLarge: its postings would have keys that are too long.
+        """
+        if not key.startswith(self.prefix):
+            raise ValueError(
+                f"{shorten(key)} is no document of the search index {self.name!r}, whose keys "
+                f"begin with {shorten(self.prefix)}; nothing was changed"
+            )
+        if len(key) > INDEXED_KEY_BYTES_MAX:
+            raise KeyTooLarge(
+                f"the key {shorten(key)} is over the limit of {INDEXED_KEY_BYTES_MAX} bytes for "
+                f"documents of a search index ({self.name!r}); nothing was changed: use a shorter "
+                "key"
+            )
+
+    # --- text
+
+    def texts(self, stored: bytes, key: bytes) -> list[str]:
+        """The searched texts of a document.
+
+        Args:
+            stored: its value.
+            key: of the document.
+
+        Raises:
+            WrongType: the value is not of this index's format.
+        """
+        if self.format == "text":
+            return [stored.decode("utf-8", "replace")]
+        document = resolve(self.format).decode(stored, key)
+        if not self.fields:
+            return list(_texts_in(document))
+        return [text for each in self.fields for text in _texts_in(_field(document, each))]
+
+    def words(self, stored: bytes, key: bytes) -> Counter[str]:
+        """The words of a document, and how often each occurs.
+
+        Raises:
+            WrongType: the value is not of this index's format.
+            ValueTooLarge: it has too many different words.
+        """
+        found = Counter(word for text in self.texts(stored, key) for word in words(text))
+        if len(found) > DOCUMENT_WORDS_MAX:
+            raise ValueTooLarge(
+                f"the document {shorten(key)} has {len(found)} different words, the limit of a "
+                f"search index ({self.name!r}) is {DOCUMENT_WORDS_MAX}; nothing was changed: "
+                "divide it, or index fewer of its fields"
+            )
+        return found
+
+
+def read(stored: bytes) -> Definition:
+    """A definition.
+
+    Raises:
+        StoreCorrupted: it is none.
+    """
+    try:
+        return msgspec.convert(unpack(stored), Definition)
+    except msgspec.ValidationError as error:
+        raise StoreCorrupted(
+            f"{shorten(stored)} is no definition of a search index ({error})"
+        ) from error
+
+
+def define(
+    name: Any,
+    prefix: Any,
+    fields: Sequence[Any] = (),
+    format: str = "text",  # noqa: A002
+) -> Definition:
+    """A definition, checked.
+
+    Raises:
+        TypeError, ValueError: that cannot be one.
+    """
+    if not isinstance(name, str) or not isinstance(prefix, bytes):
+        raise TypeError("the name of a search index is a str, the prefix of its documents bytes")
+    if not 0 < len(name.encode()) <= SEARCH_NAME_BYTES_MAX:
+        raise ValueError(f"the name of a search index has 1 to {SEARCH_NAME_BYTES_MAX} bytes")
+    if not prefix or len(prefix) > INDEXED_KEY_BYTES_MAX:
+        raise ValueError(
+            f"the prefix of a search index has 1 to {INDEXED_KEY_BYTES_MAX} bytes: documents are "
+            "some of the keys of a store, which holds the index as well"
+        )
+    if isinstance(fields, str) or not all(isinstance(each, str) and each for each in fields):
+        raise TypeError("fields are a list of names")
+    if format not in FORMATS:
+        raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")
+    if fields and format == "text":
+        raise ValueError("only documents of format json or msgpack have fields")
+    if len(fields) > _FIELDS_MAX:
+        raise ValueError(f"a search index has {_FIELDS_MAX} fields at most, not {len(fields)}")
+    return Definition(name, prefix, tuple(fields), format)  # type: ignore[arg-type]
+
+
+def check_tokenizer(definition: Definition) -> None:
+    """Checks that the index was made by the rules that this version knows.
+
+    Raises:
+        Invalid: it was made by others.
+    """
+    if definition.tokenizer != TOKENIZER:
+        raise Invalid(
+            f"the search index {definition.name!r} was built by version {definition.tokenizer} of "
+            f"the rules that divide text, and this is version {TOKENIZER}; nothing was changed: "
+            "build it anew, or use the version of Postroom that has built it"
+        )
+
+
+def _field(document: Any, path: str) -> Any:
+    for name in path.split("."):
+        if not isinstance(document, dict):
+            return None
+        document = document.get(name)
+    return document
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Text and whole numbers, wherever they are in lists and values of dictionaries."""
+    match value:
+        case str():
+            yield value
+        case bool():
+            return
+        case int():
+            yield str(value)
+        case dict():
+            yield from _each(value.values())
+        case list():
+            yield from _each(value)
+
+
+def _each(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        yield from _texts_in(value)
+
+
+__all__ = ["FORMATS", "Definition", "Format", "State", "check_tokenizer", "define", "read"]

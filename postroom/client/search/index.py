@@ -1,0 +1,261 @@
+"""A search index as applications use it, in its asyncio form (:mod:`postroom.client.search`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from postroom.client import arguments
+from postroom.client.search import changes
+from postroom.client.search import definition as definitions
+from postroom.client.search.changes import Change, Past
+from postroom.client.search.checking import past_of, read_document
+from postroom.client.search.definition import Definition
+from postroom.client.search.layout import Layout, Record, definition_key, unpack_record
+from postroom.client.search.matching import Hit, Matching
+from postroom.client.search.query import parse
+from postroom.client.transaction import Transaction
+from postroom.errors import Invalid, ValueTooLarge, shorten
+from postroom.limits import VALUE_BYTES_MAX
+from postroom.ranges.requests import Delete, Increment, Put
+
+if TYPE_CHECKING:
+    from postroom.client.database import Database
+
+
+class SearchIndex:
+    """A full-text index over the documents with a prefix. Made by :meth:`Database.search_index`.
+
+    Attributes:
+        name: of the index.
+    """
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.name = name
+        self._database = database
+        self._raw = database.as_stored()
+        self._known: Definition | None = None
+
+    async def definition(self) -> Definition:
+        """What the index is, and how far it is built.
+
+        Raises:
+            Invalid: there is no index of this name.
+        """
+        return self._read(await self._raw.get(definition_key(self.name)))
+
+    # --- changing documents
+
+    async def put(self, tx: Transaction, key: bytes, document: Any) -> None:
+        """Sets ``key`` to ``document`` when the transaction commits, and has the index follow.
+
+        Args:
+            tx: a transaction of the same database.
+            key: of the document.
+            document: its value, as ``tx.put`` takes it.
+
+        Raises:
+            Invalid: there is no such index.
+            ValueError: the key does not begin with the prefix of the index.
+            KeyTooLarge, ValueTooLarge: the key is too long for an index, or the document has too
+                many different words.
+            WrongType: the document is not of the format of the index.
+            TransactionTooLarge: with what the index needs, it has gathered more than 16 MiB.
+        """
+        stored = arguments.value(document, tx.codec, arguments.key(key))
+        await self._follow(tx, key, stored)
+        tx.put(key, document)
+
+    async def delete(self, tx: Transaction, key: bytes) -> None:
+        """Removes the document, if it is there, when the transaction commits; and what the index
+        has of it.
+
+        Raises:
+            As :meth:`put`.
+        """
+        await self._follow(tx, arguments.key(key), None)
+        tx.delete(key)
+
+    async def refresh(self, tx: Transaction, key: bytes) -> None:
+        """Has the index follow what the document is now: for one that was changed without it.
+
+        Raises:
+            As :meth:`put`.
+        """
+        raw = tx.as_stored()
+        await self._follow(tx, key, await raw.get(key))
+
+    async def repair(self, tx: Transaction, key: bytes, strays: Iterable[bytes] = ()) -> None:
+        """Writes anew what the index has of a document, whatever of it is damaged.
+
+        Args:
+            tx: a transaction of the same database.
+            key: of the document; it need not be there.
+            strays: keys of postings that no record names, which go.
+        """
+        raw = tx.as_stored()
+        definition, past = await self._past(raw, key, damaged=True)
+        stored = await raw.get(key)
+        document = None if stored is None else read_document(definition, key, stored)
+        words = None if document is None or document.reason else document.words
+        building = definition.state == "building"
+        change = changes.change(key, past, words, _moment(raw), building=building, afresh=True)
+        for stray in strays:
+            raw.enqueue_update(Delete(stray))
+        for record in (definition.layout.live(key), definition.layout.built_record(key)):
+            raw.delete(record)  # also one that cannot be read
+        write(raw, definition.layout, key, past, change)
+
+    async def _follow(self, tx: Transaction, key: bytes, stored: bytes | None) -> None:
+        raw = tx.as_stored()
+        definition, past = await self._past(raw, key)
+        definition.check_key(key)
+        words = None if stored is None else definition.words(stored, key)
+        change = changes.change(
+            key, past, words, _moment(raw), building=definition.state == "building"
+        )
+        write(raw, definition.layout, key, past, change)
+
+    async def settle(self, tx: Transaction, key: bytes) -> bool:
+        """Puts right what transactions and the bulk build have written of a document.
+
+        For the job that builds the index.
+
+        Returns:
+            Whether there was anything to be done.
+        """
+        raw = tx.as_stored()
+        definition, past = await self._past(raw, key)
+        change = changes.settle(key, past)
+        if past.live is None or (past.built is None and not past.live.deleted):
+            return False
+        write(raw, definition.layout, key, past, change)
+        return True
+
+    async def _past(
+        self, raw: Transaction, key: bytes, *, damaged: bool = False
+    ) -> tuple[Definition, Past]:
+        """The definition and the records of a document, as the transaction sees them.
+
+        Args:
+            raw: the transaction.
+            key: of the document.
+            damaged: records that cannot be read do not count.
+        """
+        if self._known is None:
+            self._known = await self.definition()
+        while True:
+            layout = self._known.layout
+            keys = [self._known.key, layout.live(key), layout.built_record(key)]
+            stored, live, built = await raw.get_many(keys)
+            definition = self._read(stored)
+            if definition.id == self._known.id:
+                break
+            self._known = definition
+        self._known = definition
+        counts = definition.state != "building"
+        if damaged and past_of(live, built) is None:
+            return definition, Past()
+        return definition, Past(_record(live, keys[1]), _record(built, keys[2]) if counts else None)
+
+    def _read(self, stored: bytes | None) -> Definition:
+        if stored is None:
+            raise Invalid(
+                f"there is no search index {self.name!r}; nothing was changed: make it with "
+                "create_search_index, or 'postroom pipeline run index'"
+            )
+        definition = definitions.read(stored)
+        definitions.check_tokenizer(definition)
+        return definition
+
+    # --- searching
+
+    async def search(
+        self, words: str, *, limit: int = 10, at: int | None = None, consistent: bool = False
+    ) -> list[Hit]:
+        """The documents that have all of these words, the best first, as of one timestamp.
+
+        Each hit is right at that timestamp. A document that was changed just before it may be
+        missing, since postings follow soon after.
+
+        Args:
+            words: ``wine cellar``, ``cell*``, ``"wine cellar"`` (:mod:`.query`).
+            limit: how many at most.
+            at: as of this timestamp instead of now.
+            consistent: wait first until all that was deferred so far is carried out; then nothing
+                that was committed before is missing.
+
+        Raises:
+            Invalid: there is no such index, or it is being built, or a prefix fits too many
+                documents.
+            ValueError: there is no word in ``words``, or too many.
+            SnapshotTooOld: ``at`` is collected already.
+            TimeoutError: what was deferred was not carried out in 30 s (``consistent``).
+        """
+        query = parse(words)
+        most = arguments.count(limit, "limit")
+        if consistent:
+            await self._database.drain()
+        async with self._raw.hold(at) as moment:
+            stored = await self._raw.get(definition_key(self.name), at=moment)
+            definition = self._read(stored)
+            if definition.state == "building":
+                raise Invalid(
+                    f"the search index {self.name!r} is being built, and would find a part of what "
+                    "there is: search when it is built ('postroom pipeline run index' goes on "
+                    "if it was ended)"
+                )
+            return await Matching(self._raw, definition, moment).hits(query, most)
+
+
+def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Change) -> None:
+    """Adds a change to a transaction: records at once, all else deferred.
+
+    Raises:
+        ValueTooLarge: the record does not fit into a value.
+        TransactionTooLarge: all of it together is too large.
+    """
+    if change.record is not None:
+        raw.put(layout.live(key), packed(layout, key, change.record))
+    elif past.live is not None:
+        raw.delete(layout.live(key))
+    if past.built is not None:
+        raw.delete(layout.built_record(key))
+    length = 0 if change.record is None else change.record.length
+    for posting in change.deletes:
+        raw.enqueue_update(Delete(layout.posting(posting)))
+    for posting, frequency in change.puts.items():
+        raw.enqueue_update(Put(layout.posting(posting), layout.pack_posting(frequency, length)))
+    for counter, by in ((layout.documents, change.documents), (layout.words, change.words)):
+        if by:
+            raw.enqueue_update(Increment(counter, by))
+
+
+def packed(layout: Layout, key: bytes, record: Record) -> bytes:
+    """A record as it is stored.
+
+    Raises:
+        ValueTooLarge: it does not fit into a value.
+    """
+    stored = layout.pack_record(record)
+    if len(stored) > VALUE_BYTES_MAX:
+        raise ValueTooLarge(
+            f"the words of the document {shorten(key)} take {len(stored)} bytes in a search index, "
+            f"the limit is {VALUE_BYTES_MAX}; nothing was changed: divide it, or index fewer of "
+            "its fields"
+        )
+    return stored
+
+
+def _moment(raw: Transaction) -> int:
+    """Where it reads: it has read the definition."""
+    moment = raw.read_timestamp
+    assert moment is not None
+    return moment
+
+
+def _record(stored: bytes | None, key: bytes) -> Record | None:
+    return None if stored is None else unpack_record(stored, key)
+
+
+__all__ = ["SearchIndex", "packed", "write"]

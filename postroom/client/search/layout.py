@@ -1,0 +1,280 @@
+"""Where an index lies: its keys, and what is stored there.
+
+All of it is under one prefix of ordinary keys (tuples of ``postroom.key``), so it is replicated,
+exported and read by Spark as all else is::
+
+    ("postroom.search", "definition", name)   the definition and state of an index
+    ("postroom.search", "last id")            drawn from when an index is built anew
+    ("postroom.search", "data", id,
+        "live",  "record", key)           [generation, length, {word: [frequency, born]}]
+        "live",  "word", word, key, born) [frequency, length]
+        "built", "record", key)           the same two, as the bulk build has written them:
+        "built", "word", word, key)         all are born at generation 0
+        "built", "sums", key)             [documents, words] of a part of the build
+        "sums", "documents" | "words")    counters, for the ranking
+
+Values are packed as the documents are, in JSON or MessagePack, so that a database with that codec
+can scan over them. Which of the two is seen at the first byte.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgpack
+
+from postroom.errors import StoreCorrupted, shorten
+from postroom.kv.tuples import key as tuple_key
+from postroom.kv.tuples import prefix as span_of
+from postroom.kv.tuples import unpack as unpack_key
+
+Packing: TypeAlias = Literal["json", "msgpack"]
+Span: TypeAlias = tuple[bytes, bytes | None]
+
+ROOT: Final = "postroom.search"
+LIVE: Final = "live"
+BUILT: Final = "built"
+BUILT_GENERATION: Final = 0
+"""Before any other: a timestamp is never 0."""
+
+_RECORD: Final = "record"
+_WORD: Final = "word"
+_SUMS: Final = "sums"
+
+LAST_ID: Final = tuple_key(ROOT, "last id")
+DEFINITIONS: Final[Span] = span_of(tuple_key(ROOT, "definition"))
+DATA: Final[Span] = span_of(tuple_key(ROOT, "data"))
+
+
+def definition_key(name: str) -> bytes:
+    """Where the definition of an index is."""
+    return tuple_key(ROOT, "definition", name)
+
+
+def id_of(data_key: bytes) -> str:
+    """Of which index a key in ``DATA`` is."""
+    return str(unpack_key(data_key)[2])
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the index knows of a document.
+
+    Attributes:
+        generation: when it was written: a timestamp, above that of any earlier record of the
+            document; 0: by the bulk build.
+        length: how many words the document has, repeated ones included; -1: it was deleted.
+        words: of each word, how often it occurs, and at which generation its posting was born.
+    """
+
+    generation: int
+    length: int
+    words: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it stands for a document that is gone."""
+        return self.length < 0
+
+
+class Posting(NamedTuple):
+    """That a document has a word: what its key says.
+
+    Attributes:
+        word: which.
+        key: of the document.
+        born: the generation of the document.
+    """
+
+    word: str
+    key: bytes
+    born: int
+
+
+class Row(NamedTuple):
+    """What a key of an index's data is about.
+
+    Attributes:
+        kind: ``live`` or ``built`` (a record), ``posting``, or ``sums``.
+        key: of the document; of sums nothing.
+        posting: if it is one.
+    """
+
+    kind: str
+    key: bytes
+    posting: Posting | None = None
+
+
+class Layout:
+    """The keys of one index's data.
+
+    Args:
+        id: of the data. An index that is built anew gets another one.
+        packing: of values.
+    """
+
+    def __init__(self, id: str, packing: Packing) -> None:  # noqa: A002 - what it is
+        self.id = id
+        self.packing = packing
+        self._data = tuple_key(ROOT, "data", id)
+        self._live_words = self._data + tuple_key(LIVE, _WORD)
+        self._built_words = self._data + tuple_key(BUILT, _WORD)
+        self._live_records = self._data + tuple_key(LIVE, _RECORD)
+        self._built_records = self._data + tuple_key(BUILT, _RECORD)
+        self.built = self._data + tuple_key(BUILT)
+        self.documents = self._data + tuple_key(_SUMS, "documents")
+        self.words = self._data + tuple_key(_SUMS, "words")
+
+    @property
+    def span(self) -> Span:
+        """All of it."""
+        return span_of(self._data)
+
+    @property
+    def live_records(self) -> Span:
+        """The records that transactions have written."""
+        return span_of(self._live_records)
+
+    @property
+    def built_sums(self) -> Span:
+        """What the parts of the build have counted."""
+        return span_of(self.built + tuple_key(_SUMS))
+
+    def live(self, key: bytes) -> bytes:
+        """The record that a transaction has written of a document."""
+        return self._live_records + tuple_key(key)
+
+    def document_of(self, live_key: bytes) -> bytes:
+        """Of which document such a record is."""
+        (key,) = unpack_key(live_key[len(self._live_records) :])
+        return _as_bytes(key)
+
+    def built_record(self, key: bytes) -> bytes:
+        """The record that the build has written of a document."""
+        return self._built_records + tuple_key(key)
+
+    def built_sum(self, key: bytes) -> bytes:
+        """Where the part of the build that begins with a document counts."""
+        return self.built + tuple_key(_SUMS, key)
+
+    def posting(self, posting: Posting) -> bytes:
+        """The key of a posting."""
+        word, key, born = posting
+        if born == BUILT_GENERATION:
+            return self._built_words + tuple_key(word, key)
+        return self._live_words + tuple_key(word, key, born)
+
+    def postings(self, word: str, *, prefix: bool = False) -> tuple[Span, Span]:
+        """The live and the built postings of a word, or of all that begin so."""
+        packed = tuple_key(word)[:-1] if prefix else tuple_key(word)  # text ends with a zero byte
+        return span_of(self._live_words + packed), span_of(self._built_words + packed)
+
+    def read_posting(self, key: bytes) -> Posting:
+        """What the key of a posting says."""
+        if key.startswith(self._live_words):
+            word, document, born = unpack_key(key[len(self._live_words) :])
+            return Posting(str(word), _as_bytes(document), int(born))  # type: ignore[arg-type]
+        word, document = unpack_key(key[len(self._built_words) :])
+        return Posting(str(word), _as_bytes(document), BUILT_GENERATION)
+
+    def read(self, key: bytes) -> Row:
+        """What a key of this index's data is about."""
+        if key.startswith((self._live_words, self._built_words)):
+            posting = self.read_posting(key)
+            return Row("posting", posting.key, posting)
+        for kind, start in ((LIVE, self._live_records), (BUILT, self._built_records)):
+            if key.startswith(start):
+                (document,) = unpack_key(key[len(start) :])
+                return Row(kind, _as_bytes(document))
+        return Row("sums", b"")
+
+    # --- values
+
+    def pack(self, value: Any) -> bytes:
+        """As it is stored."""
+        if self.packing == "json":
+            return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        packed: bytes = msgpack.packb(value)
+        return packed
+
+    def pack_record(self, record: Record) -> bytes:
+        """A record as it is stored."""
+        return self.pack([record.generation, record.length, record.words])
+
+    def pack_posting(self, frequency: int, length: int) -> bytes:
+        """What a posting says: how often the word occurs, and among how many words."""
+        return self.pack([frequency, length])
+
+
+def unpack(stored: bytes, key: bytes = b"") -> Any:
+    """What ``pack`` has packed.
+
+    Raises:
+        StoreCorrupted: that is nothing that it packs.
+    """
+    try:
+        return json.loads(stored) if stored[:1] in b"[{" else msgpack.unpackb(stored)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise _damaged(key, stored) from error
+
+
+def unpack_record(stored: bytes, key: bytes = b"") -> Record:
+    """A record.
+
+    Raises:
+        StoreCorrupted: it is none.
+    """
+    try:
+        generation, length, words = unpack(stored, key)
+        return Record(
+            int(generation),
+            int(length),
+            {str(word): (int(each[0]), int(each[1])) for word, each in words.items()},
+        )
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise _damaged(key, stored) from error
+
+
+def unpack_posting(stored: bytes, key: bytes = b"") -> tuple[int, int]:
+    """Of a posting: how often the word occurs, and how many words the document had.
+
+    Raises:
+        StoreCorrupted: it is none.
+    """
+    try:
+        frequency, length = unpack(stored, key)
+        return int(frequency), int(length)
+    except (TypeError, ValueError) as error:
+        raise _damaged(key, stored) from error
+
+
+def _damaged(key: bytes, stored: bytes) -> StoreCorrupted:
+    return StoreCorrupted(
+        f"{shorten(key)} holds {shorten(stored)}, which no search index has written: somebody else "
+        "has. Build the index anew"
+    )
+
+
+def _as_bytes(part: object) -> bytes:
+    assert isinstance(part, bytes)
+    return part
+
+
+__all__ = [
+    "BUILT",
+    "DATA",
+    "DEFINITIONS",
+    "LAST_ID",
+    "LIVE",
+    "Layout",
+    "Posting",
+    "Record",
+    "Row",
+    "definition_key",
+    "id_of",
+    "unpack",
+    "unpack_posting",
+    "unpack_record",
+]

@@ -1,0 +1,274 @@
+"""Finding the documents of a query, at one timestamp.
+
+::
+
+    postings of each word, in order of documents ── join ─▶ candidates (all words)
+        ── best first, by what their postings say ─▶ records ─▶ hits (phrases: documents, too)
+
+The postings of a word are read page by page, never all at once. Of candidates the best are kept.
+Postings may be left over from earlier versions of a document; so the record of each candidate, read
+at the same timestamp, decides, and tells frequencies and length as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from postroom.client.search.changes import Past
+from postroom.client.search.definition import Definition
+from postroom.client.search.layout import (
+    Layout,
+    Posting,
+    Record,
+    Span,
+    unpack_posting,
+    unpack_record,
+)
+from postroom.client.search.query import Query
+from postroom.client.search.ranking import Ranking
+from postroom.client.search.words import words
+from postroom.client.values import integer
+from postroom.errors import Invalid
+from postroom.kv.clock import Timestamp
+from postroom.limits import SEARCH_CANDIDATES_MAX
+
+if TYPE_CHECKING:
+    from postroom.client.database import Database
+
+_RECORDS_AT_ONCE: Final = 64
+
+
+class Hit(NamedTuple):
+    """A document that has all words.
+
+    Attributes:
+        key: of the document.
+        score: the higher, the better it fits; comparable within one search.
+        timestamp: as of when it has them.
+    """
+
+    key: bytes
+    score: float
+    timestamp: Timestamp
+
+
+class Found(NamedTuple):
+    """What the postings of one word say of a document.
+
+    Attributes:
+        key: of the document.
+        frequency: how often it has the word.
+        length: how many words it had when the posting was born.
+    """
+
+    key: bytes
+    frequency: int
+    length: int
+
+
+class Candidate(NamedTuple):
+    """A document with a posting for each word."""
+
+    key: bytes
+    frequencies: tuple[int, ...]
+    length: int
+
+
+class Matching:
+    """One search.
+
+    Args:
+        raw: the database, values as they are stored.
+        definition: of the index.
+        at: the timestamp, which is protected.
+    """
+
+    def __init__(self, raw: Database, definition: Definition, at: Timestamp) -> None:
+        self._raw = raw
+        self._definition = definition
+        self._layout: Layout = definition.layout
+        self._at = at
+
+    async def hits(self, query: Query, limit: int) -> list[Hit]:
+        """The best hits.
+
+        Raises:
+            Invalid: a prefix fits too many documents.
+        """
+        having = [0] * (len(query.exact) + len(query.prefixes))
+        candidates = await self._candidates(query, having)
+        ranking = Ranking.of(*await self._sums(), having)
+        candidates.sort(key=lambda each: (-ranking.score(each.frequencies, each.length), each.key))
+        hits: list[Hit] = []
+        best = iter(candidates)
+        while len(hits) < limit and (some := list(islice(best, _RECORDS_AT_ONCE))):
+            for candidate, record in zip(some, await self._records(some), strict=True):
+                frequencies = _frequencies(query, record)
+                if record is None or frequencies is None:
+                    continue
+                if query.phrases and not await self._has_phrases(candidate.key, query):
+                    continue
+                score = ranking.score(frequencies, record.length)
+                hits.append(Hit(candidate.key, score, self._at))
+        hits.sort(key=lambda hit: (-hit.score, hit.key))
+        return hits[:limit]
+
+    async def _sums(self) -> tuple[int, int]:
+        layout = self._layout
+        stored = await self._raw.get_many([layout.documents, layout.words], at=self._at)
+        documents, length = (0 if each is None else integer(each) for each in stored)
+        return documents, length
+
+    # --- candidates
+
+    async def _candidates(self, query: Query, having: list[int]) -> list[Candidate]:
+        """Documents with a posting for each word; counts in ``having`` how many have each."""
+        found: list[Candidate] = []
+        async with AsyncExitStack() as stack:
+            terms = [self._of_word(word) for word in query.exact]
+            terms += [_listed(await self._of_prefix(prefix)) for prefix in query.prefixes]
+            for term in terms:
+                await stack.enter_async_context(aclosing(term))
+            async for candidate in _joined(terms, having):
+                found.append(candidate)
+                if len(found) >= 2 * SEARCH_CANDIDATES_MAX:
+                    found.sort(key=_promising)
+                    del found[SEARCH_CANDIDATES_MAX:]
+        return found
+
+    async def _of_word(self, word: str) -> AsyncGenerator[Found, None]:
+        """The postings of a word, in order of documents, one of each."""
+        live_span, built_span = self._layout.postings(word)
+        async with (
+            aclosing(self._of_span(live_span)) as live,
+            aclosing(self._of_span(built_span)) as built,
+        ):
+            one, other = await anext(live, None), await anext(built, None)
+            while one is not None or other is not None:
+                if other is None or (one is not None and one.key <= other.key):
+                    assert one is not None
+                    yield one
+                    if other is not None and other.key == one.key:
+                        other = await anext(built, None)
+                    one = await anext(live, None)
+                else:
+                    yield other
+                    other = await anext(built, None)
+
+    async def _of_span(self, span: Span) -> AsyncGenerator[Found, None]:
+        """Of several postings of a word and a document, which are left over but for one, the
+        newest.
+        """
+        last: Posting | None = None
+        found: Found | None = None
+        async with aclosing(self._raw.scan_pages(*span, at=self._at)) as pages:
+            async for page in pages:
+                for key, stored in page.pairs:
+                    posting = self._layout.read_posting(key)
+                    if found is not None and last is not None and last[:2] != posting[:2]:
+                        yield found
+                    last, found = posting, Found(posting.key, *unpack_posting(stored, key))
+        if found is not None:
+            yield found
+
+    async def _of_prefix(self, prefix: str) -> list[Found]:
+        """The same of all words that begin so; a document has the sum of their frequencies."""
+        found: dict[bytes, Found] = {}
+        for span in self._layout.postings(prefix, prefix=True):
+            async for each in self._of_span(span):
+                known = found.get(each.key)
+                if known is not None:
+                    each = each._replace(frequency=each.frequency + known.frequency)  # noqa: PLW2901 - of both
+                found[each.key] = each
+                if len(found) > SEARCH_CANDIDATES_MAX:
+                    raise Invalid(
+                        f"more than {SEARCH_CANDIDATES_MAX} documents have words that begin with "
+                        f"{prefix!r}: give more letters"
+                    )
+        return [found[key] for key in sorted(found)]
+
+    # --- what is so
+
+    async def _records(self, candidates: Sequence[Candidate]) -> list[Record | None]:
+        layout = self._layout
+        keys = [
+            key
+            for each in candidates
+            for key in (layout.live(each.key), layout.built_record(each.key))
+        ]
+        stored = await self._raw.get_many(keys, at=self._at)
+        return [past.record for past in _pasts(keys, stored)]
+
+    async def _has_phrases(self, key: bytes, query: Query) -> bool:
+        stored = await self._raw.get(key, at=self._at)
+        if stored is None:
+            return False
+        texts = [words(text) for text in self._definition.texts(stored, key)]
+        return all(any(_is_in(phrase, text) for text in texts) for phrase in query.phrases)
+
+
+def _pasts(keys: Sequence[bytes], stored: Sequence[bytes | None]) -> Iterator[Past]:
+    read = [
+        None if value is None else unpack_record(value, key)
+        for key, value in zip(keys, stored, strict=True)
+    ]
+    for live, built in zip(read[::2], read[1::2], strict=True):
+        yield Past(live, built)
+
+
+async def _joined(
+    terms: Sequence[AsyncGenerator[Found, None]], having: list[int]
+) -> AsyncGenerator[Candidate, None]:
+    """The documents that all terms have found."""
+    heads: list[Found | None] = [None] * len(terms)
+    behind = set(range(len(terms)))
+    while True:
+        for number in sorted(behind):
+            heads[number] = await anext(terms[number], None)
+            having[number] += heads[number] is not None
+        here = [head for head in heads if head is not None]
+        if len(here) < len(heads):
+            break
+        furthest = max(head.key for head in here)
+        behind = {number for number, head in enumerate(here) if head.key < furthest}
+        if not behind:
+            yield Candidate(furthest, tuple(head.frequency for head in here), here[0].length)
+            behind = set(range(len(terms)))
+    for number, head in enumerate(heads):  # how many have the word is wanted of each
+        if head is not None:
+            async for _ in terms[number]:
+                having[number] += 1
+
+
+async def _listed(found: list[Found]) -> AsyncGenerator[Found, None]:
+    for each in found:
+        yield each
+
+
+def _promising(candidate: Candidate) -> tuple[float, bytes]:
+    """Sorts the best first, without knowing how rare the words are."""
+    return -sum(candidate.frequencies) / (candidate.length + 1), candidate.key
+
+
+def _frequencies(query: Query, record: Record | None) -> list[int] | None:
+    """How often a document has each word; ``None``: it has not all of them."""
+    if record is None:
+        return None
+    found = [record.words.get(word, (0, 0))[0] for word in query.exact]
+    found += [
+        sum(count for word, (count, _) in record.words.items() if word.startswith(prefix))
+        for prefix in query.prefixes
+    ]
+    return found if all(found) else None
+
+
+def _is_in(phrase: Sequence[str], text: Sequence[str]) -> bool:
+    wanted = list(phrase)
+    width = len(wanted)
+    return any(list(text[at : at + width]) == wanted for at in range(len(text) - width + 1))
+
+
+__all__ = ["Hit", "Matching"]

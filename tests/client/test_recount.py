@@ -1,0 +1,256 @@
+"""What is counted, and what it counts, as of one timestamp: what an audit is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom import limits
+from postroom.client import bulk
+from postroom.errors import Invalid, SnapshotTooOld
+from postroom.kv import keys
+from postroom.messaging import recount
+from postroom.messaging.recount_requests import Beside, Place
+from postroom.ranges import accounting
+from postroom.ranges.requests import Accounting, Increment, Put
+from tests.client.stores import Store
+
+
+def beside(db: postroom.Database, at: int, *span: Any) -> list[Beside]:
+    return [each for page in db.bulk.beside(*span, at=at) for each in page.records]
+
+
+def places(db: postroom.Database, at: int, queue: str = "") -> list[Place]:
+    return [each for page in db.bulk.places(queue, at=at) for each in page.places]
+
+
+def sums(db: postroom.Database, what: str) -> dict[bytes, dict[str, int]]:
+    return {each.key: each.sums for each in beside(db, 0) if each.what == what}
+
+
+def fill(db: postroom.Database) -> None:
+    """Something of everything."""
+    db.create_queue("jobs", max_attempts=1)
+    db.create_queue("kept", archive=True)
+    db.put(b"text", b"no number")
+    with db.begin() as tx:
+        for number in range(5):
+            tx.put(b"k\x00%d" % number, b"")
+            tx.enqueue_message(b"inbox/%d" % (number % 2), b"hello")
+            tx.enqueue("jobs", b"work", id=b"%d" % number, group="g" if number < 2 else "")
+        tx.enqueue("jobs", b"later", id=b"later", deliver_at=3600)
+        tx.enqueue("kept", b"done", id=b"done", key=b"elsewhere", kind="mail")
+        tx.enqueue_update(Accounting(b"a/b", {"n": 1}))
+        tx.enqueue_message(b"later", b"", deliver_at=3600)
+        tx.enqueue_update(Put(b"p", b"1"), execute_at=3600)
+        tx.enqueue_update(Increment(b"text"))
+    db.drain()
+    with db.begin() as tx:
+        (first,) = tx.reap_queue(b"inbox/0", 1)
+        tx.postpone([first], delay=3600, hold=True)
+    with db.begin() as tx:
+        tx.reap_queue(b"inbox/1", 1)
+    jobs = db.queue("jobs")
+    jobs.acknowledge([b"2"])
+    jobs.cancel([b"3"])
+    jobs.reject([b"4"], dead=True)
+    db.queue("kept").acknowledge([b"done"])
+
+
+def held(db: postroom.Database) -> Any:
+    return db.hold(whole=True)
+
+
+def test_what_is_claimed_and_what_is_there_agree(db: postroom.Database) -> None:
+    fill(db)
+    with held(db) as at:
+        (page,) = db.bulk.counters(at=at)
+        (index,) = db.bulk.inbox_index(at=at)
+        outside, lying = Counter(each.part for each in places(db, at)), beside(db, at)
+        jobs, kept = places(db, at, "jobs"), places(db, at, "kept")
+    claimed = page.counters
+    assert (outside["message"], claimed.pending_messages) == (2, 2)
+    assert (outside["update"], claimed.pending_updates) == (1, 1)
+    assert (outside["dead_letter"], claimed.dead_letters) == (1, 1)
+    inbox = Counter(each.key for each in lying if each.what == "message")
+    assert inbox == {each.key: each.messages for each in index.entries}
+    assert sum(inbox.values()) == claimed.delivered - claimed.reaped == 3
+    (hold,) = (each for each in lying if each.what == "hold")
+    assert {each.key: each.held for each in index.entries} == {
+        b"inbox/0": hold.id, b"inbox/1": b""
+    }  # fmt: skip
+    oldest = min(each.id for each in lying if each.what == "message" and each.key == b"inbox/1")
+    assert index.entries[1].oldest == oldest
+
+    by_name = {each.name: each for each in page.queues}
+    counted = by_name["jobs"].counted
+    parts = Counter(each.part for each in jobs if each.part != "group")
+    assert parts == {"ready": 2, "scheduled": 1, "done": 1, "cancelled": 1, "dead": 1}
+    assert (counted.ready, counted.scheduled, counted.done, counted.dead) == (2, 1, 1, 1)
+    assert [(each.group, each.number) for each in jobs if each.part == "group"] == [("g", 2)]
+    assert sum(each.group == "g" for each in jobs if each.part == "ready") == 2
+    (archived,) = kept
+    assert (archived.part, archived.key, archived.kind, archived.id) == (
+        "archived", b"elsewhere", "mail", b"done"
+    )  # fmt: skip
+    assert by_name["kept"].counted.archived == 1
+    bodies = {(each.queue, each.key, each.kind, each.id, each.seq) for each in lying
+              if each.what == "body"}  # fmt: skip
+    found = {(by_name[name].number, each.key, each.kind, each.id, each.seq)
+             for name, those in (("jobs", jobs), ("kept", kept)) for each in those
+             if each.part != "group"}  # fmt: skip
+    assert bodies == found
+    states = {each.id: each.status for each in lying if each.what == "state"}
+    assert states == {b"2": 1, b"3": 4, b"4": 3, b"done": 2}
+
+
+def test_of_what_was_claimed_together_only_what_is_held_is_leased(db: postroom.Database) -> None:
+    """In places, and as an image is checked when it has been restored."""
+    jobs = db.create_queue("jobs", ack_wait=1000)
+    with db.begin() as tx:
+        for number in range(4):
+            tx.enqueue("jobs", b"work", id=b"%d" % number)
+    for message in jobs.claim(4)[:2]:
+        message.acknowledge()
+    with held(db) as at:
+        found = [(each.part, each.id) for each in places(db, at, "jobs")]
+        counted = db.images.check(at)
+    assert sorted(found) == [("done", b"0"), ("done", b"1"), ("leased", b"2"), ("leased", b"3")]
+    assert not counted.wrong
+
+
+def test_all_of_it_is_as_it_was_then(db: postroom.Database) -> None:
+    fill(db)
+
+    def everything(at: int) -> list[Any]:
+        pages = [db.bulk.counters(at=at), db.bulk.inbox_index(at=at), db.bulk.beside(at=at)]
+        pages += [db.bulk.places(name, at=at) for name in ("", "jobs", "kept")]
+        return [list(each) for each in pages]
+
+    with held(db) as at:
+        before = everything(at)
+        fill_more(db)
+        assert everything(at) == before
+        assert everything(0) != before
+        db.queue("kept").drop()
+        assert everything(at) == before
+        with pytest.raises(Invalid, match="no queue 'new'"):
+            list(db.bulk.places("new", at=at))
+    for read in (db.bulk.counters, db.bulk.inbox_index, db.bulk.places, db.bulk.beside):
+        with pytest.raises(SnapshotTooOld, match="whole"):
+            next(read(at=at))
+
+
+def fill_more(db: postroom.Database) -> None:
+    db.create_queue("new")
+    with db.begin() as tx:
+        tx.enqueue("new", b"", id=b"1")
+        tx.enqueue_message(b"inbox/9", b"")
+        tx.enqueue_update(Accounting(b"a/c", {"n": 1}))
+        tx.enqueue_message(b"later", b"", deliver_at=3600)
+    db.queue("jobs").cancel([b"0", b"1"])
+    with db.begin() as tx:
+        tx.reap_queue(b"inbox/1", 9)
+    db.drain()
+
+
+def test_pages_are_bounded_and_fit_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = store.db
+    for number in range(4):
+        db.create_queue(f"q{number}")
+    with db.begin() as tx:
+        for number in range(30):
+            tx.put(b"k/%02d" % number, b"")
+            tx.enqueue_message(b"k/%02d" % (number % 7), b"")
+            tx.enqueue_message(b"late", b"", deliver_at=60 + number)
+            tx.enqueue("q1", b"", id=b"k/%02d" % number)
+            tx.enqueue_update(Accounting(b"k/%02d" % number, {"n": 1}))
+    db.drain()
+    with held(db) as at:
+        whole = [places(db, at), places(db, at, "q1"), beside(db, at)]
+        (index,) = db.bulk.inbox_index(at=at)
+        monkeypatch.setattr(bulk, "_PAGE_BYTES", 200)
+        monkeypatch.setattr(recount, "QUEUES_PER_PAGE", 3)
+        assert [places(db, at), places(db, at, "q1"), beside(db, at)] == whole
+        pages = list(db.bulk.beside(at=at))
+        assert len(pages) > 10
+        assert max(len(page.records) for page in pages) < 10
+        assert all(len(page.places) < 10 for page in db.bulk.places("q1", at=at))
+        entries = [each for page in db.bulk.inbox_index(at=at) for each in page.entries]
+        assert entries == index.entries
+        assert [len(page.queues) for page in db.bulk.counters(at=at)] == [3, 1]
+        monkeypatch.setattr(limits, "TURN_STEPS_MAX", 4)
+        assert [places(db, at), places(db, at, "q1"), beside(db, at)] == whole
+        span = (b"k/05", b"k/07")
+        inside = [each for each in whole[2] if b"k/05" <= each.key < b"k/07"]
+        assert beside(db, at, *span) == inside != []
+
+
+def test_of_a_queue_that_was_dropped_nothing_is_claimed(store: Store) -> None:
+    db = store.db
+    db.create_queue("q")
+    db.create_queue("a")
+    with db.begin() as tx:
+        tx.enqueue("q", b"", id=b"1")
+    db.queue("q").drop()
+    found = [each for page in db.bulk.counters(at=0) for each in page.queues]
+    assert {each.name: each.dropped for each in found} in ({"a": False}, {"a": False, "q": True})
+    store.advance(10)
+    assert [each.name for page in db.bulk.counters(at=0) for each in page.queues] == ["a"]
+    assert beside(db, 0) == []
+
+
+# --- what was posted ------------------------------------------------------------------------------
+
+
+def post(db: postroom.Database, *posted: tuple[bytes, dict[str, int]]) -> None:
+    with db.begin() as tx:
+        for key, deltas in posted:
+            tx.enqueue_update(Accounting(key, deltas))
+    db.drain()
+
+
+def recounted(db: postroom.Database) -> dict[bytes, dict[str, int]]:
+    """The sums as they follow from what was posted."""
+    found: dict[bytes, Counter[str]] = {}
+    for key, posted in sums(db, "posted").items():
+        for prefix in accounting.prefixes(key):
+            of_prefix = found.setdefault(prefix, Counter())
+            for metric, value in posted.items():
+                of_prefix[metric] += value
+    return {prefix: dict(of_prefix) for prefix, of_prefix in found.items()}
+
+
+def test_sums_follow_from_what_was_posted(db: postroom.Database) -> None:
+    post(db, (b"a/b/c", {"n": 1}), (b"a/b", {"n": 10, "m": 2}), (b"a/b/c/", {"n": 5}))
+    post(db, (b"a", {"n": 100}), (b"//x//y", {"n": 1}), (b"/", {"n": 7}), (b"a/d", {"n": -3}))
+    assert sums(db, "posted")[b"a/b/c"] == {"n": 6}
+    assert recounted(db) == sums(db, "sum")
+    assert sums(db, "sum")[b"a"] == {"n": 113, "m": 2}
+
+
+def test_below_sums_of_an_earlier_version_nothing_is_noted(store: Store) -> None:
+    db = store.db
+    post(db, (b"old/a", {"n": 1}))
+    for key in (b"old", b"old/a"):  # as that version has left them
+        store.engine.write({keys.posted_key(key): None}, sync=True)
+    store.restart()
+    post(db, (b"old/a", {"n": 1}), (b"old/b", {"n": 1}), (b"new/a", {"n": 1}))
+    assert set(sums(db, "posted")) == {b"new", b"new/a"}
+    assert sums(db, "sum")[b"old"] == {"n": 3}
+
+
+def test_what_was_posted_may_leave_64_bits_where_the_sum_does_not(store: Store) -> None:
+    db = store.db
+    most = (1 << 63) - 1
+    post(db, (b"a", {"n": most}))
+    post(db, (b"a/b", {"n": -most}))
+    post(db, (b"a", {"n": most}))
+    assert store.dead_reasons() == []
+    assert sums(db, "sum") == {b"a": {"n": most}, b"a/b": {"n": -most}}
+    found = recounted(db)
+    assert (found[b"a"]["n"] - most) % (1 << 64) == 0
+    assert found[b"a/b"] == {"n": -most}

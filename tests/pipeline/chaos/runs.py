@@ -1,0 +1,151 @@
+"""One run of chaos: a store in processes, a Spark program, ``kill -9``, and a verdict.
+
+::
+
+    program ── works ──✕ a worker, an executor ── works ──✕ the driver
+    program, with other partitions ── works ──✕ ...
+    program, with others again ──────────────────────────▶ the end: each row exactly once
+
+Kinds of deaths, their moments and the numbers of partitions are drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random  # noqa: TID251 - seeded
+
+from tests.cluster.harness import ClusterProcesses, cluster
+from tests.pipeline.chaos.processes import Program
+from tests.pipeline.chaos.works import WORKS, Work
+
+SILENT_SECONDS = 600.0
+LOCAL = "local[2,4]"
+CLUSTER = "local-cluster[2,1,512]"
+
+
+class Run:
+    """See the module.
+
+    Args:
+        seed: of all that is drawn.
+        folder: for everything.
+        work: one of ``WORKS``.
+        master: of Spark.
+        nodes: of the store.
+        rows: of the work.
+        deaths: lives of the program that end with the death of the driver.
+
+    Attributes:
+        log: what was done.
+    """
+
+    def __init__(
+        self, seed: int, folder: Path, work: str, master: str = CLUSTER, *, nodes: int = 1,
+        rows: int = 2000, deaths: int = 2,
+    ) -> None:  # fmt: skip
+        self.random = Random(f"{seed} {work}")
+        self.log: list[str] = []
+        self._folder = folder
+        self._work = work
+        self._master = master
+        self._nodes = nodes
+        self._rows = rows
+        self._deaths = deaths
+        self._partitions = 1
+        self._waiting = threading.Event()
+
+    def run(self) -> None:
+        """All of it.
+
+        Raises:
+            AssertionError: a row is missing, or there twice; or it does not come to an end.
+        """
+        with cluster(self._folder / "nodes", self._nodes) as processes, processes.connect() as db:
+            work = WORKS[self._work](db, self._folder, self._rows)
+            work.prepare()
+            for _ in range(self._deaths):
+                self._live(work, processes, dies=True)
+                if not work.again:
+                    break
+            else:
+                self._live(work, processes, dies=False)
+            work.check()
+            db.staging.sweep(0.0)  # late tasks of dead drivers have changed nothing
+            work.check()
+            assert db.staging.read().attempts == 0
+
+    def _live(self, work: Work, processes: ClusterProcesses, *, dies: bool) -> None:
+        self._partitions += self.random.choice([1, 2, 4])
+        program = Program(
+            self._folder, work.name, "--connect", processes.addresses, "--folder",
+            str(self._folder), "--master", self._master, "--partitions", str(self._partitions),
+            *work.arguments(),
+        )  # fmt: skip
+        self._note(f"a life with {self._partitions} partitions")
+        try:
+            if dies:
+                self._strike(program, work, processes)
+            elif work.endless:
+                self._until(work, lambda: _holds(work), "it does not come to the end")
+            else:
+                self._until(work, lambda: not program.runs, "it does not end")
+                assert program.wait() == 0, "it has failed"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{program.said()}") from error
+        finally:
+            program.bury()
+
+    def _strike(self, program: Program, work: Work, processes: ClusterProcesses) -> None:
+        """Workers, executors and leaders die while the work is done, and then the driver."""
+        for _ in range(self.random.randrange(3)):
+            if not self._is_in_the_middle(program, work):
+                return
+            strike = self.random.choice(["worker", "worker", "executor", "leader"])
+            if strike == "leader":
+                self._kill_the_leader(work, processes)
+            elif strike == "executor":
+                self._note(f"dead: {program.kill_executor(self.random) or 'no executor'}")
+            else:
+                self._note(f"dead: {program.kill_worker(self.random) or 'no worker'}")
+            work.go_on()
+        if self._is_in_the_middle(program, work):
+            self._note(f"dead: {program.kill_driver()}")
+
+    def _is_in_the_middle(self, program: Program, work: Work) -> bool:
+        """Waits until it is; false: it has ended."""
+        self._until(
+            work, lambda: not program.runs or (program.is_up and work.has_begun()),
+            "it does not begin",
+        )  # fmt: skip
+        self._waiting.wait(self.random.uniform(0.0, 1.0))  # anywhere in the middle
+        return program.runs
+
+    def _kill_the_leader(self, work: Work, processes: ClusterProcesses) -> None:
+        node = processes.nodes[0] if self._nodes == 1 else processes.leader(work.db)
+        node.kill()
+        node.restart()
+        self._note(f"dead, and back: {node}")
+
+    def _until(self, work: Work, holds: Callable[[], bool], otherwise: str) -> None:
+        """Waits; for as long as rows come, it may take its time."""
+        progress, since = work.progress(), time.monotonic()
+        while not holds():
+            before, progress = progress, work.progress()
+            since = since if progress == before else time.monotonic()
+            late = time.monotonic() > since + SILENT_SECONDS
+            assert not late, f"{otherwise}; there is no progress since {progress}"
+            self._waiting.wait(0.2)
+
+    def _note(self, what: str) -> None:
+        self.log.append(f"{self._work}: {what}")
+
+
+def _holds(work: Work) -> bool:
+    with suppress(AssertionError):
+        work.check()
+        return True
+    return False

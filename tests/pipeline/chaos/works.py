@@ -1,0 +1,186 @@
+"""What is done in chaos, when it is in the middle, and how it must end: each row exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import postroom
+from postroom import Timestamp
+from tests.pipeline.chaos.program import READ_PARTS
+
+PER_TRANSACTION = 50
+
+
+class Work:
+    """One kind, in one store.
+
+    Args:
+        db: the store.
+        folder: of the program.
+        rows: how many there are.
+
+    Attributes:
+        name: of the program's work.
+        again: whether the program is started anew until it has done its work.
+        endless: it never ends by itself: it has done its work when :meth:`check` says so.
+    """
+
+    name = ""
+    again = True
+    endless = False
+
+    def __init__(self, db: postroom.Database, folder: Path, rows: int) -> None:
+        self.db = db
+        self.folder = folder
+        self.rows = rows
+
+    def prepare(self) -> None:
+        """Before the program begins."""
+
+    def go_on(self) -> None:
+        """Called now and then: what others do to the store."""
+
+    def arguments(self) -> list[str]:
+        """Of the program."""
+        return ["--rows", str(self.rows)]
+
+    def has_begun(self) -> bool:
+        """Whether it is in the middle."""
+        staging = self.db.staging.read()
+        return bool(staging.attempts or staging.loads)
+
+    def progress(self) -> object:
+        """Something that is another one when it has gone on."""
+        staging = self.db.staging.read()
+        return staging.attempts, staging.loads, sum(1 for _ in self.db.scan())
+
+    def check(self) -> None:
+        """After the end.
+
+        Raises:
+            AssertionError: a row is missing, or there twice.
+        """
+        raise NotImplementedError
+
+    def counted(self, prefix: bytes) -> dict[bytes, int]:
+        """What increments have come to."""
+        pairs = self.db.scan(prefix, prefix + b"\xff")
+        return {key[len(prefix) :]: postroom.integer(value) for key, value in pairs}
+
+    def expected(self) -> dict[bytes, int]:
+        return {b"%07d" % number: 1 for number in range(self.rows)}
+
+
+class Read(Work):
+    """A data frame at one timestamp, while the store changes."""
+
+    name = "read"
+
+    def prepare(self) -> None:
+        self._fill(b"then")
+        self._held = self.db.hold()
+        self.at: Timestamp = self._held.__enter__()
+
+    def _fill(self, value: bytes) -> None:
+        for first in range(0, self.rows, PER_TRANSACTION):
+            with self.db.begin() as tx:
+                for number in range(first, min(first + PER_TRANSACTION, self.rows)):
+                    tx.put(self._key(number), value)
+
+    def _key(self, number: int) -> bytes:
+        return b"in/%d/%07d" % (number % READ_PARTS, number)
+
+    def go_on(self) -> None:
+        with self.db.begin() as tx:
+            for number in range(0, self.rows, 7):
+                tx.put(self._key(number), b"later")
+
+    def arguments(self) -> list[str]:
+        return ["--at", str(int(self.at))]
+
+    def has_begun(self) -> bool:
+        return any((self.folder / "read").rglob("*.parquet"))
+
+    def progress(self) -> object:
+        return sum(1 for _ in self.folder.rglob("*"))
+
+    def check(self) -> None:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - needs the extra
+
+        found = pq.read_table(self.folder / "read").to_pydict()
+        expected = sorted(self._key(number).decode() for number in range(self.rows))
+        assert sorted(found["key"]) == expected
+        assert set(found["value"]) == {"then"}
+        self._held.__exit__(None, None, None)
+
+
+class Stream(Work):
+    """Changes of a store become changes of a store."""
+
+    name = "stream"
+    endless = True
+
+    def prepare(self) -> None:
+        self._written = 0
+        self._seen = 0
+        self.go_on()
+
+    def arguments(self) -> list[str]:
+        return ["--rows", str(max(self.rows // 6, 1))]  # of a batch
+
+    def go_on(self) -> None:
+        """A quarter of the changes, each to a key that many others change, too."""
+        end = min(self._written + self.rows // 4, self.rows)
+        for number in range(self._written, end):
+            self.db.put(b"in/%d" % (number % 17), b"%07d" % number)
+        self._written = end
+
+    def has_begun(self) -> bool:
+        before, self._seen = self._seen, len(self.counted(b"out/"))
+        return self._seen > before or bool(self.db.staging.read().attempts)
+
+    def check(self) -> None:
+        while self._written < self.rows:
+            self.go_on()
+        assert self.counted(b"out/") == self.expected()
+
+
+class Write(Work):
+    """A data frame that is a batch."""
+
+    name = "write"
+
+    def check(self) -> None:
+        assert self.counted(b"w/") == self.expected()
+
+
+class Once(Work):
+    """A data frame that is written once: it may have failed, as a whole."""
+
+    name = "once"
+    again = False
+
+    def check(self) -> None:
+        self.db.staging.sweep(0.0)
+        found = self.counted(b"o/")
+        assert found in ({}, self.expected())
+
+
+class Load(Work):
+    """A bulk load that is resumed."""
+
+    name = "load"
+
+    def has_begun(self) -> bool:
+        return any(self.db.scan(b"l/", b"l0"))
+
+    def check(self) -> None:
+        found = dict(self.db.scan(b"l/", b"l0"))
+        keys = [b"l/%07d" % number for number in range(self.rows)]
+        assert found == {key: key for key in keys}
+
+
+WORKS: dict[str, type[Work]] = {each.name: each for each in (Read, Stream, Write, Once, Load)}
+
+__all__: list[Any] = ["WORKS", "Work"]

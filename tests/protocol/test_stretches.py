@@ -1,0 +1,238 @@
+"""Large frames: what comes of their stretches is what decoding them at once comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom import limits
+from postroom.messaging.queues.requests import Acknowledge, Attempt
+from postroom.messaging.requests import (
+    CheckInbox,
+    EnqueueMessage,
+    EnqueueUpdate,
+    PostponeMessages,
+    ReapMessages,
+)
+from postroom.messaging.staging_requests import LoadRows
+from postroom.protocol import frames, stretches
+from postroom.protocol.failures import WireError
+from postroom.protocol.stretches import TooMuch, ask_in_stretches, is_large
+from postroom.ranges.requests import Accounting, Get, GetMany, Put
+from tests.protocol.test_frames import REQUESTS
+
+STRETCH = 200
+
+
+@pytest.fixture(autouse=True)
+def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", STRETCH)
+
+
+def packed(*requests: Any, withdrawn: tuple[int, ...] = (), looks_up: bool = False) -> bytes:
+    return frames.encode((1, 7, list(enumerate(requests, 1)), withdrawn, looks_up))
+
+
+def commit(*writes: Any, reads: list[bytes] | None = None, spans: Any = ()) -> Any:
+    return ("commit", bytes(16), 1, 60.0, 0, b"anchor", reads or [], spans, writes)
+
+
+def decoded(frame: bytes) -> frames.Ask:
+    going_on = ask_in_stretches(frame)
+    while True:
+        try:
+            next(going_on)
+        except StopIteration as stop:
+            ask: frames.Ask = stop.value
+            return ask
+
+
+ID = bytes(20)
+IDS = [number.to_bytes(20, "big") for number in range(300)]
+ATTEMPTS = [Attempt(b"key", "kind", b"%d" % number, 3) for number in range(200)]
+FRAMES = {
+    "keys to read": packed(GetMany([b"%04d" % n for n in range(900)], 5), Get(b"k")),
+    "writes": packed(commit(*[Put(b"k%d" % n, b"value") for n in range(300)])),
+    "reads and spans": packed(
+        commit(reads=[b"%d" % n for n in range(99)], spans=[(b"%d" % n, None) for n in range(99)])
+    ),
+    "updates": packed(commit(*[EnqueueUpdate(Put(b"k", b"v" * 9)) for _ in range(99)])),
+    "a write with ids": packed(commit(Put(b"a", b"b"), ReapMessages(b"k", IDS), Put(b"c", b"d"))),
+    "several of them": packed(
+        commit(*[PostponeMessages(b"k", [(ID, n) for n in range(99)], None, "why") for _ in "abc"])
+    ),
+    "ids with a limit": packed(commit(CheckInbox(b"k", None, IDS))),
+    "long spans": packed(commit(spans=[(b"%d" % n * 50, None) for n in range(99)])),
+    "attempts": packed(commit(Acknowledge("queue", ATTEMPTS))),
+    "rows": packed(commit(LoadRows(b"load", bytes(16), IDS, [b"v" * n for n in range(300)]))),
+    "long values": packed(commit(Put(b"k", b"v" * 5000), Put(b"k", b"v" * 1_000_000))),
+    "a long value later": packed(commit(EnqueueUpdate(Put(b"k", b"v" * 1_000_000)))),
+    "many requests": packed(*[Get(b"%d" % n, n) for n in range(4000)], withdrawn=(5, 9)),
+    "what a later version says": frames.encode(
+        (1, 7, [(1, ("get", b"k", 0, "later", [1] * 500))], (), True, "later", [2] * 500)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_it_comes_to_what_decoding_at_once_comes_to(kind: str) -> None:
+    frame = FRAMES[kind]
+    assert is_large(frame)
+    assert decoded(frame) == frames.from_client(frame)
+
+
+@given(st.lists(REQUESTS, max_size=8), st.integers(100, 400))
+def test_any_requests(requests: list[Any], stretch: int) -> None:
+    frame = packed(*requests, withdrawn=(1, 2, 3), looks_up=True)
+    with patch.object(limits, "FRAME_STRETCH_BYTES", stretch):
+        ask = decoded(frame)
+    if not any(isinstance(request, TooMuch) for _, request in ask.requests):
+        assert ask == frames.from_client(frame)
+
+
+@given(st.sampled_from(sorted(FRAMES)), st.data())
+def test_what_is_none_is_refused_or_understood_alike(kind: str, data: st.DataObject) -> None:
+    frame = bytearray(FRAMES[kind][:3000])
+    for _ in range(data.draw(st.integers(0, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    with patch.object(limits, "FRAME_STRETCH_BYTES", STRETCH):
+        try:
+            ask = decoded(bytes(frame))
+        except WireError:
+            return
+    if not any(isinstance(request, TooMuch) for _, request in ask.requests):
+        assert ask == frames.from_client(bytes(frame))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        packed(GetMany([b"key"] * 500))[:-300],
+        packed(GetMany([b"key"] * 500)) + b"\x00",
+        frames.encode((1, 7, [(1, ("nothing that is known", [b"k"] * 500))], (), False)),
+        frames.encode((1, 7, [(1, [["get_many"] * 99])], (), False)),
+        frames.encode((1, 7, [(1, ("get_many", [b"k" * 9000] * 9, 0))], (), False)),
+        frames.encode((1, 7, [(1, ("get_many", [["deep", [b"k"]]] * 99, 0))], (), False)),
+        frames.encode((1, 7, [(1, 2, ("get_many", [b"k"] * 99, 0))], (), False)),
+        frames.encode((1, 7, [(n, ("get", b"k", 0)) for n in range(4097)], (), False)),
+        frames.encode((1, 7, [], [1] * 4097, False)),
+        frames.encode((1, 7, 3, [1] * 500, False)),
+        frames.encode((0, 1, bytes(8), 1, False, "x" * 500)),
+        packed(commit(CheckInbox(b"k", None, [ID] * 10_001))),
+        b"\xc1" * 500,
+        b"\xdd\xff\xff\xff\xff" + bytes(500),
+        b"",
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(WireError):
+        decoded(frame)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (commit(EnqueueMessage(b"k", b"", {"h": "x" * 500})), "headers the limit is 65536"),
+        (commit(Accounting(b"k", {str(n): 1 for n in range(200)})), "metrics the limit is 64"),
+        (commit(EnqueueUpdate(Accounting(b"k", {"x" * 200: 1}))), "metrics the limit is 64"),
+        (("get_many", [b"key"] * 501, 0), "a list of 501; one request may have 500"),
+        (commit(spans=[(b"k" * 500, None)]), "in a list where nothing is that long"),
+    ],
+)
+def test_a_request_that_is_too_large_is_refused_and_others_of_its_frame_are_not(
+    request_: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_ITEMS_MAX", 500)
+    frame = packed(Get(b"before"), request_, Get(b"behind"))
+    (_, before), (number, refused), (_, behind) = decoded(frame).requests
+    assert (before, number, behind) == (Get(b"before"), 2, Get(b"behind"))
+    assert isinstance(refused, TooMuch)
+    name, message, _ = refused.failure
+    assert name == "ValueTooLarge"
+    assert why in message
+    assert "nothing was done" in message
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The items that were gone over, or decoded, since it was last asked."""
+    done = [0, 0]
+    skip, element = stretches._Walk.skip, stretches._Element
+
+    def skipped(walk: Any, count: int) -> Any:
+        going_over = skip(walk, count)
+        begin = walk.at
+        while True:
+            try:
+                next(going_over)
+            except StopIteration as stop:
+                done[0] += walk.at - begin
+                return stop.value
+            done[0] += walk.at - begin
+            begin = walk.at
+            yield
+
+    def counting(decode: Any) -> Any:
+        def count(part: bytes) -> Any:
+            found = decode(part)
+            done[1] += len(found)
+            return found
+
+        return count
+
+    monkeypatch.setattr(stretches._Walk, "skip", skipped)
+    for kind in (*stretches._REQUESTS.values(), *stretches._WRITES.values()):
+        for place, each in dict(kind.lists).items():
+            of = each.element
+            counts = element(counting(of.decode), of.run, of.is_bytes, of.divide)
+            monkeypatch.setitem(
+                kind.lists, place, stretches._List(each.name, each.kind, counts, each.length_max)
+            )
+    while True:
+        done[:] = 0, 0
+        yield done
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        packed(GetMany([b"%05d" % n for n in range(50_000)])),
+        packed(commit(*[EnqueueUpdate(Put(b"%05d" % n, b"v")) for n in range(20_000)])),
+        packed(commit(ReapMessages(b"k", IDS * 40))),
+        packed(commit(spans=[(b"%d" % n, None) for n in range(20_000)])),
+        packed(commit(EnqueueMessage(b"k", b"", {"h": [[]] * 100_000}))),
+    ],
+    ids=["keys", "updates", "ids", "spans", "headers"],
+)
+def test_no_stretch_does_more_than_its_part(monkeypatch: pytest.MonkeyPatch, frame: bytes) -> None:
+    """Decoded at once, the least bytes make the most items: so items are counted, and bytes."""
+    stretch = 4000
+    monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", stretch)
+    stages, most_bytes, most_items, items = counted(monkeypatch), 0, 0, 0
+    going_on = ask_in_stretches(frame)
+    while True:
+        done = next(stages)
+        try:
+            next(going_on)
+        except StopIteration:
+            break
+        finally:
+            most_bytes, most_items = max(most_bytes, done[0]), max(most_items, done[1])
+            items += done[1]
+    assert most_bytes <= 2 * stretch + 256 * 6, "what is gone over"
+    assert most_items <= stretch, "what is made"
+    assert items in {0, 20_000, 50_000, 12_000}
+
+
+def test_decoding_at_once_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count above counts: msgspec makes all of it at once."""
+    frame = packed(GetMany([b"%05d" % n for n in range(50_000)]))
+    stages = counted(monkeypatch)
+    monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", len(frame))
+    done = next(stages)
+    decoded(frame)
+    assert done[0] >= len(frame) - 100
