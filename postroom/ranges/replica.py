@@ -54,6 +54,7 @@ from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+from postroom.ranges.spent import Spent
 from postroom.ranges.state import RangeState
 from postroom.ranges.waiting import Line
 
@@ -111,6 +112,7 @@ class Replica:
         self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         self._proposal: Proposal | None = None
+        self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         self.on_room: Callable[[], None] = lambda: None
         registry.observers[self._lease_key] = self._observe_lease
@@ -271,6 +273,7 @@ class Replica:
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
         self._reads.begin_turn()
+        self._free_spent()
         self.on_room()
         if not self.wants_turn():
             return
@@ -287,6 +290,11 @@ class Replica:
             if reads.without_lease or reads.long:
                 reads.go_on(self._submit_again)
             self._propose_queued()
+
+    def _free_spent(self) -> None:
+        self._spent.go_on()
+        if self._spent:
+            self._host.wake(urgent=False)
 
     def _wants_to_write(self) -> bool:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
@@ -400,6 +408,7 @@ class Replica:
             self._cache.wrote(proposal.command.writes)
         self._proposal = None
         self._reads.proposal_ended()
+        self._spent.add(proposal.command.writes)
         if applied:
             self._reads.last_commit = proposal.last_commit
             self._lease_holder.granted(proposal.lease_until)
