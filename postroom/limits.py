@@ -129,6 +129,15 @@ STAGED_SWEPT_AT_ONCE_MAX: Final = 500
 STAGED_SECONDS_MAX: Final = 24 * 3600.0
 """What was staged, and not published since, is dropped by whoever publishes next."""
 
+RESTORED_CHUNK_ROWS_MAX: Final = 8192
+"""Of a chunk of entries of an export that is restored; its bytes count as a transaction's do."""
+RESTORED_PARTS_MAX: Final = 10_000
+"""Into how many parts, files say, what is restored is divided."""
+RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
+"""How far the clock of what is restored may be ahead of the store's own."""
+RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
+"""Of a restore that is abandoned, so many entries are removed in one step."""
+
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""

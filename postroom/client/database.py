@@ -16,6 +16,7 @@ from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
 from postroom.client.commits import commit_one
+from postroom.client.images import ImagesOfDatabase
 from postroom.client.pages import (
     Page,
     pages,
@@ -55,7 +56,12 @@ T = TypeVar("T")
 
 
 class Database(
-    QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, SearchOfDatabase, Administration
+    QueuesOfDatabase,
+    BulkOfDatabase,
+    StagingOfDatabase,
+    ImagesOfDatabase,
+    SearchOfDatabase,
+    Administration,
 ):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 

@@ -25,6 +25,7 @@ from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
+from postroom.client.sync_images import ImagesOfDatabase
 from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_staging import StagingOfDatabase
@@ -46,7 +47,12 @@ async def _awaited(moment: Awaitable[T]) -> T:
 
 
 class Database(
-    Administration, QueuesOfDatabase, BulkOfDatabase, StagingOfDatabase, SearchOfDatabase
+    Administration,
+    QueuesOfDatabase,
+    BulkOfDatabase,
+    StagingOfDatabase,
+    ImagesOfDatabase,
+    SearchOfDatabase,
 ):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
@@ -55,6 +61,7 @@ class Database(
         QueuesOfDatabase.__init__(self, sender, core)
         BulkOfDatabase.__init__(self, sender, core)
         StagingOfDatabase.__init__(self, sender)
+        ImagesOfDatabase.__init__(self, sender)
         SearchOfDatabase.__init__(self, sender, core)
         self._sender = sender
         self._core = core

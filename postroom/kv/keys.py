@@ -34,6 +34,7 @@ keys.
                    03 range 09 05 job attempt number        staged rows, a chunk
                    03 range 09 06 <name>                    a bulk load
                    03 range 09 07                           where to go on deleting what is useless
+                   03 range 09 08 part                      a part of an export that is restored
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that hold something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -110,6 +111,7 @@ STAGED_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
 STAGED_SWEPT: Final = b"\x07"
+RESTORED_PART: Final = b"\x08"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -218,6 +220,11 @@ def queue_prefix(range_id: int, queue: int, part: bytes = b"") -> bytes:
 def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
     """A part of what is staged (``STAGED_QUERY``, ...), or all of it."""
     return RANGE + u64(range_id) + STAGING + part
+
+
+def range_prefix(range_id: int) -> bytes:
+    """What the metadata of a range begins with."""
+    return RANGE + u64(range_id)
 
 
 # --- 04 transactions, 05 mail -------------------------------------------------------------

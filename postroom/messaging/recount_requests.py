@@ -143,7 +143,8 @@ class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
             was added to this very key), ``body`` or ``state`` (of a message of a queue).
         queue, kind: of a message of a queue.
         id: of a message.
-        seq, status: of a message of a queue, as in its records.
+        seq, status: of a message of a queue, as in its records. Of sums the status is 1 if they
+            follow from what was posted; 0: an earlier version began them, and noted nothing.
         sums: metrics.
     """
 

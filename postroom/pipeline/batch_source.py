@@ -67,7 +67,7 @@ class TableReader(DataSourceReader):
         if self._line is not None:
             self._line.hold(self._store, self._at, self._options.protect_for, whole=False)
         db = connections.database(self._store)
-        return [TablePart(part) for part in parts(db, self._options, self._selection)]
+        return [TablePart(part) for part in parts(db, self._options, self._selection, self._at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task reads."""
@@ -86,16 +86,19 @@ class TableReader(DataSourceReader):
         yield from read(connections.database(self._store), partition.part, work)
 
 
-def parts(db: Database, options: Options, selection: Selection) -> list[Part]:
-    """What has to be read of a table.
+def parts(db: Database, options: Options, selection: Selection, at: int) -> list[Part]:
+    """What has to be read of a table at a timestamp.
 
     Raises:
         Invalid: there is no such queue.
     """
     if options.table in {"queue", "archive"}:
         return _queue_parts(db, options, selection)
-    if options.table in {"outbox", "dead_letters"}:
+    if options.table in {"outbox", "dead_letters", "counters"}:
         return [Part()]
+    if options.table == "places":
+        queues = [each for page in db.bulk.counters(at=at) for each in page.queues]
+        return [Part(), *(Part(queue=each.name) for each in queues if not each.dropped)]
     if selection.keys is not None:
         return _key_parts(db, selection.spans, options)
     return [

@@ -14,7 +14,7 @@ from postroom.errors import Invalid
 
 TABLES: Final = (
     "data", "inbox", "reaped", "outbox", "queue", "archive", "dead_letters", "accounting",
-    "changes",
+    "changes", "counters", "inbox_index", "places", "beside",
 )  # fmt: skip
 FORMATS: Final = ("json", "msgpack")
 PROTECT_SECONDS: Final = 600.0

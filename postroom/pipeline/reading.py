@@ -31,6 +31,7 @@ from postroom.pipeline.columns import (
 )
 from postroom.pipeline.decoding import Decode
 from postroom.pipeline.filters import Span
+from postroom.pipeline.recounting import RECOUNTED
 from postroom.pipeline.tables import SINCE, VALUES
 from postroom.ranges.bulk_requests import Columns
 from postroom.ranges.requests import Change, DeleteRange
@@ -298,6 +299,13 @@ _SUMS: Final[dict[str, Getter]] = {
     "value": lambda each: each[2],
 }
 
+
+def _recounted(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+    read, getters = RECOUNTED[work.table]
+    for found in read(db, part.spans, part.queue, work.at):
+        yield from _records(found, getters, lambda _: b"", work)
+
+
 _Reader = Callable[[Database, Part, Work], Iterator[pa.RecordBatch]]
 
 _READERS: Final[dict[str, _Reader]] = {
@@ -310,6 +318,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "queue": _queue,
     "archive": _queue,
     "accounting": _accounting,
+    **dict.fromkeys(RECOUNTED, _recounted),
 }
 
 __all__ = ["Part", "Work", "read", "recent"]

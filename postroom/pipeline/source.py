@@ -54,11 +54,10 @@ class PostroomSource(DataSource):
         """The timestamp of this data frame."""
         wanted = self.wanted
         whole = wanted.table in tables.UNVERSIONED
-        if whole and wanted.at:
-            raise Invalid(f"{wanted.table!r} has no versions, and cannot be read at= a timestamp")
         if self.line is not None:
+            whole = whole and not wanted.at  # else it is held by whoever has named it
             return self.line.hold(self.store, wanted.at, wanted.protect_for, whole=whole)
-        if whole:
+        if whole and not wanted.at:
             raise Invalid(f"{wanted.table!r} can be read only where register() was called")
         return wanted.at or int(connections.database(self.store).now())
 

@@ -62,10 +62,21 @@ SCHEMAS: Final = {
     "accounting": "prefix binary, metric string, value bigint",
     "queue": _QUEUE,
     "archive": _QUEUE,
+    "counters": "range bigint, queue string, number bigint, counter string, value bigint",
+    "inbox_index": "key binary, messages bigint, oldest binary, held binary",
+    "places": (
+        "range bigint, queue string, number bigint, part string, key binary, kind string, "
+        "id binary, seq binary, group string, outstanding bigint"
+    ),
+    "beside": (
+        "range bigint, what string, key binary, number bigint, kind string, id binary, "
+        "seq binary, status int, metric string, value bigint"
+    ),
 }
 
 KEYS: Final = {
     "data": "key", "changes": "key", "inbox": "key", "reaped": "key", "accounting": "prefix",
+    "inbox_index": "key", "beside": "key",
 }  # fmt: skip
 """The column by which a table is read in spans."""
 
@@ -84,7 +95,9 @@ VALUES: Final = {
 SINCE: Final = frozenset({"changes", "reaped"})
 """Read from one timestamp up to another: what happened between them."""
 
-UNVERSIONED: Final = frozenset({"outbox", "dead_letters", "accounting"})
+UNVERSIONED: Final = frozenset({
+    "outbox", "dead_letters", "accounting", "counters", "inbox_index", "places", "beside",
+})  # fmt: skip
 """Read in a snapshot of the engine, since what they hold has no versions."""
 
 

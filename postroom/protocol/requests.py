@@ -21,6 +21,19 @@ from postroom.messaging.bulk_requests import (
     ScanReaped,
 )
 from postroom.messaging.counters import Counters
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    Counted,
+    EndPart,
+    EndRestore,
+    ImagePage,
+    ReadRestore,
+    Restoration,
+    RestoreEntries,
+    ScanImage,
+)
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
@@ -216,6 +229,14 @@ ClientRequest: TypeAlias = (
     | ScanPlaces
     | ScanBeside
     | ReadStaging
+    | ScanImage
+    | ReadRestore
+    | CheckImage
+    | BeginRestore
+    | RestoreEntries
+    | EndPart
+    | EndRestore
+    | AbandonRestore
     | ReadNodes
     | RetireNode
     | RebindNode
@@ -261,6 +282,14 @@ ANSWERS: Final[dict[type, Any]] = {
     ScanPlaces: PlacesPage,
     ScanBeside: BesidePage,
     ReadStaging: Staging,
+    ScanImage: ImagePage,
+    ReadRestore: Restoration,
+    CheckImage: Counted,
+    BeginRestore: str,
+    RestoreEntries: None,
+    EndPart: None,
+    EndRestore: None,
+    AbandonRestore: bool,
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,

@@ -212,7 +212,7 @@ class LocalReads:
         timestamp of the last commit applied: commits that are evaluated just now are above it,
         though the clock has passed them.
         """
-        if self.is_stopped:
+        if self.is_stopped or self._registry.refusal is not None:
             return None
         generation, at = self._generation, self.last_commit
         head = keys.head_key(key)

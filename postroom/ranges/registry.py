@@ -7,10 +7,11 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from postroom.errors import Error
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -52,6 +53,7 @@ class Registry:
         on_given_up: called with a request that had to wait, and that nobody waits for any more.
         sizes: of what is kept in memory for clients, by name. They return to zero.
         observers: engine keys of records, and who is told, on every replica, what is applied there.
+        refusal: makes what everybody is told while the range is closed (:meth:`close`).
     """
 
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
@@ -75,3 +77,28 @@ class Registry:
     on_given_up: list[Callable[[object], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
+    refusal: Callable[[], Error] | None = None
+    _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
+
+    def close(self, refusal: Callable[[], Error], allowed: Container[type]) -> None:
+        """Refuses whatever is asked, but for requests of some types, until :meth:`open`. Who waits
+        goes on waiting.
+        """
+        if self.refusal is not None:
+            return
+        self.refusal = refusal
+
+        def refuse(_: Any, __: Any) -> Any:
+            raise refusal()
+
+        for table in (self.reads, self.commands, self.writes):
+            known = dict(table)
+            self._withheld.append((table, known))
+            table.update({kind: refuse for kind in known if kind not in allowed})
+
+    def open(self) -> None:
+        """Serves everybody again."""
+        self.refusal = None
+        while self._withheld:
+            table, known = self._withheld.pop()
+            table.update(known)

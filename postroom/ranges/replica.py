@@ -47,6 +47,7 @@ from postroom.ranges.batch import Batcher
 from postroom.ranges.calls import Call, LeasedWrites, NotLeaseholder, Proposal, Result
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
+from postroom.ranges.fresh_memory import FreshMemory
 from postroom.ranges.holders import Holders
 from postroom.ranges.host import Host
 from postroom.ranges.lease_acquisition import LeaseAcquisition
@@ -111,6 +112,7 @@ class Replica:
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
         self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
+        self._memory = FreshMemory(registry, stored, self._cache, self.holders, host)
         self._proposal: Proposal | None = None
         self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
@@ -344,12 +346,12 @@ class Replica:
         """Serve under a new lease: memory starts afresh from what is stored."""
         self._reads.last_commit = self._lease_holder.begin()
         self._acquisition.wanted = False
-        self._cache.clear()
-        self.holders.clear()
-        for begin in self.registry.on_lease:
-            begin(self._stored)
-        self._host.on_serving(True)
+        self._memory.begin()
         self.serve_again()
+
+    def refresh(self) -> None:
+        """What is stored was replaced as a whole; those that wait are evaluated anew."""
+        self._memory.refresh(self.wake, self._waiting.lines)
 
     def serve_again(self) -> None:
         """Those that have waited for the lease have their turn."""
@@ -369,9 +371,7 @@ class Replica:
         """This lease is not used any more, and whoever waits is sent elsewhere."""
         if self._lease_holder.end():
             self._host.on_serving(False)
-            self.holders.clear()
-            for end in self.registry.on_lease_end:
-                end()
+            self._memory.end()
         waited = dict.fromkeys(
             (*self._waiting.clear(), *_taken(self._reads.blocked), *self._given_up())
         )
@@ -473,9 +473,7 @@ class Replica:
         for calls in (self._queue, self._upkeep, self._reads.without_lease, self._reads.blocked):
             waited |= dict.fromkeys(_taken(calls))
         waited |= dict.fromkeys(self._given_up())
-        self.holders.clear()
-        for end in self.registry.on_lease_end:
-            end()
+        self._memory.end()
         for call in waited:
             call.complete(None, error)
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Engine
+from postroom.messaging.images import Images
 from postroom.messaging.queues.service import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.restoring import Restoring
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.ranges import evaluators
@@ -111,6 +113,8 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     )  # fmt: skip
     messaging.register(registry)
     GarbageLists(range_id, protections).register(registry)
+    Images(range_id, protections.reader).register(registry)
+    Restoring(range_id, node.clock.pass_over, replica.refresh).register(registry)
     return RangeParts(replica, registry, feed, messaging, deliveries, executions, advances)
 
 

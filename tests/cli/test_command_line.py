@@ -21,7 +21,7 @@ from postroom.kv.folder import OWNER_FILE
 COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
     "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
-    "scheduled",
+    "scheduled", "search",
     "cancel", "dead-letters", "worker", "bench",
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 import postroom
-from postroom.errors import Error, Invalid, WrongType
+from postroom.errors import Error, Invalid, SnapshotTooOld, WrongType
 from postroom.limits import KEY_BYTES_MAX
 from postroom.pipeline import batch_source
 from postroom.pipeline.driver_service import DriverService
@@ -296,8 +296,55 @@ def test_what_has_no_versions_is_read_as_it_was_when_the_source_was_made(
     ]
     with pytest.raises(Invalid, match="register"):
         source(connect=served, insecure="true", table="outbox")
-    with pytest.raises(Invalid, match="no versions"):
-        source(service.line, connect=served, insecure="true", table="outbox", at=1)
+    store = {"connect": served, "insecure": "true"}
+    with db.hold(whole=True) as at:
+        with db.begin() as tx:
+            tx.enqueue_update(Accounting(b"a/b", {"bytes": 1}))
+        db.drain()
+        then = source(service.line, **store, table="accounting", at=at)
+        assert [row["value"] for row in rows(then)] == [4, 4]
+    for line in (service.line, None):
+        never = source(line, **store, table="outbox", at=int(db.now()))
+        with pytest.raises(SnapshotTooOld, match="not protected as a whole"):
+            rows(never)
+
+
+def test_what_audits_are_made_of_is_read_as_tables(
+    served: str, db: postroom.Database, service: DriverService
+) -> None:
+    db.create_queue("q")
+    with db.begin() as tx:
+        tx.enqueue_message(b"k", b"hello")
+        tx.enqueue_message(b"k", b"later", deliver_at=3600)
+        tx.enqueue("q", b"work", id=b"1", key=b"k", kind="mail", group="g")
+        tx.enqueue_update(Accounting(b"a/b", {"n": 3}))
+    db.drain()
+    tables = ("counters", "inbox_index", "places", "beside")
+    store = {"connect": served, "insecure": "true"}
+    counters, index, places, beside = (
+        rows(source(service.line, **store, table=name)) for name in tables
+    )
+    claimed = {(row["queue"], row["counter"]): row["value"] for row in counters}
+    assert (claimed["", "enqueued"], claimed["", "pending_messages"]) == (3, 1)
+    assert (claimed["q", "ready"], claimed["q", "moved"]) == (1, 0)
+    assert {row["number"] for row in counters} == {0, 1}
+    ((message,),) = [[row for row in beside if row["what"] == "message"]]
+    assert index == [{"key": b"k", "messages": 1, "oldest": message["id"], "held": b""}]
+    by_part = {row["part"]: row for row in places}
+    assert set(by_part) == {"message", "ready", "group"}
+    ready = by_part["ready"]
+    assert (ready["queue"], ready["key"], ready["kind"], ready["id"]) == ("q", b"k", "mail", b"1")
+    assert (by_part["group"]["group"], by_part["group"]["outstanding"]) == ("g", 1)
+    (body,) = (row for row in beside if row["what"] == "body")
+    assert (body["key"], body["number"], body["seq"]) == (b"k", 1, ready["seq"])
+    sums = {(row["what"], row["key"], row["metric"]): row["value"] for row in beside
+            if row["what"] in {"sum", "posted"}}  # fmt: skip
+    assert sums == {
+        ("sum", b"a", "n"): 3, ("sum", b"a/b", "n"): 3, ("posted", b"a/b", "n"): 3,
+        ("posted", b"a", None): None,
+    }  # fmt: skip
+    narrow = rows(source(service.line, **store, table="beside"), filters=[EqualTo(KEY, b"k")])
+    assert {row["key"] for row in narrow} == {b"k"}
 
 
 def test_queues_are_read_by_queue_and_state(served: str, db: postroom.Database) -> None:

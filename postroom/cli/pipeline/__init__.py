@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import typer
 
+from postroom.cli.pipeline.archive import archive
+from postroom.cli.pipeline.audit import audit
+from postroom.cli.pipeline.export import export
+from postroom.cli.pipeline.index import index
+from postroom.cli.pipeline.restore import restore
+
 app = typer.Typer(
     help="Jobs that Spark does for a store: see docs/jobs.md.",
     no_args_is_help=True,
@@ -15,3 +21,8 @@ run = typer.Typer(
     help="Run a job, on this machine or on a cluster of Spark's.", no_args_is_help=True
 )
 app.add_typer(run, name="run")
+run.command()(archive)
+run.command()(audit)
+run.command()(export)
+run.command()(index)
+run.command()(restore)

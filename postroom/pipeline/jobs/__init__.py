@@ -4,3 +4,24 @@
 """
 
 from __future__ import annotations
+
+from postroom.pipeline.jobs.archive import ArchiveResult, archive, read_archive
+from postroom.pipeline.jobs.audit import AuditResult, audit
+from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.index import IndexResult, index
+from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
+
+__all__ = [
+    "ArchiveResult",
+    "AuditResult",
+    "ExportResult",
+    "IndexResult",
+    "RestoreResult",
+    "abandon_restore",
+    "archive",
+    "audit",
+    "export",
+    "index",
+    "read_archive",
+    "restore",
+]

@@ -9,7 +9,7 @@ role      may
 ========  ==========================================================================================
 read      read: keys, inboxes, queues, changes, what waits, counters, the nodes and how they are
 write     also change what is stored, send, reap, lock, claim, and deal with dead letters and queues
-admin     also change who is a node: let in, give another key, remove
+admin     also change who is a node: let in, give another key, remove; restore an empty store
 ========  ==========================================================================================
 
 A client has the role of the token that it shows; without a file of tokens, that of its certificate.
@@ -36,6 +36,16 @@ from postroom.messaging.bulk_requests import (
     ScanInboxes,
     ScanOutbox,
     ScanReaped,
+)
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    EndPart,
+    EndRestore,
+    ReadRestore,
+    RestoreEntries,
+    ScanImage,
 )
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
@@ -135,6 +145,9 @@ NEEDED: Final[dict[type, Role]] = {
     ScanPlaces: Role.READ,
     ScanBeside: Role.READ,
     ReadStaging: Role.READ,
+    ScanImage: Role.READ,
+    ReadRestore: Role.READ,
+    CheckImage: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,
@@ -142,6 +155,11 @@ NEEDED: Final[dict[type, Role]] = {
     ReapQueue: Role.WRITE,
     ClaimQueue: Role.WRITE,
     ReleaseLocks: Role.WRITE,
+    BeginRestore: Role.ADMIN,
+    RestoreEntries: Role.ADMIN,
+    EndPart: Role.ADMIN,
+    EndRestore: Role.ADMIN,
+    AbandonRestore: Role.ADMIN,
     RetireNode: Role.ADMIN,
     RebindNode: Role.ADMIN,
 }

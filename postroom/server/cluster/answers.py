@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
+from postroom.messaging.image_requests import Counted, ImagePage, Restoration
 from postroom.messaging.recount_requests import (
     BesidePage,
     CountersPage,
@@ -44,6 +45,10 @@ def _columns(result: Columns) -> int:
     return len(result.keys) + len(result.values) + 17 * result.rows
 
 
+def _image(result: ImagePage) -> int:
+    return len(result.names) + len(result.stored) + 8 * result.rows
+
+
 def _inboxes(result: InboxesPage) -> int:
     return sum(
         len(key) + sum(32 + len(stored) for _, stored in messages)
@@ -63,6 +68,9 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     Reaped: _messages,
     Peeked: _messages,
     Columns: _columns,
+    ImagePage: _image,
+    Restoration: _encoded,
+    Counted: _encoded,
     InboxesPage: _inboxes,
     OutboxPage: _encoded,
     LettersPage: _encoded,

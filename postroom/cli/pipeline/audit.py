@@ -1,0 +1,80 @@
+"""``postroom pipeline run audit``: what is claimed against what was counted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from postroom.cli.options import Store
+from postroom.cli.output import Notation
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+
+if TYPE_CHECKING:
+    from postroom.pipeline.jobs.audit import AuditResult
+
+NOTATION = Notation()
+
+
+@on_spark
+def audit(
+    store: Store,
+    spark: Spark,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Recount what counters, sums, the index of inboxes and queues claim; name each difference.
+
+    All of it at one timestamp, whatever is committed meanwhile. Ends with 1 if anything differs.
+    """
+    options = as_options(store)
+    with spark.session("audit") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline.jobs import audit as run  # noqa: PLC0415 - needs the extra
+
+        result = run(session, options, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(_as_json(result)))
+    else:
+        _show(Console(), result)
+    if result.differences:
+        raise typer.Exit(1)
+
+
+def _as_json(result: AuditResult) -> dict[str, Any]:
+    """Keys as ``--json`` writes them everywhere."""
+    told = asdict(result)
+    for finding in told["findings"]:
+        for example in finding["examples"]:
+            example["key"] = NOTATION.json_key(example["key"])
+    return {**told, "compared": result.compared, "differences": result.differences}
+
+
+def _show(console: Console, result: AuditResult) -> None:
+    """A table, a line for each example, and the sum."""
+    from postroom.pipeline.jobs.audit.findings import COUNTERS  # noqa: PLC0415 - as above
+
+    table = Table("recounted", "compared", "differences", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for finding in result.findings:
+        number = f"{finding.differences:,}"
+        style = "bold red" if finding.differences else "green"
+        table.add_row(COUNTERS[finding.counter], f"{finding.compared:,}", f"[{style}]{number}[/]")
+    console.print(table)
+    for finding in result.findings:
+        for example in finding.examples:
+            console.out(str(example), style="red", highlight=False)
+        more = finding.differences - len(finding.examples)
+        if more:
+            console.out(f"{finding.counter}: {more:,} more", style="red", highlight=False)
+    if result.unnoted:
+        console.out(
+            f"{result.unnoted:,} sums were begun by an earlier version, which did not note what "
+            "was added where: they were not recounted.",
+            highlight=False,
+        )
+    summary = f"{result.compared:,} values compared, {result.differences:,} differ."
+    console.out(summary, highlight=False)

@@ -1,0 +1,56 @@
+"""``postroom pipeline run restore``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postroom.cli.options import AsJson, Store
+from postroom.cli.output import print_json, print_line
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+
+Folder = Annotated[
+    str,
+    typer.Argument(metavar="[FOLDER]", show_default=False, help="Of an export, or its URI."),
+]
+Abandon = Annotated[
+    bool,
+    typer.Option("--abandon", help="Give up a restore that is not complete: the store is empty."),
+]
+
+
+@on_spark
+def restore(
+    store: Store,
+    spark: Spark,
+    folder: Folder = "",
+    abandon: Abandon = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore the export in FOLDER into an empty store, or into a new folder (--path).
+
+    The store serves nobody until that is complete. Nothing that had been delivered is delivered
+    again. A restore that was killed goes on.
+    """
+    if bool(folder) == abandon:
+        raise typer.BadParameter("give FOLDER, or --abandon", param_hint="FOLDER")
+    options = as_options(store) if store.path is None else {"path": str(store.path)}
+    with spark.session("restore") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
+
+        if abandon:
+            jobs.abandon_restore(session, options)
+            print_line("abandoned: the store is empty, and serves everybody")
+            return
+        done = jobs.restore(session, options, folder, progress=progress)
+    if as_json:
+        print_json({
+            "export": done.export, "timestamp": int(done.timestamp), "rows": done.rows,
+            "files": done.files, "files_before": done.files_before,
+            "done_before": done.done_before,
+        })  # fmt: skip
+        return
+    print_line(*(f"{table} {rows}" for table, rows in done.rows.items() if rows))
+    what = "was restored before" if done.done_before else "restored"
+    print_line(f"{what}: the store as of {done.timestamp.datetime:%Y-%m-%d %H:%M:%S} UTC")

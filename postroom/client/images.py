@@ -1,0 +1,198 @@
+"""Images of a store, as a client reads and restores them; in its asyncio form.
+
+An *image* is everything that a store holds at one timestamp, entry by entry
+(:mod:`postroom.messaging.image_entries`). The jobs ``export`` and ``restore`` are made of these
+calls. Every call may be repeated; what is not known to have happened is asked for again, until the
+store answers, for a minute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Any, Final
+
+from postroom.client import arguments
+from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.client.sender import Sender
+from postroom.errors import CommitUnknown, Invalid, Retryable
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    Counted,
+    EndPart,
+    EndRestore,
+    ImagePage,
+    ReadRestore,
+    Restoration,
+    RestoreEntries,
+    ScanImage,
+)
+from postroom.messaging.restoring import DONE, OPENING
+
+UNDER_WAY_MAX: Final = 4
+"""So many chunks are on their way to the store while the next one is made."""
+_PAGE_BYTES: Final = 1024 * 1024
+
+
+class Restore:
+    """One run of a restore. Not for several tasks at once: each has its own, of the same run.
+
+    Args:
+        sender: of the client.
+        run: which run.
+    """
+
+    def __init__(self, sender: Sender, run: bytes) -> None:
+        self._sender = sender
+        self._run = run
+        self._under_way: deque[tuple[RestoreEntries, Awaitable[Any]]] = deque()
+
+    async def send(self, names: list[bytes], stored: list[bytes]) -> None:
+        """Sends a chunk of entries; waits for the oldest one if too many are under way.
+
+        Raises:
+            Invalid, ConditionFailed: an earlier chunk was refused.
+        """
+        request = RestoreEntries(self._run, names, stored)
+        self._under_way.append((request, self._sender.send(request)))
+        if len(self._under_way) > UNDER_WAY_MAX:
+            await self._answered()
+
+    async def flush(self) -> None:
+        """Waits for all of them."""
+        while self._under_way:
+            await self._answered()
+
+    async def _answered(self) -> None:
+        request, answer = self._under_way.popleft()
+        try:
+            await answer
+        except (CommitUnknown, Retryable):
+            await _repeat(self._sender, request)
+
+    async def end_part(self, part: int, rows: int) -> None:
+        """A part is there, with so many entries, once what was sent is."""
+        await self.flush()
+        await _repeat(self._sender, EndPart(self._run, part, rows))
+
+    async def end(self, parts: int, rows: int) -> None:
+        """All parts are there: the store serves everybody.
+
+        Raises:
+            Invalid: they are not.
+        """
+        await _repeat(self._sender, EndRestore(self._run, parts, rows))
+
+
+class ImageCalls:
+    """Images of one store. ``db.images``."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    async def scan(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int, of_range: bool = False
+    ) -> AsyncGenerator[ImagePage, None]:
+        """The entries of the keys in ``[start, end)``, or (``of_range``) those that belong to no
+        key.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole.
+        """
+        start, end = arguments.span(start, end)
+        after: bytes | None = b""
+        answer = self._sender.send(ScanImage(start, end, int(at), of_range, b"", _PAGE_BYTES))
+        while True:
+            page: ImagePage = await answer
+            after = page.after
+            if after is not None:
+                request = ScanImage(start, end, int(at), of_range, after, _PAGE_BYTES)
+                answer = self._sender.send(request)
+            yield page
+            if after is None:
+                return
+
+    async def begin(self, run: bytes, image: bytes, at: int) -> Restore | None:
+        """Closes the store, which is empty, to restore an image into it; or goes on with that.
+
+        Args:
+            run: 16 bytes, made up for this run; those before it add nothing any more.
+            image: which image: what identifies it.
+            at: its timestamp.
+
+        Returns:
+            What entries are sent by; ``None``: the image was restored here already.
+
+        Raises:
+            Invalid: the store is not empty, or another image is restored here.
+        """
+        request = BeginRestore(run, image, int(at))
+        while (state := await _repeat(self._sender, request)) == OPENING:
+            pass
+        if not state:
+            raise Invalid(
+                "something was written while the store was being closed: it is not empty; it is "
+                "open again, and nothing was restored"
+            )
+        return None if state == DONE else Restore(self._sender, run)
+
+    def of_run(self, run: bytes) -> Restore:
+        """The same run, for another task."""
+        return Restore(self._sender, run)
+
+    async def abandon(self) -> None:
+        """Gives up what is being restored: the store is empty again, and serves everybody.
+
+        Raises:
+            Invalid: nothing is being restored.
+        """
+        while await _repeat(self._sender, AbandonRestore()):
+            pass
+
+    async def read(self) -> Restoration:
+        """Whether the store is being restored, or was."""
+        found: Restoration = await self._sender.send(ReadRestore())
+        return found
+
+    async def check(self, at: int = 0) -> Counted:
+        """Counts all entries, and whether the counters and indexes say what is so.
+
+        Args:
+            at: a timestamp that is protected as a whole; 0: now.
+        """
+        found: Counted = await self._sender.send(CheckImage(int(at)))
+        return found
+
+
+async def _repeat(sender: Sender, request: Any) -> Any:
+    """The answer to a request that may be repeated.
+
+    Raises:
+        CommitUnknown, Unavailable: it could not be done for a minute.
+    """
+    give_up = sender.monotonic() + RETRY_SECONDS_MAX
+    backoff = BACKOFF_SECONDS_FIRST
+    while True:
+        try:
+            return await sender.send(request)
+        except (CommitUnknown, Retryable):
+            if sender.monotonic() > give_up:
+                raise
+            await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+
+
+class ImagesOfDatabase:
+    """What a database offers to those who copy all of it, in the asyncio form."""
+
+    _sender: Sender
+
+    @property
+    def images(self) -> ImageCalls:
+        """Images, read and restored."""
+        return ImageCalls(self._sender)
+
+
+__all__ = ["ImageCalls", "ImagesOfDatabase", "Restore"]

@@ -1,0 +1,349 @@
+"""The entries of an image: how they are called, to which table each belongs, and what it may be.
+
+The *name* of an entry is its engine key (:mod:`postroom.kv.keys`) without the id of its range, so
+that it is the same in a store whose ranges are others::
+
+    06 <key> ...          name: the same
+    05 <key>              name: the same
+    03 range kind ...     name: 03 kind ...
+
+==============  ========================================================================
+table           entries
+==============  ========================================================================
+data            the newest version of each key that has a value
+inbox           messages in inboxes
+inbox_index     how many there are of each key; which postponed ones hold up an inbox
+accounting      sums by prefix, and what was added to each key itself
+queue           bodies and states of queue messages, and where those of an id are
+queue_index     definitions, places in queues, groups and their followers, schedules
+outbox          what waits to be delivered or carried out
+dead_letters    what could not be
+staging         the last batches of queries, and rows that are staged
+counters        what became of all messages; the same of each queue
+==============  ========================================================================
+
+What is not in an image: older versions and what was reaped, lists of what may be collected, COMMIT
+records, leases of ranges, the nodes.
+
+Values are what the engine holds, but for one: a record that tells where a postponed message waits
+names an engine key, and so has a name instead. What comes in from elsewhere is checked here: it is
+decoded as what it must be, and nothing in it is later than the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import Invalid, shorten
+from postroom.kv import keys, versions
+from postroom.limits import (
+    KEY_BYTES_MAX,
+    METRICS_PER_PREFIX_MAX,
+    STAGED_CHUNK_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
+from postroom.messaging import counters, staging_records
+from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging.queues import records
+from postroom.messaging.queues.definitions import NUMBER_RECORD
+from postroom.messaging.queues.groups import Outstanding
+from postroom.messaging.queues.periodic import Schedule
+from postroom.messaging.queues.requests import QueueDefinition
+from postroom.messaging.requests import (
+    MESSAGE_ID_BYTES,
+    DeadLetterRecord,
+    Deliverable,
+    Delivered,
+    Executable,
+    Mail,
+)
+
+DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
+QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"
+STAGING, COUNTERS = "staging", "counters"
+TABLES: Final = (
+    DATA, INBOX, INBOX_INDEX, ACCOUNTING, QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS, STAGING,
+    COUNTERS,
+)  # fmt: skip
+
+_STAMP: Final = 8
+_POSITION_BYTES: Final = 12
+"""Commit timestamp and position."""
+_KIND: Final = 1
+"""Where the kind of what belongs to a range is in a name."""
+
+Check = Callable[[bytes, bytes, bytes], None]
+"""Given what of a name comes after its table, its value, and the timestamp of the image (8 bytes);
+raises ``ValueError`` if that cannot be."""
+
+_BESIDE_KEYS: Final = {
+    keys.HEAD: DATA,
+    keys.INBOX: INBOX,
+    keys.HOLD: INBOX_INDEX,
+    keys.ACCOUNTING: ACCOUNTING,
+    keys.POSTED: ACCOUNTING,
+    keys.QUEUE_BODY: QUEUE,
+    keys.QUEUE_STATE: QUEUE,
+    keys.QUEUE_POINTER: QUEUE,
+}
+_OF_RANGE: Final = {
+    keys.DELIVERABLE: OUTBOX,
+    keys.EXECUTABLE: OUTBOX,
+    keys.DEAD_LETTER: DEAD_LETTERS,
+    keys.RECORD: COUNTERS,
+    keys.QUEUES: QUEUE_INDEX,
+    keys.STAGING: STAGING,
+}
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def name_of(raw: bytes) -> bytes:
+    """The name of what is stored at an engine key."""
+    return keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
+
+
+def place_of(name: bytes, range_id: int) -> bytes:
+    """The engine key of an entry in the range ``range_id``."""
+    if name[:1] == keys.RANGE:
+        return keys.range_prefix(range_id) + name[_KIND:]
+    return name
+
+
+def table_of(name: bytes) -> str | None:
+    """The table of an entry; ``None``: it belongs to no image."""
+    space = name[:1]
+    if space == keys.DATA:
+        end = name.find(keys.END_OF_KEY, 1)
+        return None if end < 0 else _BESIDE_KEYS.get(name[end + 2 : end + 3])
+    if space == keys.MAIL:
+        return INBOX_INDEX
+    if space != keys.RANGE:
+        return None
+    kind = name[_KIND : _KIND + 1]
+    if kind == keys.RECORD and not _is_counters(name[_KIND + 1 :]):
+        return None
+    if kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED:
+        return None
+    return _OF_RANGE.get(kind)
+
+
+def _is_counters(record: bytes) -> bool:
+    if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
+        return True
+    return record.startswith(b"queue ") and record[6:].isdigit()
+
+
+def is_shown(name: bytes, stored: bytes) -> bool:
+    """Whether what is stored is a part of an image: a key that was deleted is none."""
+    table = table_of(name)
+    return table is not None and (table != DATA or stored[0] != versions.TOMBSTONE)
+
+
+def said(name: bytes, stored: bytes) -> bytes:
+    """The value of an entry, as the image has it."""
+    return name_of(stored) if _is_hold(name) else stored
+
+
+def meant(name: bytes, stored: bytes, range_id: int) -> bytes:
+    """The value of an entry, as the range ``range_id`` has it."""
+    return place_of(stored, range_id) if _is_hold(name) else stored
+
+
+def _is_hold(name: bytes) -> bool:
+    if name[-MESSAGE_ID_BYTES - 1 : -MESSAGE_ID_BYTES] != keys.HOLD or name[:1] != keys.DATA:
+        return False  # as a rule
+    end = name.find(keys.END_OF_KEY, 1)
+    return end + 3 + MESSAGE_ID_BYTES == len(name)
+
+
+# --- what comes in --------------------------------------------------------------------------------
+
+
+def check(name: bytes, stored: bytes, until: bytes) -> str:
+    """Whether an entry is one; answers its table.
+
+    Args:
+        name: of the entry.
+        stored: its value.
+        until: the timestamp of the image (8 bytes): nothing was committed after it.
+
+    Raises:
+        Invalid: it cannot be.
+    """
+    table = table_of(name)
+    try:
+        if table is None:
+            raise ValueError("it belongs to no table")
+        if name[:1] == keys.RANGE:
+            _check_of_range(name, stored, until)
+        else:
+            _check_of_key(name, stored, until)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise Invalid(
+            f"the entry {shorten(name)} of an image cannot be: {error}; nothing of this chunk was "
+            "stored: what is restored is no export, or was damaged"
+        ) from error
+    return table
+
+
+def _check_of_key(name: bytes, stored: bytes, until: bytes) -> None:
+    end = name.index(keys.END_OF_KEY, 1)
+    key = keys.unescape(name[1:end])
+    if len(key) > KEY_BYTES_MAX or keys.escape(key) != name[1 : end + 2]:
+        raise ValueError("its key is too long, or is not written as keys are")
+    if name[:1] == keys.MAIL:
+        _mail(name[end + 2 :], stored, until)
+    else:
+        _CHECKS_BESIDE_KEYS[name[end + 2 : end + 3]](name[end + 3 :], stored, until)
+
+
+def _check_of_range(name: bytes, stored: bytes, until: bytes) -> None:
+    _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
+
+
+def _not_later(stamp: bytes, until: bytes) -> None:
+    if stamp > until:
+        raise ValueError("it is later than the image that it is in")
+
+
+def _has_bytes(rest: bytes, count: int) -> None:
+    if len(rest) != count:
+        raise ValueError(f"its name ends with {len(rest)} bytes, not with {count}")
+
+
+def _head(rest: bytes, stored: bytes, until: bytes) -> None:
+    _has_bytes(rest, 0)
+    size = len(stored) - versions.PAYLOAD
+    if stored[:1] not in {versions.VALUE_KIND, versions.INTEGER_KIND} or size < 0:
+        raise ValueError("it is no value")
+    if size > VALUE_BYTES_MAX or (versions.is_integer(stored) and size != 8):
+        raise ValueError(f"a value of {size} bytes")
+    _not_later(stored[1 : versions.PAYLOAD], until)
+
+
+def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> Check:
+    """What is checked by decoding it; ``stamp_at``: where in its name a commit timestamp is."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def check_one(rest: bytes, stored: bytes, until: bytes) -> None:
+        if name_bytes is not None:
+            _has_bytes(rest, name_bytes)
+        if stamp_at is not None:
+            _not_later(rest[stamp_at : stamp_at + _STAMP], until)
+        decode(stored)
+
+    return check_one
+
+
+_mail = _decoded(Mail, 0)
+
+
+def _hold(rest: bytes, stored: bytes, until: bytes) -> None:
+    _has_bytes(rest, MESSAGE_ID_BYTES)
+    _not_later(rest[:_STAMP], until)
+    waits_at = keys.RANGE + keys.DELIVERABLE
+    if not stored.startswith(waits_at):
+        raise ValueError("it names no place in an outbox")
+    _has_bytes(stored[len(waits_at) :], _STAMP + _POSITION_BYTES)
+
+
+def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
+    _has_bytes(rest, 0)
+    if len(_sums.decode(stored)) > METRICS_PER_PREFIX_MAX:
+        raise ValueError("it has too many metrics")
+
+
+def _queue_message(kind: Any) -> Check:
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def check_one(rest: bytes, stored: bytes, until: bytes) -> None:
+        end = rest.index(keys.END_OF_KEY, 4)
+        keys.unescape(rest[4:end]).decode()
+        if len(rest) - end - 2 > KEY_BYTES_MAX:
+            raise ValueError("its id is too long")
+        _not_later(decode(stored).seq[:_STAMP], until)
+
+    return check_one
+
+
+def _pointer(rest: bytes, stored: bytes, until: bytes) -> None:
+    keys.unescape(rest[4:-2]).decode()
+    if rest[-2:] != keys.END_OF_KEY or len(stored) > KEY_BYTES_MAX:
+        raise ValueError("it points to no key")
+
+
+def _counters(rest: bytes, stored: bytes, until: bytes) -> None:
+    if rest == NUMBER_RECORD.encode():
+        _has_bytes(stored, 4)
+        return
+    is_queue = rest != counters.COUNTERS_RECORD.encode()
+    counted = (_queue_counted if is_queue else _counted).decode(stored)
+    if not counted.conserved():
+        raise ValueError(f"messages are lost or made up: {counted}")
+
+
+def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
+    if rest[:4] == keys.u32(0):
+        if not isinstance(_definitions.decode(stored), QueueDefinition):
+            raise ValueError("it is no definition")
+        return
+    decoder = _PARTS.get(rest[4:5])
+    if decoder is None:
+        raise ValueError("it is in no part of a queue")
+    decoder.decode(stored)
+
+
+def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
+    if rest[:1] == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
+        raise ValueError("it is too long a chunk")
+    decoder = _STAGED.get(rest[:1])
+    if decoder is None:
+        raise ValueError("nothing like that is staged")
+    decoder.decode(stored)
+
+
+_sums: Final = msgspec.msgpack.Decoder(dict[str, int])
+_counted: Final = msgspec.msgpack.Decoder(counters.Counters)
+_queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
+_definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
+_PARTS: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
+    keys.SCHEDULED: records.entries,
+    keys.READY: records.entries,
+    keys.LEASED: records.leases,
+    keys.DONE: records.ended_lists,
+    keys.ARCHIVED: records.ended_lists,
+    keys.DEAD: records.entries,
+    keys.GROUPS: msgspec.msgpack.Decoder(Outstanding),
+    keys.TICKS: msgspec.msgpack.Decoder(Schedule),
+}
+_STAGED: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
+    keys.STAGED_QUERY: staging_records.queries,
+    keys.STAGED_WINNERS: staging_records.winners,
+    keys.STAGED_JOB: staging_records.jobs,
+    keys.STAGED_ATTEMPT: staging_records.attempts,
+    keys.STAGED_CHUNK: staging_records.rows,
+    keys.STAGED_LOAD: staging_records.loads,
+}
+_CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
+    keys.HEAD: _head,
+    keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
+    keys.HOLD: _hold,
+    keys.ACCOUNTING: _accounting,
+    keys.POSTED: _accounting,
+    keys.QUEUE_BODY: _queue_message(records.Body),
+    keys.QUEUE_STATE: _queue_message(records.State),
+    keys.QUEUE_POINTER: _pointer,
+}
+_CHECKS_OF_RANGE: Final[dict[bytes, Check]] = {
+    keys.DELIVERABLE: _decoded(Deliverable, _STAMP + _POSITION_BYTES, _STAMP),
+    keys.EXECUTABLE: _decoded(Executable, _STAMP + _POSITION_BYTES, _STAMP),
+    keys.DEAD_LETTER: _decoded(DeadLetterRecord, _POSITION_BYTES, 0),
+    keys.RECORD: _counters,
+    keys.QUEUES: _queues,
+    keys.STAGING: _staging,
+}

@@ -1,0 +1,251 @@
+"""Reading images: all entries of a range at one timestamp, page by page, and counting them.
+
+An image is read in the snapshot of the engine that belongs to a timestamp which is protected as a
+whole (:mod:`postroom.ranges.protections`): much of it has no versions. So all of it is of one
+moment, between two proposals: everything committed up to then, and nothing after it.
+
+What is in no image (older versions, what was reaped, lists of garbage) is passed by; of what there
+may be much, it is leapt over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
+
+import msgspec
+
+from postroom.kv import columns, keys
+from postroom.kv.engine import Reader
+from postroom.messaging import image_entries as entries
+from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
+from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging.requests import Mail
+from postroom.ranges.bulk import page_bytes
+from postroom.ranges.evaluation import View
+from postroom.ranges.registry import Registry
+
+_PASSED_MAX: Final = 4
+"""So many entries that are not wanted are passed by, one after the other, before they are leapt
+over."""
+WRONG_MAX: Final = 100
+
+_mail = msgspec.msgpack.Decoder(Mail)
+_counters = msgspec.msgpack.Decoder(Counters)
+
+
+def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> list[keys.Span]:
+    """Where the entries are: of the keys in ``[start, end)``, or what belongs to no key."""
+    if of_range:
+        prefix = keys.range_prefix(range_id)
+        return [keys.Span(prefix, keys.after_prefix(prefix))]
+    return [keys.mail_span(start, end), keys.data_span(start, end)]
+
+
+def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+    """Goes through a span of engine keys: yields each, its name, and its value if it is a part of
+    an image.
+    """
+    bound: bytes | None = span.lower
+    while bound is not None:
+        lower, bound, passed = bound, None, 0
+        for raw, stored in reader.iterate(lower, span.upper):
+            name = entries.name_of(raw)
+            if entries.is_shown(name, stored):
+                passed = 0
+                yield raw, name, stored
+                continue
+            yield raw, name, None
+            passed += 1
+            if passed > _PASSED_MAX:
+                bound = _beyond(raw)
+                break
+
+
+def _beyond(raw: bytes) -> bytes:
+    """After whatever is like this: older versions of a key, what was reaped, lists of garbage."""
+    if raw[:1] == keys.RANGE:
+        if raw[9:10] == keys.GARBAGE:
+            return raw[:9] + keys.RECORD
+    elif raw[:1] == keys.DATA:
+        end = raw.index(keys.END_OF_KEY, 1) + 2
+        if raw[end : end + 1] in {keys.HISTORY, keys.REAPED}:
+            return keys.after_prefix(raw[: end + 1])
+    return raw + b"\x00"
+
+
+class Images:
+    """See the module.
+
+    Args:
+        range_id: whose.
+        reader: what was stored at a timestamp that is protected as a whole.
+    """
+
+    def __init__(self, range_id: int, reader: Callable[[Reader, int], Reader]) -> None:
+        self._range_id = range_id
+        self._reader = reader
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.reads[ScanImage] = self.scan
+        registry.reads[CheckImage] = self.check
+
+    def scan(self, view: View, request: ScanImage) -> ImagePage:
+        """``ScanImage``.
+
+        Raises:
+            SnapshotTooOld: the timestamp is not protected as a whole.
+        """
+        reader = self._reader(view, request.timestamp)
+        names: list[bytes] = []
+        values: list[bytes] = []
+        size, bytes_max = 0, page_bytes(request.bytes_max)
+        for span in self._spans_after(request):
+            for _, name, stored in walk(reader, span):
+                view.steps += 1
+                if stored is not None:
+                    names.append(name)
+                    values.append(entries.said(name, stored))
+                    size += len(name) + len(stored)
+                if size >= bytes_max or view.is_used_up():
+                    return _page(names, values, name)
+        return _page(names, values, None)
+
+    def _spans_after(self, request: ScanImage) -> Iterator[keys.Span]:
+        """What is left of the spans of a request."""
+        after = request.after and entries.place_of(request.after, self._range_id) + b"\x00"
+        for span in spans(self._range_id, request.start, request.end, of_range=request.of_range):
+            if after < span.upper:
+                yield keys.Span(max(span.lower, after), span.upper)
+
+    def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
+        """``CheckImage``: over as many turns as it takes.
+
+        Raises:
+            SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
+        """
+        counting = _Counting()
+        for of_range in (True, False):
+            for span in spans(self._range_id, b"", None, of_range=of_range):
+                yield from self._count(view, request, counting, span)
+        counting.end(self._reader(view, request.timestamp))
+        return Counted(dict(counting.tables), counting.wrong)
+
+    def _count(
+        self, view: View, request: CheckImage, counting: _Counting, span: keys.Span
+    ) -> Generator[None, None, None]:
+        lower: bytes | None = span.lower
+        while lower is not None:
+            bound, lower = lower, None
+            reader = self._reader(view, request.timestamp)
+            for raw, name, stored in walk(reader, keys.Span(bound, span.upper)):
+                view.steps += 1
+                if stored is not None:
+                    counting.add(reader, name, stored)
+                if view.is_used_up():
+                    lower = raw + b"\x00"
+                    break
+            if lower is not None:
+                yield
+
+
+def _page(names: list[bytes], values: list[bytes], after: bytes | None) -> ImagePage:
+    return ImagePage(len(names), after, *columns.packed(names), *columns.packed(values))
+
+
+class _Counting:
+    """What there is, and whether what says how much there is says so.
+
+    Attributes:
+        tables: how many entries each has.
+        wrong: what is not as it must be.
+    """
+
+    def __init__(self) -> None:
+        self.tables: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._counters = Counters()
+        self._of_range: Counter[bytes] = Counter()
+        self._queues: dict[int, queue_counters.Counted] = {}
+        self._inboxes_told = self._inboxes_found = 0
+        self._inbox = b""
+        self._messages = 0
+        self._first = b""
+
+    def add(self, reader: Reader, name: bytes, stored: bytes) -> None:
+        """One more entry; they come in order."""
+        table = entries.table_of(name)
+        assert table is not None
+        self.tables[table] += 1
+        if name[:1] == keys.RANGE:
+            self._add_of_range(name[1:], stored)
+        elif name[:1] == keys.MAIL:
+            self._inboxes_told += _mail.decode(stored).messages > 0
+        elif table == entries.INBOX:
+            end = name.index(keys.END_OF_KEY, 1)
+            if name[1:end] != self._inbox or not self._messages:
+                self._end_inbox(reader)
+                self._inbox, self._first = name[1:end], name[end + 3 :]
+                self._inboxes_found += 1
+            self._messages += 1
+
+    def _add_of_range(self, rest: bytes, stored: bytes) -> None:
+        kind = rest[:1]
+        self._of_range[rest[:6] if kind == keys.QUEUES else kind] += 1
+        if kind != keys.RECORD:
+            return
+        record = rest[1:].decode()
+        if record == COUNTERS_RECORD:
+            self._counters = _counters.decode(stored)
+        elif record.startswith("queue "):
+            self._queues[int(record[6:])] = queue_counters.read(stored)
+
+    def _end_inbox(self, reader: Reader) -> None:
+        if not self._messages:
+            return
+        key = keys.unescape(self._inbox)
+        packed = reader.get(keys.mail_key(key))
+        told = Mail(0, b"") if packed is None else _mail.decode(packed)
+        self._same(f"messages in the inbox of {key!r:.60}", told.messages, self._messages)
+        if told.oldest != self._first:
+            self._note(f"the index of inboxes names another first message of {key!r:.60}")
+        self._messages = 0
+
+    def end(self, reader: Reader) -> None:
+        """That was all."""
+        self._end_inbox(reader)
+        self._same("inboxes", self._inboxes_told, self._inboxes_found)
+        told, found = self._counters, self._of_range
+        if not told.conserved():
+            self._note(f"messages are lost or made up: {told}")
+        self._same("messages in the outbox", told.pending_messages, found[keys.DELIVERABLE])
+        self._same("updates in the outbox", told.pending_updates, found[keys.EXECUTABLE])
+        self._same("dead letters", told.dead_letters, found[keys.DEAD_LETTER])
+        for number, counted in self._queues.items():
+            self._end_queue(number, counted)
+
+    def _end_queue(self, number: int, counted: queue_counters.Counted) -> None:
+        parts = (
+            ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
+            ("dead", keys.DEAD),
+        )  # fmt: skip
+        prefix = keys.QUEUES + keys.u32(number)
+        for state, part in parts:
+            found = self._of_range[prefix + part]
+            self._same(f"{state} messages of queue {number}", getattr(counted, state), found)
+        if not counted.conserved():
+            self._note(f"messages of queue {number} are lost or made up: {counted}")
+
+    def _same(self, what: str, told: int, found: int) -> None:
+        if told != found:
+            self._note(f"{what}: {told} are counted, {found} are there")
+
+    def _note(self, wrong: str) -> None:
+        if len(self.wrong) < WRONG_MAX:
+            self.wrong.append(wrong)
+
+
+__all__ = ["Images", "spans", "walk"]

@@ -1,0 +1,384 @@
+"""Restoring: an empty store becomes what an image says, entry by entry.
+
+::
+
+    never ── BeginRestore ─▶ opening ── again, still empty ─▶ restoring ── EndRestore ─▶ done
+                                │                              │     ▲
+                                ▼                              ▼     └─ another run, after a kill
+                              never                        abandoning ── all is removed ─▶ never
+
+Entries go to their places as they are: with their timestamps, ids, attempts and sums. Nothing is
+sent or delivered by it, so nothing that had been delivered comes again; what waited in an outbox is
+there again, and is delivered once, when the store is open.
+
+While it is being restored the store is *closed*: whoever asks for anything else is told to wait,
+and so are the services (dispatcher, executor, queues, attempts), whose requests fail likewise. So
+nothing is seen half, nobody writes between, and no counter moves. That is a record of the range, so
+it holds after a restart and under another leader. Closed first, empty then: what was under way
+when it was closed is found by the second look.
+
+The last step opens the store. What the leaseholder has in memory is begun afresh from what is
+stored then, as with a new lease.
+
+Invariants:
+
+* Everything restored is older than everything that will be written: the clock passes the timestamp
+  of the image, and nothing in an image may be later.
+* Older versions are not restored, so reading before the image's timestamp is refused.
+* Each step can be repeated: entries that are there with the same value are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from postroom import limits
+from postroom.errors import ConditionFailed, Invalid, Unavailable, shorten
+from postroom.kv import keys
+from postroom.kv.clock import Timestamp, from_seconds
+from postroom.kv.engine import Reader
+from postroom.messaging import image_entries as entries
+from postroom.messaging import images
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    EndPart,
+    EndRestore,
+    ReadRestore,
+    Restoration,
+    RestoreEntries,
+)
+from postroom.messaging.queues.requests import AdvanceQueues
+from postroom.messaging.requests import (
+    BuryDue,
+    DeliverDue,
+    ExecuteDue,
+    NoteAttempts,
+    ReadCounters,
+)
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
+from postroom.ranges.garbage import COLLECTED_RECORD
+from postroom.ranges.nodes import ReadNodes
+from postroom.ranges.registry import Registry
+from postroom.ranges.requests import Now, Unprotect
+
+RECORD: Final = "restored"
+OPENING: Final = "opening"
+RESTORING: Final = "restoring"
+ABANDONING: Final = "abandoning"
+DONE: Final = "done"
+CLOSED: Final = frozenset({OPENING, RESTORING, ABANDONING})
+RETRY_SECONDS: Final = 1.0
+
+_SERVED: Final = frozenset({Now, ReadCounters, ReadNodes, Unprotect, ReadRestore, CheckImage})
+_OF_SERVICES: Final = frozenset({DeliverDue, ExecuteDue, BuryDue, NoteAttempts, AdvanceQueues})
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of it.
+
+    Attributes:
+        state: see the module.
+        run: which may add entries.
+        image, timestamp: what is restored.
+        removed: while it is abandoned: nothing is left before this engine key.
+    """
+
+    state: str
+    run: bytes
+    image: bytes
+    timestamp: int
+    removed: bytes = b""
+
+
+_encode = msgspec.msgpack.encode
+_records = msgspec.msgpack.Decoder(Record)
+_rows = msgspec.msgpack.Decoder(int)
+
+
+class Restoring:
+    """See the module.
+
+    Args:
+        range_id: whose.
+        pass_over: lets the clock's next answers be above a timestamp.
+        refresh: begins memory afresh, from what is stored.
+    """
+
+    def __init__(
+        self, range_id: int, pass_over: Callable[[int], None], refresh: Callable[[], None]
+    ) -> None:
+        self._range_id = range_id
+        self._pass_over = pass_over
+        self._refresh = refresh
+        self._record = keys.record_key(range_id, RECORD)
+        self._collected = keys.record_key(range_id, COLLECTED_RECORD)
+        self._parts = keys.staging_prefix(range_id, keys.RESTORED_PART)
+        self._registry = Registry()
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        self._registry = registry
+        registry.reads[ReadRestore] = self.read
+        registry.commands |= {
+            BeginRestore: self.begin,
+            RestoreEntries: self.restore,
+            EndPart: self.end_part,
+            EndRestore: self.end,
+            AbandonRestore: self.abandon,
+        }
+        registry.on_lease.append(self._restart)
+
+    def _restart(self, stored: Reader) -> None:
+        """Closed or not, by what is stored."""
+        packed = stored.get(self._record)
+        record = None if packed is None else _records.decode(packed)
+        if record is not None and record.state in CLOSED:
+            self._close(record)
+        else:
+            self._registry.open()
+
+    def _close(self, record: Record) -> None:
+        commands = self._registry.commands.keys() - _OF_SERVICES
+        self._registry.close(lambda: _is_closed(record), _SERVED | commands)
+
+    # --- what can be asked
+
+    def read(self, view: View, _: ReadRestore) -> Restoration:
+        """``ReadRestore``."""
+        packed = view.get(self._record)
+        if packed is None:
+            return Restoration()
+        record = _records.decode(packed)
+        parts = {
+            int.from_bytes(place[len(self._parts) :], "big"): _rows.decode(rows)
+            for place, rows in view.iterate(self._parts, keys.after_prefix(self._parts))
+        }
+        view.steps += len(parts)
+        return Restoration(record.state, record.image, record.timestamp, parts)
+
+    def begin(self, ctx: Evaluation, request: BeginRestore) -> str:
+        """``BeginRestore``.
+
+        Raises:
+            Invalid: the store is not empty, or another image is being restored, or was; or the
+                image is from the future.
+        """
+        record = self._known(ctx)
+        if record is None:
+            self._check_empty(ctx)
+            _check_time(ctx, request.timestamp)
+            opening = Record(OPENING, request.run, request.image, request.timestamp)
+            self._put(ctx, opening)
+            ctx.after.append(lambda: self._close(opening))
+            return OPENING
+        if record.image != request.image or record.timestamp != request.timestamp:
+            raise Invalid(
+                f"another export is restored here ({record.state}), that of "
+                f"{Timestamp(record.timestamp).datetime:%Y-%m-%d %H:%M:%S}; nothing was changed: "
+                "restore into a new store"
+            )
+        if record.state == DONE:
+            return DONE
+        if record.state == ABANDONING:
+            raise Invalid(
+                "this restore is being abandoned; nothing was changed: let that come to its end, "
+                "and begin anew"
+            )
+        if record.state == OPENING and not self._is_empty(ctx):
+            ctx.writes[self._record] = None
+            ctx.after.append(self._registry.open)
+            return ""
+        # Nothing else is evaluated any more. What is written from here on is after the image.
+        self._pass_over(record.timestamp)
+        self._put(ctx, msgspec.structs.replace(record, state=RESTORING, run=request.run))
+        return RESTORING
+
+    def _check_empty(self, ctx: Evaluation) -> None:
+        if not self._is_empty(ctx):
+            raise Invalid(
+                "the store is not empty; nothing was changed: restore into a new store (what was "
+                "deleted counts until it is collected)"
+            )
+
+    def _is_empty(self, ctx: Evaluation) -> bool:
+        """Whether there is nothing: no entry of an image, and no older version either."""
+        for span in images.spans(self._range_id, b"", None, of_range=False):
+            if next(ctx.iterate(*span), None) is not None:
+                return False
+        (span,) = images.spans(self._range_id, b"", None, of_range=True)
+        return all(stored is None for _, _, stored in images.walk(ctx, span))
+
+    def restore(self, ctx: Evaluation, request: RestoreEntries) -> Generator[None, None, None]:
+        """``RestoreEntries``: over as many turns as it takes.
+
+        Raises:
+            Invalid: another run has begun, or none; or these are no entries of the image.
+            ConditionFailed: an entry is there with another value.
+            TransactionTooLarge: the chunk is too large.
+        """
+        until = keys.u64(self._of_run(ctx, request.run).timestamp)
+        names, values = request.names, request.stored
+        if not names or len(names) != len(values):
+            raise Invalid("a chunk has names, and a value for each; nothing was changed")
+        if not all(one < other for one, other in pairwise(names)):
+            raise Invalid("the names of a chunk rise; nothing was changed: sort them first")
+        size = sum(map(len, names)) + sum(map(len, values)) + len(names) * WRITE_BYTES
+        check_size(size, "restore it in smaller chunks")
+        ctx.grow(size)
+        places = [entries.place_of(name, self._range_id) for name in names]
+        between = ctx.iterate(places[0], places[-1] + b"\x00")
+        is_new = next(between, None) is None
+        for name, place, stored in zip(names, places, values, strict=True):
+            entries.check(name, stored, until)
+            value = entries.meant(name, stored, self._range_id)
+            if is_new or not _is_there(ctx, name, place, value):
+                ctx.writes[place] = value
+            ctx.steps += 1
+            if ctx.is_used_up():
+                yield
+
+    def end_part(self, ctx: Evaluation, request: EndPart) -> None:
+        """``EndPart``.
+
+        Raises:
+            Invalid: another run has begun, or none.
+        """
+        self._of_run(ctx, request.run)
+        ctx.writes[self._parts + keys.u32(request.part)] = _encode(request.rows)
+
+    def end(self, ctx: Evaluation, request: EndRestore) -> None:
+        """``EndRestore``.
+
+        Raises:
+            Invalid: another run has begun, or none; or there is not all of it.
+        """
+        record = self._known(ctx)
+        if record is not None and record.state == DONE and record.run == request.run:
+            return
+        record = self._of_run(ctx, request.run)
+        marks = list(ctx.iterate(self._parts, keys.after_prefix(self._parts)))
+        rows = sum(_rows.decode(each) for _, each in marks)
+        if len(marks) != request.parts or rows != request.rows:
+            raise Invalid(
+                f"{len(marks)} parts with {rows} entries are there, not {request.parts} with "
+                f"{request.rows}; the store stays closed: restore the others first"
+            )
+        for place, _ in marks:
+            ctx.writes[place] = None
+        ctx.steps += len(marks)
+        ctx.grow(sum(len(place) for place, _ in marks))
+        collected = int.from_bytes(ctx.get(self._collected) or b"", "big")
+        ctx.writes[self._collected] = keys.u64(max(collected, record.timestamp))
+        self._put(ctx, msgspec.structs.replace(record, state=DONE))
+        ctx.after.append(self._refresh)
+
+    def abandon(self, ctx: Evaluation, _: AbandonRestore) -> bool:
+        """``AbandonRestore``.
+
+        Raises:
+            Invalid: nothing is being restored.
+        """
+        record = self._known(ctx)
+        if record is None or record.state == DONE:
+            raise Invalid(
+                "nothing is being restored here; nothing was changed"
+                + ("" if record is None else ": the restore is complete, and the store in use")
+            )
+        removed, last = self._remove_some(ctx, record.removed)
+        if removed:
+            left = msgspec.structs.replace(record, state=ABANDONING, run=b"", removed=last)
+            self._put(ctx, left)
+            return True
+        ctx.writes[self._record] = None
+        ctx.after.append(self._refresh)
+        return False
+
+    def _remove_some(self, ctx: Evaluation, after: bytes) -> tuple[int, bytes]:
+        """Removes the first entries after an engine key; how many, and the last of them."""
+        removed, last = 0, after
+        for span in self._spans():
+            if last >= span.upper:
+                continue
+            lower = max(span.lower, last + b"\x00")
+            for place, _ in ctx.iterate(lower, span.upper):
+                if removed >= limits.RESTORE_REMOVED_AT_ONCE_MAX:
+                    return removed, last
+                if self._is_restored(place):
+                    ctx.writes[place] = None
+                    ctx.grow(len(place))
+                    removed, last = removed + 1, place
+                ctx.steps += 1
+        return removed, last
+
+    def _spans(self) -> list[keys.Span]:
+        """Where restored entries may be, in order."""
+        return [
+            span
+            for of_range in (True, False)
+            for span in images.spans(self._range_id, b"", None, of_range=of_range)
+        ]
+
+    def _is_restored(self, place: bytes) -> bool:
+        return place.startswith(self._parts) or (
+            entries.table_of(entries.name_of(place)) is not None
+        )
+
+    # --- records
+
+    def _known(self, ctx: Evaluation) -> Record | None:
+        packed = ctx.get(self._record)
+        return None if packed is None else _records.decode(packed)
+
+    def _of_run(self, ctx: Evaluation, run: bytes) -> Record:
+        record = self._known(ctx)
+        if record is None or record.state != RESTORING or record.run != run:
+            raise Invalid(
+                "this restore is over, or was abandoned, or another run of it has begun; nothing "
+                "was changed: this task is late"
+            )
+        return record
+
+    def _put(self, ctx: Evaluation, record: Record) -> None:
+        ctx.writes[self._record] = stored = _encode(record)
+        ctx.grow(len(self._record) + len(stored))
+
+
+def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
+    there = ctx.get(place)
+    if there is None:
+        return False
+    if there != value:
+        raise ConditionFailed(
+            f"the entry {shorten(name)} is there already, with another value; nothing of this "
+            "chunk was stored: the files of two exports are mixed up, or it is in them twice",
+            actual=there,
+        )
+    return True
+
+
+def _is_closed(record: Record) -> Unavailable:
+    return Unavailable(
+        "the store is being restored, and serves nobody until that is complete; nothing was "
+        "changed: let the job 'restore' go on, or abandon it (the export is of "
+        f"{Timestamp(record.timestamp).datetime:%Y-%m-%d %H:%M:%S} UTC)",
+        retry_after=RETRY_SECONDS,
+    )
+
+
+def _check_time(ctx: Evaluation, timestamp: int) -> None:
+    ahead = timestamp - ctx.timestamp
+    most = limits.RESTORED_AHEAD_SECONDS_MAX
+    if ahead > from_seconds(most):
+        raise Invalid(
+            f"the export was taken more than {most / 3600:g} h after what this node's clock shows "
+            "now; nothing was changed: set the clock"
+        )
+
+
+__all__: list[Any] = ["ABANDONING", "DONE", "OPENING", "RESTORING", "Restoring"]

@@ -1,0 +1,12 @@
+"""The job ``audit``: recounts what counters claim, and names every difference.
+
+`facts` makes one data frame of all that is claimed and all that is counted, `findings` says what
+the groups of it mean, `running` runs the job.
+"""
+
+from __future__ import annotations
+
+from postroom.pipeline.jobs.audit.findings import AuditResult, Difference, Finding
+from postroom.pipeline.jobs.audit.running import audit
+
+__all__ = ["AuditResult", "Difference", "Finding", "audit"]

@@ -1,0 +1,300 @@
+"""Claims and counts, as one data frame; and where they differ.
+
+::
+
+    counters ────┐                                        ┌ sum(claimed)     differ? ─▶ findings
+    inbox_index ─┤  facts: check, place, key, ...   group │ sum(counted)
+    places ──────┤         claimed, counted,      ───────▶│ max(claimed_id)
+    beside ──────┘         claimed_id, counted_id         └ min(counted_id)
+
+Each row of a table becomes a few *facts*: an entry of the index claims three messages, each message
+in the inbox counts as one, and both are facts of one *check* about one key. So each table is read
+once, all that is compared is one aggregation, and it takes as little memory for a hundred million
+messages as for ten.
+
+Sums count modulo 2 ** 64, as what was posted does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+
+from postroom.messaging.queues import records
+
+CONSERVATION: Final = "conservation"
+PENDING_MESSAGES: Final = "pending_messages"
+PENDING_UPDATES: Final = "pending_updates"
+DEAD_LETTERS: Final = "dead_letters"
+IN_INBOXES: Final = "messages_in_inboxes"
+INDEX: Final = "inbox_index.messages"
+INDEX_OLDEST: Final = "inbox_index.oldest"
+INDEX_HELD: Final = "inbox_index.held"
+ACCOUNTING: Final = "accounting"
+UNNOTED: Final = "accounting.unnoted"
+"""Sums that an earlier version began: they cannot be recounted."""
+QUEUE_STATES: Final = ("scheduled", "ready", "leased", "done", "archived", "dead")
+QUEUE_ENQUEUED: Final = "queue.enqueued"
+QUEUE_ENDED: Final = "queue.ended"
+QUEUE_GROUP: Final = "queue.group"
+QUEUE_MESSAGE: Final = "queue.message"
+
+OF_RANGES: Final = (CONSERVATION, PENDING_MESSAGES, PENDING_UPDATES, DEAD_LETTERS)
+
+CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
+    "enqueued": ((CONSERVATION, 1, 0),),
+    "delivered": ((CONSERVATION, 0, 1), (IN_INBOXES, 1, 0)),
+    "executed": ((CONSERVATION, 0, 1),),
+    "pending_messages": ((CONSERVATION, 0, 1), (PENDING_MESSAGES, 1, 0)),
+    "pending_updates": ((CONSERVATION, 0, 1), (PENDING_UPDATES, 1, 0)),
+    "dead": ((CONSERVATION, 0, 1), (DEAD_LETTERS, 1, 0)),
+    "discarded": ((DEAD_LETTERS, -1, 0),),
+    "reaped": ((IN_INBOXES, -1, 0),),
+}
+"""By counter of a range: for which checks it is claimed, and counted, and how often."""
+
+CLAIMS_OF_QUEUE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
+    "enqueued": ((QUEUE_ENQUEUED, 1, 0),),
+    **{
+        state: ((f"queue.{state}", 1, 0), (QUEUE_ENQUEUED, 0, 1))
+        for state in ("scheduled", "ready", "leased", "dead")
+    },
+    "done": (("queue.done", 1, 0),),
+    "archived": (("queue.archived", 1, 0),),
+    "acknowledged": ((QUEUE_ENQUEUED, 0, 1), (QUEUE_ENDED, 1, 0)),
+    "cancelled": ((QUEUE_ENQUEUED, 0, 1), (QUEUE_ENDED, 1, 0)),
+    "moved": ((QUEUE_ENQUEUED, 0, 1), (QUEUE_ENDED, 1, 0)),
+    "purged": ((QUEUE_ENDED, -1, 0),),
+}
+"""The same of a queue."""
+
+_ENDED: Final = ("done", "archived", "cancelled", "moved", "unknown")
+_OUTSTANDING: Final = ("scheduled", "ready", "leased", "dead")
+_OUTSIDE: Final = {
+    "message": PENDING_MESSAGES,
+    "update": PENDING_UPDATES,
+    "dead_letter": DEAD_LETTERS,
+}
+
+LIVE: Final = b"0live"
+MAY_BE_ALONE: Final = b"2"
+"""From here on: an end may outlive what it says of a message, whose id may be in use again."""
+_CLASS_OF_PART: Final = {
+    "scheduled": LIVE,
+    "ready": LIVE,
+    "leased": LIVE,
+    "archived": b"1archived",
+    "dead": b"1dead",
+    "cancelled": b"2cancelled",
+    "done": b"2done",
+    "moved": b"2moved",
+    "unknown": b"2unknown",
+}
+"""A message of a queue is in one of these, of which its record tells which."""
+_CLASS_OF_STATUS: Final = {
+    records.DONE: b"2done",
+    records.ARCHIVED: b"1archived",
+    records.DEAD: b"1dead",
+    records.CANCELLED: b"2cancelled",
+    records.MOVED: b"2moved",
+}
+
+GROUPED: Final = ("check", "place", "key", "kind", "id", "seq")
+_NUMBER: Final = "decimal(20,0)"
+_TYPES: Final = {
+    "check": "string",
+    "place": "bigint",
+    "key": "binary",
+    "kind": "string",
+    "id": "binary",
+    "seq": "binary",
+    "claimed": _NUMBER,
+    "counted": _NUMBER,
+    "claimed_id": "binary",
+    "counted_id": "binary",
+}
+
+
+def facts(
+    spark: SparkSession, tables: Mapping[str, DataFrame], dropped: Sequence[int], ranges: int
+) -> DataFrame:
+    """All that is claimed, and all that is counted.
+
+    Args:
+        spark: a session.
+        tables: ``counters``, ``inbox_index``, ``places``, ``beside`` as of one timestamp.
+        dropped: numbers of queues that are being emptied.
+        ranges: how many there are: of several, they are also compared in total.
+    """
+    beside = tables["beside"]
+    if dropped:
+        beside = beside.where(~F.col("number").isin(list(dropped)))
+    found = [
+        _of_counters(spark, tables["counters"]),
+        _exploded(tables["inbox_index"], _of_index()),
+        _exploded(tables["places"], _of_places()),
+        _exploded(beside, _of_records()),
+    ]
+    every = found[0]
+    for more in found[1:]:
+        every = every.unionByName(more)
+    if ranges > 1:
+        of_ranges = every.where(F.col("check").isin(list(OF_RANGES)))
+        every = every.unionByName(of_ranges.withColumn("place", F.lit(0).cast("bigint")))
+    return every
+
+
+def compared(every: DataFrame) -> DataFrame:
+    """What is claimed and counted of each thing, and whether that differs: ``wrong`` in number,
+    ``other`` in which.
+    """
+    sums = every.groupBy(*GROUPED).agg(
+        F.coalesce(F.sum("claimed"), F.lit(0)).alias("claimed"),
+        F.coalesce(F.sum("counted"), F.lit(0)).alias("counted"),
+        F.max("claimed_id").alias("claimed_id"),
+        F.min("counted_id").alias("counted_id"),
+    )
+    is_message = F.col("check") == QUEUE_MESSAGE
+    same_id = F.col("claimed_id").eqNullSafe(F.col("counted_id"))
+    is_there = F.col("claimed") > 0
+    misplaced = F.when(is_there, (F.col("counted") != 1) | ~same_id).otherwise(
+        (F.col("counted") > 0) & (F.col("counted_id") < F.lit(MAY_BE_ALONE))
+    )
+    differ = F.expr("pmod(claimed - counted, 18446744073709551616BD) != 0")
+    both = F.col("claimed_id").isNotNull() & F.col("counted_id").isNotNull()
+    return sums.select(
+        *sums.columns,
+        F.when(is_message, misplaced).otherwise(differ).alias("wrong"),
+        F.when(is_message, F.lit(False)).otherwise(~same_id & (both | ~differ)).alias("other"),
+    )
+
+
+# --- what the rows of a table say -----------------------------------------------------------------
+
+
+def _fact(check: Column | str, **known: Any) -> Column:
+    """A fact, of what is known of it."""
+    values = {"check": F.lit(check) if isinstance(check, str) else check, **known}
+    return F.struct(
+        *(_value(values.get(name)).cast(kind).alias(name) for name, kind in _TYPES.items())
+    )
+
+
+def _value(known: Any) -> Column:
+    return known if isinstance(known, Column) else F.lit(known)
+
+
+def _exploded(table: DataFrame, each: Column) -> DataFrame:
+    """The facts in an array of each row; those that are null do not count."""
+    return table.select(F.explode(F.array_compact(each)).alias("fact")).select("fact.*")
+
+
+def _of_counters(spark: SparkSession, table: DataFrame) -> DataFrame:
+    rows = [
+        (of_queue, counter, *each)
+        for of_queue, claims in ((False, CLAIMS_OF_RANGE), (True, CLAIMS_OF_QUEUE))
+        for counter, checks in claims.items()
+        for each in checks
+    ]
+    schema = "of_queue boolean, counter string, check string, claims int, counts int"
+    claims = F.broadcast(spark.createDataFrame(rows, schema))
+    of_queue, value = F.col("number") > 0, F.col("value").cast(_NUMBER)
+    in_total = F.col("check") == IN_INBOXES
+    place = F.when(of_queue, F.col("number")).when(in_total, F.lit(0)).otherwise(F.col("range"))
+    joined = table.withColumn("of_queue", of_queue).join(claims, ["of_queue", "counter"])
+    fact = _fact(
+        F.col("check"),
+        place=place,
+        claimed=value * F.col("claims"),
+        counted=value * F.col("counts"),
+    )
+    return joined.select(fact.alias("fact")).select("fact.*")
+
+
+def _of_index() -> Column:
+    key, messages, held = F.col("key"), F.col("messages"), F.col("held")
+    is_held = F.length(held) > 0
+    oldest = F.when((messages != 0) | ~is_held, F.col("oldest"))
+    return F.array(
+        _fact(INDEX, key=key, claimed=messages, claimed_id=oldest),
+        F.when(is_held, _fact(INDEX_HELD, key=key, claimed_id=held)),
+    )
+
+
+def _of_places() -> Column:
+    part, number = F.col("part"), F.col("number")
+    group = F.col("group").cast("binary")
+    message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
+    of_queue = number > 0
+    is_message = of_queue & (part != "group")
+    is_grouped = part.isin(list(_OUTSTANDING)) & (F.col("group") != "")
+    counted = {"place": number, "counted": 1}
+    return F.array(
+        F.when(~of_queue, _fact(_chosen(part, _OUTSIDE), place=F.col("range"), counted=1)),
+        F.when(
+            of_queue & part.isin(list(QUEUE_STATES)),
+            _fact(F.concat(F.lit("queue."), part), **counted),
+        ),
+        F.when(of_queue & part.isin(list(_ENDED)), _fact(QUEUE_ENDED, **counted)),
+        F.when(of_queue & is_grouped, _fact(QUEUE_GROUP, key=group, **counted)),
+        F.when(
+            of_queue & (part == "group"),
+            _fact(QUEUE_GROUP, place=number, key=group, claimed=F.col("outstanding")),
+        ),
+        F.when(
+            is_message,
+            _fact(QUEUE_MESSAGE, counted_id=_chosen(part, _CLASS_OF_PART), **message, **counted),
+        ),
+    )
+
+
+def _of_records() -> Column:
+    what, key, metric, value = (F.col(name) for name in ("what", "key", "metric", "value"))
+    message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
+    message["place"] = F.col("number")
+    noted = F.col("status") == 1
+    is_sum = (what == "sum") & metric.isNotNull()
+    state = _chosen(F.col("status"), _CLASS_OF_STATUS)
+    alone = F.array(
+        F.when(what == "message", _fact(IN_INBOXES, place=0, counted=1)),
+        F.when(what == "message", _fact(INDEX, key=key, counted=1, counted_id=F.col("id"))),
+        F.when(what == "hold", _fact(INDEX_HELD, key=key, counted_id=F.col("id"))),
+        F.when(is_sum & noted, _fact(ACCOUNTING, key=key, kind=metric, claimed=value)),
+        F.when(is_sum & ~noted, _fact(UNNOTED, key=key, kind=metric)),
+        F.when(what == "body", _fact(QUEUE_MESSAGE, claimed=1, claimed_id=LIVE, **message)),
+        F.when(what == "state", _fact(QUEUE_MESSAGE, claimed_id=state, **message)),
+    )
+    is_posted = (what == "posted") & metric.isNotNull()
+    posted = F.transform(
+        prefixes(key), lambda prefix: _fact(ACCOUNTING, key=prefix, kind=metric, counted=value)
+    )
+    return F.when(is_posted, posted).otherwise(alone)
+
+
+def prefixes(key: Column) -> Column:
+    """``key`` and every prefix of it, as :func:`postroom.ranges.accounting.prefixes`."""
+    text = F.decode(key, "ISO-8859-1")  # a character a byte
+    length = F.length(text)
+
+    def ends_one(place: Column) -> Column:
+        following = F.substr(text, place + 1, F.lit(1))
+        return (F.substr(text, place, F.lit(1)) != "/") & ((place == length) | (following == "/"))
+
+    ends = F.filter(F.sequence(F.lit(1), length), ends_one)
+    return F.transform(ends, lambda end: F.substring(key, 1, end))
+
+
+def _chosen(column: Column, values: Mapping[Any, Any]) -> Column:
+    """The value for what is in a column; null for all else."""
+    pairs = iter(values.items())
+    key, value = next(pairs)
+    chosen = F.when(column == key, F.lit(value))
+    for key, value in pairs:
+        chosen = chosen.when(column == key, F.lit(value))
+    return chosen
+
+
+__all__ = ["compared", "facts"]

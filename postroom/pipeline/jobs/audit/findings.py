@@ -1,0 +1,179 @@
+"""What an audit has found: by counter, how much was compared, and every difference by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from postroom.pipeline.jobs.audit import facts
+
+EXAMPLES_MAX: Final = 10
+"""So many differences of a counter are told one by one."""
+
+COUNTERS: Final[Mapping[str, str]] = {
+    facts.CONSERVATION: "enqueued = delivered + executed + pending + dead",
+    facts.PENDING_MESSAGES: "messages in outboxes",
+    facts.PENDING_UPDATES: "updates in outboxes",
+    facts.DEAD_LETTERS: "dead letters",
+    facts.IN_INBOXES: "messages in inboxes, delivered and not reaped",
+    facts.INDEX: "index of inboxes: messages",
+    facts.INDEX_OLDEST: "index of inboxes: the oldest message",
+    facts.INDEX_HELD: "index of inboxes: what holds up",
+    facts.ACCOUNTING: "sums of metrics of every prefix",
+    facts.QUEUE_ENQUEUED: "queues: enqueued = all states",
+    **{f"queue.{state}": f"queues: {state}" for state in facts.QUEUE_STATES},
+    facts.QUEUE_ENDED: "queues: ended, and not purged",
+    facts.QUEUE_GROUP: "queues: outstanding in a group",
+    facts.QUEUE_MESSAGE: "queues: each message where its record says",
+}
+"""What an audit compares, in words, in the order in which it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is claimed, and is not so.
+
+    Attributes:
+        counter: one of ``COUNTERS``.
+        where: a range, or a queue; empty: in a span of keys.
+        key: of an inbox, a prefix, a group, or a message of a queue.
+        item: a metric, or kind and id of a message.
+        claimed: what is claimed.
+        counted: what was counted: a number, the id of a message (hexadecimal), or where a message
+            of a queue is; ``None``: nothing.
+    """
+
+    counter: str
+    where: str
+    key: bytes
+    item: str
+    claimed: int | str | None
+    counted: int | str | None
+
+    def __str__(self) -> str:
+        about = [self.where, repr(self.key)[1:] if self.key else "", self.item]
+        place = ", ".join(filter(None, about))
+        return f"{self.counter} ({place}): claimed {self.claimed}, counted {self.counted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of comparing one counter.
+
+    Attributes:
+        counter: one of ``COUNTERS``.
+        compared: how many values: of each range, key, prefix and metric, queue, message.
+        differences: how many of them are not what is claimed.
+        examples: the first of those, ``EXAMPLES_MAX`` at most.
+    """
+
+    counter: str
+    compared: int
+    differences: int
+    examples: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """What an audit has found.
+
+    Attributes:
+        at: the timestamp at which everything was claimed and counted.
+        findings: one a counter.
+        unnoted: sums that an earlier version of the store began, and that cannot be recounted.
+    """
+
+    at: int
+    findings: tuple[Finding, ...]
+    unnoted: int
+
+    @property
+    def compared(self) -> int:
+        """How many values were compared."""
+        return sum(each.compared for each in self.findings)
+
+    @property
+    def differences(self) -> int:
+        """How many are not what is claimed."""
+        return sum(each.differences for each in self.findings)
+
+
+def findings(
+    totals: Mapping[str, tuple[int, int, int]],
+    examples: Iterable[Any],
+    names: Mapping[int, str],
+) -> tuple[Finding, ...]:
+    """One of each counter.
+
+    Args:
+        totals: by check: groups, those that differ in number, and those that differ in which.
+        examples: groups that differ.
+        names: of queues, by number.
+    """
+    told: dict[str, list[Difference]] = {}
+    for group in examples:
+        for difference in _differences(group, names):
+            told.setdefault(difference.counter, []).append(difference)
+    found = []
+    for counter in COUNTERS:
+        if counter == facts.INDEX_OLDEST:
+            compared, _, differences = totals.get(facts.INDEX, (0, 0, 0))
+        else:
+            compared, wrong, other = totals.get(counter, (0, 0, 0))
+            differences = other if counter == facts.INDEX_HELD else wrong
+        few = tuple(told.get(counter, ())[:EXAMPLES_MAX])
+        found.append(Finding(counter, compared, differences, few))
+    return tuple(found)
+
+
+def _differences(group: Any, names: Mapping[int, str]) -> Iterable[Difference]:
+    """What is to be said of a group that differs: its number, or which one, or both."""
+    about = (_where(group, names), bytes(group.key or b""), _item(group))
+    if group.check == facts.QUEUE_MESSAGE:
+        yield Difference(group.check, *about, _said(group), _seen(group))
+        return
+    if group.wrong:
+        yield Difference(group.check, *about, int(group.claimed), int(group.counted))
+    if group.other:
+        counter = facts.INDEX_OLDEST if group.check == facts.INDEX else group.check
+        yield Difference(counter, *about, _hex(group.claimed_id), _hex(group.counted_id))
+
+
+def _where(group: Any, names: Mapping[int, str]) -> str:
+    if group.check.startswith("queue."):
+        name = names.get(group.place)
+        return f"queue {group.place}, which is not there" if name is None else f"queue {name!r}"
+    if group.check in facts.OF_RANGES and group.place:
+        return f"range {group.place}"
+    return "all ranges" if group.check in {*facts.OF_RANGES, facts.IN_INBOXES} else ""
+
+
+def _item(group: Any) -> str:
+    if group.check != facts.QUEUE_MESSAGE:
+        return group.kind or ""
+    kind = f"kind {group.kind!r}, " if group.kind else ""
+    return f"{kind}id {bytes(group.id)!r}"
+
+
+def _said(group: Any) -> str | None:
+    """Where the record of a message says that it is."""
+    return None if not group.claimed else _state(group.claimed_id)
+
+
+def _seen(group: Any) -> str | None:
+    """Where it is."""
+    if group.counted > 1:
+        return f"in {group.counted} places"
+    return None if not group.counted else _state(group.counted_id)
+
+
+def _state(of: Any) -> str:
+    return bytes(of)[1:].decode()
+
+
+def _hex(id_: Any) -> str | None:
+    return None if id_ is None else bytes(id_).hex()
+
+
+__all__ = ["COUNTERS", "EXAMPLES_MAX", "AuditResult", "Difference", "Finding", "findings"]

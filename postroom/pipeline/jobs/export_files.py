@@ -1,0 +1,405 @@
+"""What an export consists of: a folder of Parquet files, and a manifest that says which count.
+
+::
+
+    FOLDER/started.json                     there is an export in the making, and which
+    FOLDER/data/part-00003-00-5f2c....parquet
+    FOLDER/inbox/...                        a folder for each table (messaging/image_entries.py)
+    FOLDER/manifest.json                    written last, at once: now it is an export
+
+Files that the manifest does not name do not count: tasks may run twice, or be killed. It has the
+number of rows and the SHA-256 of each file, and of each table the same in all, so damage is found
+before anything of a file is restored.
+
+The table ``data`` has columns for people and programs. The others have the entries as the store
+has them: ``key`` (null where there is none), ``name`` and ``stored``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from postroom.errors import Invalid
+from postroom.kv import keys, versions
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.messaging import image_entries as entries
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+STARTED: Final = "started.json"
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+_HASHED_AT_ONCE: Final = 1024 * 1024
+
+DATA_SCHEMA: Final = pa.schema([
+    pa.field("key", pa.binary(), nullable=False),
+    pa.field("value", pa.binary(), nullable=False),
+    pa.field("timestamp", pa.int64(), nullable=False),
+    pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
+    pa.field("integer", pa.bool_(), nullable=False),
+])  # fmt: skip
+ENTRY_SCHEMA: Final = pa.schema([
+    pa.field("key", pa.binary()),
+    pa.field("name", pa.binary(), nullable=False),
+    pa.field("stored", pa.binary(), nullable=False),
+])  # fmt: skip
+
+Entry = tuple[bytes, bytes]
+"""The name of an entry, and its value."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of an export.
+
+    Attributes:
+        table: whose rows it has.
+        path: within the folder.
+        sha256: of its bytes, in hexadecimal.
+    """
+
+    table: str
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table of an export; ``sha256``: of those of its files, in their order."""
+
+    rows: int
+    bytes: int
+    files: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What an export is.
+
+    Attributes:
+        format: version of this format.
+        export: which export: 32 hexadecimal digits, made up.
+        timestamp: as of which the store was so; ``time``: the same, as people write it.
+        ranges: the ids of the ranges that it comes from.
+        tables: by name.
+        files: that count.
+    """
+
+    format: int
+    export: str
+    timestamp: int
+    time: str
+    ranges: list[int]
+    tables: dict[str, Table]
+    files: list[File]
+
+    @property
+    def rows(self) -> int:
+        """Of all tables."""
+        return sum(table.rows for table in self.tables.values())
+
+
+class _Started(msgspec.Struct, frozen=True):
+    export: str
+
+
+def manifest_of(export: str, timestamp: int, ranges: list[int], files: list[File]) -> Manifest:
+    """The manifest of an export that consists of these files."""
+    tables = {name: [file for file in files if file.table == name] for name in entries.TABLES}
+    return Manifest(
+        FORMAT, export, timestamp,
+        datetime.fromtimestamp((timestamp >> LOGICAL_BITS) / 1000, UTC).isoformat(),
+        ranges, {name: _table(each) for name, each in tables.items()},
+        [file for each in tables.values() for file in each],
+    )  # fmt: skip
+
+
+def _table(files: list[File]) -> Table:
+    together = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
+    return Table(
+        sum(file.rows for file in files), sum(file.bytes for file in files), len(files), together
+    )
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+class Folder:
+    """Where an export is: a folder, or a URI that pyarrow knows (``s3://``, ``hdfs://``), which
+    all who work at it see.
+
+    Args:
+        place: which.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        try:
+            if "://" in place:
+                self._fs, self._root = fs.FileSystem.from_uri(place)
+            else:
+                self._fs, self._root = fs.LocalFileSystem(), str(Path(place).absolute())
+        except (pa.ArrowException, ValueError) as error:
+            raise Invalid(f"{place!r} is no folder that can be used: {error}") from error
+
+    def _at(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{path}"
+
+    def size_of(self, path: str) -> int | None:
+        """How long a file is; ``None``: it is not there."""
+        (info,) = self._fs.get_file_info([self._at(path)])
+        return info.size if info.type == fs.FileType.File else None
+
+    def manifest(self) -> Manifest | None:
+        """Of the export that is here; ``None``: there is none.
+
+        Raises:
+            Invalid: it is damaged, or of a format that is not known here.
+        """
+        size = self.size_of(MANIFEST)
+        if size is None:
+            return None
+        if size > MANIFEST_BYTES_MAX:
+            raise Invalid(f"{MANIFEST} in {self.place} has {size} bytes: that is no manifest")
+        with self._fs.open_input_stream(self._at(MANIFEST)) as file:
+            return decoded(file.read(), self.place)
+
+    def begin(self, export: str) -> None:
+        """Makes the folder ready for an export: what another one has left half-way goes.
+
+        Raises:
+            Invalid: something else is in it.
+        """
+        self._fs.create_dir(self._root, recursive=True)
+        found = self._fs.get_file_info(fs.FileSelector(self._root))
+        names = {info.base_name for info in found}
+        if names - {STARTED, *entries.TABLES} or (names and STARTED not in names):
+            other = sorted(names - {STARTED, *entries.TABLES} or names)[0]
+            raise Invalid(
+                f"{self.place} is not empty ({other} is in it); nothing was changed: export into a "
+                "folder of its own"
+            )
+        for info in found:
+            if info.base_name in entries.TABLES:
+                self._fs.delete_dir(info.path)
+        self._replace(STARTED, msgspec.json.encode(_Started(export)))
+
+    def commit(self, manifest: Manifest) -> None:
+        """From now on this is the export.
+
+        Raises:
+            Invalid: another one was begun here meanwhile, or a file is gone.
+        """
+        with self._fs.open_input_stream(self._at(STARTED)) as file:
+            started = msgspec.json.decode(file.read(), type=_Started)
+        gone = [file.path for file in manifest.files if self.size_of(file.path) != file.bytes]
+        if started.export != manifest.export or gone:
+            raise Invalid(
+                f"another export was begun in {self.place} while this one was made; this one does "
+                "not count: give each a folder of its own"
+            )
+        self._remove_others({file.path for file in manifest.files})
+        self._replace(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+
+    def _remove_others(self, wanted: set[str]) -> None:
+        """What tasks have left that were run twice, or killed."""
+        for name in entries.TABLES:
+            selector = fs.FileSelector(self._at(name), allow_not_found=True)
+            for info in self._fs.get_file_info(selector):
+                if f"{name}/{info.base_name}" not in wanted:
+                    self._fs.delete_file(info.path)
+
+    def _replace(self, path: str, content: bytes) -> None:
+        """Writes a file that is there as a whole, or not at all."""
+        beside = self._at(f"{path}.new")
+        with self._fs.open_output_stream(beside) as file:
+            file.write(content)
+        self._fs.move(beside, self._at(path))
+
+    def write(self, path: str) -> Written:
+        """A new file."""
+        self._fs.create_dir(self._at(path).rpartition("/")[0], recursive=True)
+        return Written(self._fs.open_output_stream(self._at(path)))
+
+    def open(self, file: File) -> pq.ParquetFile:
+        """A file of an export, to be read.
+
+        Raises:
+            Invalid: it is not the one that was exported.
+        """
+        path = self._at(file.path)
+        digest = hashlib.sha256()
+        try:
+            with self._fs.open_input_stream(path) as stream:
+                while chunk := stream.read(_HASHED_AT_ONCE):
+                    digest.update(chunk)
+        except FileNotFoundError:
+            digest.update(b"it is gone")
+        if digest.hexdigest() != file.sha256:
+            raise Invalid(
+                f"{file.path} in {self.place} is gone, or not as it was exported: its checksum is "
+                "another one; nothing of it was restored: get the export from where it is sound"
+            )
+        return pq.ParquetFile(self._fs.open_input_file(path))
+
+
+def decoded(content: bytes, place: str) -> Manifest:
+    """A manifest.
+
+    Raises:
+        Invalid: it is none, or of a format that is not known here.
+    """
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+        if len(bytes.fromhex(manifest.export)) != 16:
+            raise ValueError("no such export")
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise Invalid(f"{MANIFEST} in {place} is damaged: {error}; nothing was changed") from error
+    if manifest.format != FORMAT:
+        raise Invalid(
+            f"the export in {place} has format {manifest.format}, and this version of Postroom "
+            f"knows {FORMAT}; nothing was changed: use a version that knows it"
+        )
+    for file in manifest.files:
+        folder, _, name = file.path.partition("/")
+        if folder != file.table or folder not in entries.TABLES or "/" in name or "\\" in name:
+            raise Invalid(f"{MANIFEST} in {place} names a file {file.path!r}; nothing was changed")
+    return manifest
+
+
+class Written(io.RawIOBase):
+    """A file in the making, whose checksum is made along with it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Adds to it."""
+        view = memoryview(content)
+        self._digest.update(view)
+        self._file.write(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def close(self) -> None:
+        """It is complete."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written."""
+        return self._digest.hexdigest()
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def schema_of(table: str) -> pa.Schema:
+    """The columns of a table."""
+    return DATA_SCHEMA if table == entries.DATA else ENTRY_SCHEMA
+
+
+def batch_of(table: str, rows: list[Entry]) -> pa.RecordBatch:
+    """Entries of a table as its rows."""
+    make = _data if table == entries.DATA else _entries
+    return pa.RecordBatch.from_arrays(make(rows), schema=schema_of(table))
+
+
+def _data(rows: list[Entry]) -> list[pa.Array]:
+    stamps = [int.from_bytes(stored[1:9], "big") for _, stored in rows]
+    times = [stamp >> LOGICAL_BITS for stamp in stamps]
+    return [
+        pa.array([keys.user_key(name) for name, _ in rows], pa.binary()),
+        pa.array([stored[versions.PAYLOAD :] for _, stored in rows], pa.binary()),
+        pa.array(stamps, pa.int64()),
+        pa.array(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC")),
+        pa.array([stored[0] == versions.INTEGER for _, stored in rows], pa.bool_()),
+    ]
+
+
+def _entries(rows: list[Entry]) -> list[pa.Array]:
+    of_key = [None if name[:1] == keys.RANGE else keys.user_key(name) for name, _ in rows]
+    return [
+        pa.array(of_key, pa.binary()),
+        pa.array([name for name, _ in rows], pa.binary()),
+        pa.array([stored for _, stored in rows], pa.binary()),
+    ]
+
+
+def entries_of(table: str, batch: pa.RecordBatch) -> Iterator[Entry]:
+    """The entries in rows of a table."""
+    if table != entries.DATA:
+        columns = (batch.column("name").to_pylist(), batch.column("stored").to_pylist())
+        yield from zip(*columns, strict=True)
+        return
+    names = ("key", "value", "timestamp", "integer")
+    for key, value, stamp, integer in zip(
+        *(batch.column(name).to_pylist() for name in names), strict=True
+    ):
+        kind = versions.INTEGER_KIND if integer else versions.VALUE_KIND
+        yield keys.head_key(key), kind + keys.u64(stamp) + value
+
+
+class TableWriter:
+    """Writes the rows of a table that one task has, into files of bounded size.
+
+    Args:
+        folder: of the export.
+        table: which.
+        part: the number of the task's part.
+        attempt: by what files of a task that is run twice differ.
+        file_bytes: about how much a file holds, before it is compressed.
+    """
+
+    def __init__(
+        self, folder: Folder, table: str, part: int, attempt: str, file_bytes: int
+    ) -> None:
+        self.files: list[File] = []
+        self._folder = folder
+        self._table = table
+        self._name: Callable[[int], str] = lambda number: (
+            f"{table}/part-{part:05d}-{number:03d}-{attempt}.parquet"
+        )
+        self._file_bytes = file_bytes
+        self._open: tuple[str, Written, pq.ParquetWriter] | None = None
+        self._rows = self._bytes = 0
+
+    def add(self, rows: list[Entry]) -> None:
+        """More of them."""
+        if self._open is None:
+            path = self._name(len(self.files))
+            written = self._folder.write(path)
+            writer = pq.ParquetWriter(written, schema_of(self._table), compression="zstd")
+            self._open = path, written, writer
+        self._open[2].write_batch(batch_of(self._table, rows))
+        self._rows += len(rows)
+        self._bytes += sum(len(name) + len(stored) for name, stored in rows)
+        if self._bytes >= self._file_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """That was all."""
+        if self._open is None:
+            return
+        path, written, writer = self._open
+        writer.close()
+        written.close()
+        self.files.append(File(self._table, path, self._rows, written.bytes, written.sha256))
+        self._open, self._rows, self._bytes = None, 0, 0
