@@ -220,7 +220,9 @@ class Consensus:
                 writes.update(staged)
             else:
                 writes = staged
-            self._set_alarm(group)
+            deadline = group.deadline()
+            if deadline is not None:
+                self._set_alarm(group.group_id, deadline)
         if self._peers_changed:
             self._count_peers()
         return writes
@@ -242,7 +244,7 @@ class Consensus:
         assert self._staged is not None, "send_early without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
         for group in self._staged:
-            for to, message in group.take_early_messages():
+            for to, message in group.take_early_messages() if group.core.outbox else ():
                 envelopes.setdefault(to, []).append((group.group_id, message))
         if envelopes:
             self._send(envelopes)
@@ -253,7 +255,7 @@ class Consensus:
         assert staged is not None, "release without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
         for group in staged:
-            for to, message in group.take_messages():
+            for to, message in group.take_messages() if group.core.outbox else ():
                 envelopes.setdefault(to, []).append((group.group_id, message))
         if envelopes:
             self._send(envelopes)
@@ -366,12 +368,9 @@ class Consensus:
                 del self._alarm_of[group_id]
                 self._wake(self._groups[group_id])
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_alarm(self, group_id: int, deadline: float) -> None:
         """An alarm that is too early is left to ring: deadlines mostly move back."""
-        deadline = group.deadline()
-        if deadline is None:
-            return
-        alarm = self._alarm_of.get(group.group_id)
+        alarm = self._alarm_of.get(group_id)
         if alarm is None or deadline < alarm:
-            self._alarm_of[group.group_id] = deadline
-            heapq.heappush(self._alarms, (deadline, group.group_id))
+            self._alarm_of[group_id] = deadline
+            heapq.heappush(self._alarms, (deadline, group_id))

@@ -68,14 +68,15 @@ class LogApplication:
         while proposals.queued:
             command, context, done = proposals.queued[0]
             index += 1
-            payload = b"" if context is not None and not replays else encoded(command)
+            payload = b"" if context is not None and not replays else command
+            if type(payload) is not bytes:
+                payload = encoded(payload)
             if replays:
                 core.journal.write_only(payload, index, term)
             apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
             proposals.ended.append((done, Outcome.APPLIED))
-        core.commit_index = core.applied_index = index
-        core.journal.applied(index, term)
+        core.applied_alone(index)
         core.journal.pass_over(index, term)
 
     def append_queued(self) -> None:

@@ -13,7 +13,7 @@ commit is under way has not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from postroom.ranges.holders import Holders
@@ -47,7 +47,7 @@ class Releases:
         self._waiting = waiting
         self._committing = committing
 
-    def wake(self, tokens: list[object]) -> None:
+    def wake(self, tokens: Iterable[object]) -> None:
         """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
         for token in tokens if self._waiting.lines else ():
             self._waiting.wake(token)

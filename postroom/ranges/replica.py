@@ -125,7 +125,7 @@ class Replica:
         self._proposal: Proposal | None = None
         self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] | None = None
         registry.observers[self._lease_key] = self._observe_lease
         self.group: Group
 
@@ -214,9 +214,12 @@ class Replica:
         """Whether ``evaluate`` would have something to do."""
         if self._proposal is not None:
             return False
-        if self._has_work():
-            return self._acquisition.hands_over or not self._acquisition.must_wait()
-        return self._acquisition.hands_over
+        if not self._has_work():
+            return self._acquisition.hands_over
+        return (
+            self._lease_holder.has_lease or self._acquisition.hands_over
+            or not self._acquisition.must_wait()
+        )  # fmt: skip
 
     def _has_work(self) -> bool:
         queue, upkeep, reads = self._queue, self._upkeep, self._reads
@@ -239,35 +242,43 @@ class Replica:
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
         self._reads.begin_turn()
-        self._free_spent()
-        self.on_room()
+        if self._spent.left:
+            self._free_spent()
+        if self.on_room is not None:
+            self.on_room()
         if not self.wants_turn():
             return
         if not self.group.is_leader:
             self._turn_away()
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
-        elif not self.serves or (self._lease_holder.resting and self._wants_to_write()):
+        elif not self._lease_holder.serves(self._clock.reading()) or (
+            self._lease_holder.resting and self._wants_to_write()
+        ):
             if not self._rest():
                 self._acquisition.ask()
         else:
             reads = self._reads
-            reads.take_offers()
+            if reads.offers:
+                reads.take_offers()
             if reads.without_lease or reads.long:
                 reads.go_on(self._submit_again)
             self._propose_queued()
 
     def _free_spent(self) -> None:
         self._spent.go_on()
-        if self._spent:
+        if self._spent.left:
             self._host.wake(urgent=False)
 
     def _wants_to_write(self) -> bool:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
 
     def _propose_queued(self) -> None:
-        queue = self._queue
-        if not (queue.arrived or queue.by_owner or self._upkeep or self._batcher.before):
+        queue, upkeep = self._queue, self._upkeep
+        if not (
+            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+            or self._batcher.before
+        ):  # fmt: skip
             return
         proposal = self._batcher.evaluate(self._reads.last_commit)
         self._reads.before = self._batcher.before
@@ -375,7 +386,8 @@ class Replica:
         self._spent.add(proposal.command.writes)
         if applied:
             self._reads.last_commit = proposal.last_commit
-            self._lease_holder.granted(proposal.lease_until)
+            if proposal.lease_until:
+                self._lease_holder.granted(proposal.lease_until)
             self._tell(proposal.results, proposal.after, wrote=True)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
@@ -390,7 +402,7 @@ class Replica:
     ) -> None:
         for act in after:
             act()
-        if wrote:
+        if wrote and self._waiting.lines:
             self._waiting.wake_all(TOKEN)
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:

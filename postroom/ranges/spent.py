@@ -13,25 +13,26 @@ from postroom.kv.engine import WriteSet
 
 
 class Spent:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        left: what is to be freed yet.
+    """
 
     def __init__(self) -> None:
-        self._left: list[WriteSet] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
+        self.left: list[WriteSet] = []
 
     def add(self, writes: WriteSet) -> None:
         """Nobody needs ``writes`` any more. Small ones are freed by whoever has them."""
         if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
-            self._left.append(writes)
+            self.left.append(writes)
 
     def go_on(self) -> None:
         """One turn's share."""
-        if not self._left:
+        if not self.left:
             return
-        writes = self._left[-1]
+        writes = self.left[-1]
         for key in list(islice(reversed(writes), limits.COMPLETED_AT_ONCE_MAX)):
             del writes[key]
         if not writes:
-            self._left.pop()
+            self.left.pop()

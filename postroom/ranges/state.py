@@ -15,7 +15,7 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
-from postroom.kv.engine import Engine, WriteSet, join
+from postroom.kv.engine import MANY, Engine, WriteSet, join
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease_holder import LeaseHolder
@@ -104,8 +104,11 @@ class RangeState:
         if mine is None:
             self._cache.clear()
         if decided.lease_sequence == self._lease_holder.lease.sequence:
-            join(staged, decided.writes)
-            if self._observers.keys() & decided.writes.keys():
+            if len(decided.writes) < MANY:
+                staged.update(decided.writes)
+            else:
+                join(staged, decided.writes)
+            if not decided.writes.keys().isdisjoint(self._observers):
                 self._observe(decided.writes)
         elif mine is not None:
             mine.rejected = True

@@ -19,7 +19,7 @@ def test_a_turn_frees_no_more_than_its_share() -> None:
     spent.add(first)
     spent.add(second)
     left = [len(first) + len(second)]
-    while spent:
+    while spent.left:
         spent.go_on()
         left.append(len(first) + len(second))
     assert left == [36, 26, 25, 15, 5, 0]
@@ -29,4 +29,4 @@ def test_a_turn_frees_no_more_than_its_share() -> None:
 def test_what_is_small_is_not_kept() -> None:
     spent = Spent()
     spent.add(dict.fromkeys([b"%d" % number for number in range(10)]))
-    assert not spent
+    assert not spent.left

@@ -11,6 +11,7 @@ from postroom.cli.pipeline.archive import archive
 from postroom.cli.pipeline.audit import audit
 from postroom.cli.pipeline.export import export
 from postroom.cli.pipeline.index import index
+from postroom.cli.pipeline.load import load
 from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
@@ -25,4 +26,5 @@ run.command()(archive)
 run.command()(audit)
 run.command()(export)
 run.command()(index)
+run.command()(load)
 run.command()(restore)

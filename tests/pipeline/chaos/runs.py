@@ -22,7 +22,7 @@ from tests.cluster.harness import ClusterProcesses, cluster
 from tests.pipeline.chaos.processes import Program
 from tests.pipeline.chaos.works import WORKS, Work
 
-SILENT_SECONDS = 240.0
+SILENT_SECONDS = 600.0
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,512]"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from postroom.kv import versions
@@ -114,7 +115,7 @@ def wakes_nobody() -> Patch:
     """Who waits for a lock or a message is looked at again only when a deadline has passed."""
     wake = Releases.wake
 
-    def only_services(self: Releases, tokens: list[object]) -> None:
+    def only_services(self: Releases, tokens: Iterable[object]) -> None:
         wake(self, [token for token in tokens if not isinstance(token, bytes)])
 
     return Releases, "wake", only_services
