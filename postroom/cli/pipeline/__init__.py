@@ -10,6 +10,7 @@ import typer
 from postroom.cli.pipeline.archive import archive
 from postroom.cli.pipeline.audit import audit
 from postroom.cli.pipeline.export import export
+from postroom.cli.pipeline.report import report
 from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
@@ -23,4 +24,5 @@ app.add_typer(run, name="run")
 run.command()(archive)
 run.command()(audit)
 run.command()(export)
+run.command()(report)
 run.command()(restore)

@@ -8,17 +8,20 @@ from __future__ import annotations
 from postroom.pipeline.jobs.archive import ArchiveResult, archive, read_archive
 from postroom.pipeline.jobs.audit import AuditResult, audit
 from postroom.pipeline.jobs.export import ExportResult, export
+from postroom.pipeline.jobs.report import ReportResult, report
 from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
 
 __all__ = [
     "ArchiveResult",
     "AuditResult",
     "ExportResult",
+    "ReportResult",
     "RestoreResult",
     "abandon_restore",
     "archive",
     "audit",
     "export",
     "read_archive",
+    "report",
     "restore",
 ]
