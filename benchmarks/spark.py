@@ -1,13 +1,17 @@
-"""Reading a store from Spark: ``python -m benchmarks.spark``; needs the extra ``[spark]`` and Java.
+"""Spark and a store, all that is measured: ``python -m benchmarks.spark``.
 
-Apart from the other benchmarks, because a session takes longer to start than most of them to run.
-Store and Spark share the machine's cores: ``local[2]``, a store in the driver's process.
+Needs the extra ``[spark]`` and Java. Apart from the other benchmarks: a session takes longer
+to start than most of them to run. Store and Spark share the machine's cores: ``local[2]``, a store
+in the driver's process. ``--only`` chooses: ``read``, ``write`` (also ``benchmarks.spark_writes``),
+``stream`` (``benchmarks.spark_streams``), ``memory`` (``benchmarks.spark_memory``).
+
+Besides the time of the clock, which a busy machine stretches, it tells the processor time that each
+side has taken: the node (with the driver's Python, which waits), the JVM, Spark's Python processes.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -15,28 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import postroom
-
-ROWS_PER_TRANSACTION = 5000
-
-
-def fill(folder: Path, rows: int) -> None:
-    """Small rows: keys of 12 bytes, values of about as many."""
-    with postroom.open(folder, durability="none") as db:
-        for start in range(0, rows, ROWS_PER_TRANSACTION):
-            with db.begin() as tx:
-                for number in range(start, min(start + ROWS_PER_TRANSACTION, rows)):
-                    tx.put(b"user/%07d" % number, b"value %d" % number)
-
-
-def session() -> Any:
-    """As in the documentation, without a user interface."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after what it must find set
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR")
-    return builder.config("spark.driver.memory", "1g").getOrCreate()
+from benchmarks import spark_memory, spark_streams, spark_writes
+from benchmarks.spark_session import fill, processor_seconds, session
 
 
 def best_of(times: int, act: Callable[[], object]) -> tuple[float, float]:
@@ -49,45 +33,77 @@ def best_of(times: int, act: Callable[[], object]) -> tuple[float, float]:
     return min(took), sorted(took)[times // 2]
 
 
+def measure_reads(spark: Any, rows: int, repeat: int, part_bytes: int) -> None:
+    """Prints a line for each, and what the processor did."""
+    from postroom import pipeline  # noqa: PLC0415 - needs the extra
+
+    with tempfile.TemporaryDirectory(prefix="postroom-spark-") as name:
+        folder = Path(name) / "store"
+        fill(folder, rows)
+        reader = spark.read.format("postroom").option("path", str(folder))
+        reader = reader.option("part_bytes", part_bytes)
+
+        def read_all() -> None:
+            reader.load().write.format("noop").mode("overwrite").save()
+
+        def read_few() -> None:
+            first = rows // 2
+            data = reader.load()
+            few = data.where(data.key >= b"user/%07d" % first)
+            few = few.where(data.key < b"user/%07d" % (first + rows // 100))
+            few.write.format("noop").mode("overwrite").save()
+
+        def read_nothing() -> None:
+            spark.range(0, 1, 1, 1).write.format("noop").mode("overwrite").save()
+
+        for each in (read_all, read_few, read_nothing):
+            each()
+        before = processor_seconds()
+        everything, median = best_of(repeat, read_all)
+        spent = processor_seconds()
+        one_percent, median_few = best_of(repeat, read_few)
+        nothing, median_nothing = best_of(repeat, read_nothing)
+        print(
+            f"read {rows:,} rows: best {rows / everything:,.0f} rows/s, "
+            f"median {rows / median:,.0f} rows/s"
+        )
+        seconds = {each: (spent[each] - before[each]) / repeat / rows * 1e6 for each in spent}
+        told = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+        print(f"processor time of a million rows: {told}")
+        print(
+            f"read 1 % of them by keys: best {one_percent:.3f} s, median {median_few:.3f} s, "
+            f"{everything / one_percent:.1f} times faster than all; a job of Spark's own that "
+            f"reads nothing: best {nothing:.3f} s, median {median_nothing:.3f} s"
+        )
+        pipeline.close()  # before the folder goes
+
+
 def main(arguments: list[str]) -> int:
     """Measures, and prints a line for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--part-bytes", type=int, default=8 * 1024 * 1024)
+    parser.add_argument("--only", default="read,write,stream,memory")
     chosen = parser.parse_args(arguments)
+    only = chosen.only.split(",")
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
 
-    with tempfile.TemporaryDirectory(prefix="postroom-spark-") as name:
-        folder = Path(name) / "store"
-        fill(folder, chosen.rows)
-        spark = session()
+    spark = session()
+    if "read" in only:
         pipeline.register(spark)
-        reader = spark.read.format("postroom").option("path", str(folder))
-        reader = reader.option("part_bytes", chosen.part_bytes)
-
-        def read_all() -> None:
-            reader.load().write.format("noop").mode("overwrite").save()
-
-        def read_few() -> None:
-            first = chosen.rows // 2
-            data = reader.load()
-            few = data.where(data.key >= b"user/%07d" % first)
-            few = few.where(data.key < b"user/%07d" % (first + chosen.rows // 100))
-            few.write.format("noop").mode("overwrite").save()
-
-        read_all()
-        read_few()
-        everything, median = best_of(chosen.repeat, read_all)
-        one_percent, median_few = best_of(chosen.repeat, read_few)
-        rate, middle = chosen.rows / everything, chosen.rows / median
-        print(f"read {chosen.rows:,} rows: best {rate:,.0f} rows/s, median {middle:,.0f} rows/s")
-        print(
-            f"read 1 % of them by keys: best {one_percent:.3f} s, median {median_few:.3f} s, "
-            f"{everything / one_percent:.1f} times faster than all"
-        )
-        pipeline.close()
-        spark.stop()
+        measure_reads(spark, chosen.rows, chosen.repeat, chosen.part_bytes)
+    if "write" in only:
+        pipeline.register(spark)
+        spark_writes.measure(spark, chosen.rows, min(chosen.repeat, 3))
+    if "stream" in only:
+        pipeline.register(spark)
+        spark_streams.measure(spark, 8 * chosen.repeat, 15)
+    if "memory" in only:
+        pipeline.register(spark)
+        spark_memory.measure(spark, chosen.rows)
+    pipeline.close()
+    spark.stop()
     return 0
 
 

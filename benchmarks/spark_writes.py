@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.spark import session
+from benchmarks.spark_session import session
 
 
 def write(rows: Any, folder: Path, **options: str) -> float:
@@ -24,18 +24,12 @@ def write(rows: Any, folder: Path, **options: str) -> float:
     return time.perf_counter() - start
 
 
-def main(arguments: list[str]) -> int:
-    """Measures, and prints a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_writes", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repeat", type=int, default=3)
-    chosen = parser.parse_args(arguments)
+def measure(spark: Any, count: int, repeat: int) -> None:
+    """Prints a line for each."""
     import postroom  # noqa: PLC0415 - after the arguments are read
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
 
-    spark = session()
-    pipeline.register(spark)
-    rows = spark.range(0, chosen.rows, numPartitions=2).selectExpr(
+    rows = spark.range(0, count, numPartitions=2).selectExpr(
         "cast(concat('user/', lpad(id, 7, '0')) as binary) as key",
         "cast(concat('value ', id) as binary) as value",
     )
@@ -43,7 +37,7 @@ def main(arguments: list[str]) -> int:
         modes: dict[str, dict[str, str]] = {"put": {}, "load": {"prefix": "user/"}}
         for mode, prefix in modes.items():
             took = []
-            for number in range(chosen.repeat):
+            for number in range(repeat):
                 folder = Path(name) / f"{mode}{number}"
                 postroom.open(folder).close()
                 few = rows.limit(10).selectExpr("concat('warm/', key) as key", "value")
@@ -51,10 +45,23 @@ def main(arguments: list[str]) -> int:
                 took.append(write(rows, folder, mode=mode, **prefix))
             best, middle = min(took), sorted(took)[len(took) // 2]
             print(
-                f"mode={mode}, {chosen.rows:,} rows: best {chosen.rows / best:,.0f} rows/s, "
-                f"median {chosen.rows / middle:,.0f} rows/s"
+                f"mode={mode}, {count:,} rows: best {count / best:,.0f} rows/s, "
+                f"median {count / middle:,.0f} rows/s"
             )
         pipeline.close()  # before the folders go
+
+
+def main(arguments: list[str]) -> int:
+    """Measures, and prints a line for each."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_writes", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    chosen = parser.parse_args(arguments)
+    from postroom import pipeline  # noqa: PLC0415 - needs the extra
+
+    spark = session()
+    pipeline.register(spark)
+    measure(spark, chosen.rows, chosen.repeat)
     spark.stop()
     return 0
 

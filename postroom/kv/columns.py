@@ -18,16 +18,29 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Generator, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.kv.versions import INTENT, PAYLOAD, TOMBSTONE, visible
+from postroom.kv.versions import (
+    INTEGER_KIND,
+    INTENT,
+    PAYLOAD,
+    TOMBSTONE,
+    VALUE_KIND,
+    visible,
+)
 
 _STEPS_BEFORE_SEEK: Final = 4
+_BLOCK_FIRST: Final = 16
+_BLOCK: Final = 1024
+_VALUES: Final = VALUE_KIND + INTEGER_KIND
+_HEADS: Final = {keys.END_OF_KEY + keys.HEAD}
 _NEVER: Final = b"\x00" * 8
 
+Pair: TypeAlias = tuple[bytes, bytes]
+"""An engine key, and what is stored there."""
 Found: TypeAlias = tuple[bytes, int, bytes | None]
 """An engine key, where its user key ends in it (the suffix is two bytes further), and the value, if
 it is one of those that were looked for.
@@ -62,22 +75,35 @@ class Rows:
     """The columns in the making.
 
     Attributes:
-        keys, stored: of each row the user key, and the version as it is stored.
+        keys, payloads: of each row the user key and the value.
+        stamps: of each row the timestamp (8 bytes).
+        kinds: of all rows, a byte each.
         size: about how many bytes they have.
         steps: how many engine keys were visited for them.
         resume: where the next page begins; ``None``: there is none. ``resume_after``: of the
             changes of that key, which are known already (8 bytes).
     """
 
-    __slots__ = ("keys", "resume", "resume_after", "size", "steps", "stored")
+    __slots__ = (
+        "keys", "kinds", "payloads", "resume", "resume_after", "size", "stamps", "steps",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
-        self.stored: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.stamps: list[bytes] = []
+        self.kinds = bytearray()
         self.size = 0
         self.steps = 0
         self.resume: bytes | None = None
         self.resume_after = _NEVER
+
+    def add(self, key: bytes, version: bytes) -> None:
+        """A row."""
+        self.keys.append(key)
+        self.payloads.append(version[PAYLOAD:])
+        self.stamps.append(version[1:PAYLOAD])
+        self.kinds.append(version[0])
 
 
 def as_of(reader: Reader, bounds: Bounds, room: Room) -> Rows:
@@ -94,23 +120,91 @@ def _as_of_from(
     reader: Reader, lower: bytes, upper: bytes, bounds: Bounds, room: Room, rows: Rows
 ) -> bytes | None:
     """Goes on from an engine key; answers where to seek to, or ``None`` at the end of the page."""
+    pairs = reader.iterate(lower, upper)
+    most, last = _BLOCK_FIRST, b""
+    while True:
+        left = room.steps_max - rows.steps
+        if left <= 0 or rows.size >= room.bytes_max:
+            rows.resume = _resume(last, next(pairs, None))
+            return None
+        before = rows.size
+        raws, stored = _block(pairs, rows, min(left, most), room.bytes_max)
+        if not raws:
+            return None
+        last, most = raws[-1], min(4 * most, _BLOCK)
+        if not _add_block(rows, raws, stored, bounds):
+            rows.size = before
+            seek = _add_one_by_one(reader, raws, stored, bounds, rows)
+            if seek is not None:
+                return seek
+
+
+def _resume(last: bytes, following: Pair | None) -> bytes | None:
+    """Where the next page begins: with the next engine key, or behind its user key if that has been
+    looked at.
+    """
+    if following is None:
+        return None
+    raw = following[0]
+    key = keys.user_key(raw)
+    return key + b"\x00" if last.startswith(raw[: raw.index(keys.END_OF_KEY, 1) + 2]) else key
+
+
+def _block(
+    pairs: Iterator[Pair], rows: Rows, most: int, bytes_max: int
+) -> tuple[list[bytes], list[bytes]]:
+    """The next engine keys and what is stored there, up to the first beyond ``bytes_max``."""
+    raws: list[bytes] = []
+    stored: list[bytes] = []
+    size = rows.size
+    for raw, value in islice(pairs, most):
+        raws.append(raw)
+        stored.append(value)
+        size += len(raw) + len(value)
+        if size >= bytes_max:
+            break
+    rows.size = size
+    rows.steps += len(raws)
+    return raws, stored
+
+
+def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bounds) -> bool:
+    """Adds a block as it is, column by column; false, and nothing is added, if one of its rows
+    wants to be looked at.
+
+    None does if all are heads, of values, as old as is wanted, of keys without zeros. (What lies
+    beside a key has zeros before its last three bytes.)
+    """
+    stamps = [version[1:PAYLOAD] for version in stored]
+    if max(stamps) > bounds.at or min(stamps) <= bounds.after:
+        return False
+    kinds = bytes([version[0] for version in stored])
+    names = [raw[1:-3] for raw in raws]
+    if kinds.translate(None, _VALUES) or b"\x00" in b"".join(names):
+        return False
+    if {raw[-3:] for raw in raws} != _HEADS:
+        return False
+    rows.keys += names
+    rows.payloads += [version[PAYLOAD:] for version in stored]
+    rows.stamps += stamps
+    rows.kinds += kinds
+    return True
+
+
+def _add_one_by_one(
+    reader: Reader, raws: list[bytes], stored: list[bytes], bounds: Bounds, rows: Rows
+) -> bytes | None:
+    """Adds what of a block is wanted; answers where to seek to, if much is skipped."""
     at, after, end_of_key = bounds.at, bounds.after, keys.END_OF_KEY
-    bytes_max, steps_max = room
-    found_keys, found, size, steps = rows.keys, rows.stored, rows.size, rows.steps
-    skipped, resume = 0, None
-    for raw, latest in reader.iterate(lower, upper):
+    skipped = 0
+    for raw, latest in zip(raws, stored, strict=True):
         end = raw.index(end_of_key, 1)
-        steps += 1
-        if raw[end + 2 :] != b"\x01":
+        if raw[end + 2 :] != keys.HEAD:
             skipped += 1
             if skipped > _STEPS_BEFORE_SEEK:
-                resume = raw[: end + 2] + keys.SUFFIX_END
-                break
+                return raw[: end + 2] + keys.SUFFIX_END
             continue
         skipped = 0
-        if steps > steps_max or size >= bytes_max:
-            rows.resume = keys.user_key(raw)
-            break
         version = latest
         if latest[1:PAYLOAD] > at:
             past = visible(reader, raw, latest, at)
@@ -119,12 +213,9 @@ def _as_of_from(
             version = past
         if version[0] in (TOMBSTONE, INTENT) or version[1:PAYLOAD] <= after:
             continue
-        key = raw[1:end]
-        found_keys.append(key if b"\x00" not in key else keys.unescape(key))
-        found.append(version)
-        size += len(raw) + len(version)
-    rows.size, rows.steps = size, steps
-    return resume
+        rows.add(keys.unescape(raw[1:end]), version)
+        rows.size += len(raw) + len(version)
+    return None
 
 
 def changes(reader: Reader, bounds: Bounds, room: Room) -> Rows:
@@ -173,8 +264,7 @@ def _changes_of(
 
 
 def _add(rows: Rows, key: bytes, version: bytes) -> None:
-    rows.keys.append(key)
-    rows.stored.append(version)
+    rows.add(key, version)
     rows.size += len(key) + len(version)
     rows.resume_after = version[1:PAYLOAD]
 

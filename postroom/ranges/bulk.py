@@ -13,7 +13,6 @@ from typing import Final
 from postroom import limits
 from postroom.kv import columns, keys
 from postroom.kv.engine import Engine
-from postroom.kv.versions import PAYLOAD
 from postroom.limits import PARTITIONS_MAX, READ_BYTES_MAX
 from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk_requests import (
@@ -149,19 +148,16 @@ def page_bytes(asked: int) -> int:
 
 
 def _columns(rows: columns.Rows, *, with_values: bool) -> Columns:
-    stored = rows.stored
     names, ends = columns.packed(rows.keys)
-    values, value_ends = b"", b""
-    if with_values:
-        values, value_ends = columns.packed([version[PAYLOAD:] for version in stored])
+    values, value_ends = columns.packed(rows.payloads) if with_values else (b"", b"")
     return Columns(
-        len(stored),
+        len(rows.keys),
         rows.resume,
         int.from_bytes(rows.resume_after, "big"),
         names,
         ends,
         values,
         value_ends,
-        b"".join([version[1:PAYLOAD] for version in stored]),
-        bytes([version[0] for version in stored]),
+        b"".join(rows.stamps),
+        bytes(rows.kinds),
     )

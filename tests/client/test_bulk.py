@@ -281,13 +281,15 @@ def test_sums_are_found_over_many_turns(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_few_are_held_as_a_whole_and_only_now(store: Store) -> None:
+    """A client has no more of them than it leaves to others, the node's own process all."""
     held = []
-    for _ in range(limits.ENGINE_SNAPSHOTS_MAX):
-        held.append(store.db.hold(whole=True))
-        held[-1].__enter__()
-        store.advance(0.01)
-    with pytest.raises(Unavailable, match="16"), store.db.hold(whole=True):
-        pass
+    with pytest.raises((Unavailable, Invalid), match="nothing was protected"):  # noqa: PT012
+        while True:
+            held.append(store.db.hold(whole=True))
+            held[-1].__enter__()
+            store.advance(0.01)
+    held.pop()
+    assert len(held) in {limits.ENGINE_SNAPSHOTS_MAX // 2, limits.ENGINE_SNAPSHOTS_MAX}
     for each in held:
         each.__exit__(None, None, None)
     store.advance(0.01)

@@ -10,6 +10,8 @@ import typer
 from postroom.cli.pipeline.archive import archive
 from postroom.cli.pipeline.audit import audit
 from postroom.cli.pipeline.export import export
+from postroom.cli.pipeline.index import index
+from postroom.cli.pipeline.load import load
 from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
@@ -23,4 +25,6 @@ app.add_typer(run, name="run")
 run.command()(archive)
 run.command()(audit)
 run.command()(export)
+run.command()(index)
+run.command()(load)
 run.command()(restore)

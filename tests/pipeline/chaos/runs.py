@@ -22,7 +22,7 @@ from tests.cluster.harness import ClusterProcesses, cluster
 from tests.pipeline.chaos.processes import Program
 from tests.pipeline.chaos.works import WORKS, Work
 
-LIVES_SECONDS = 180.0
+SILENT_SECONDS = 600.0
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,512]"
 
@@ -90,9 +90,9 @@ class Run:
             if dies:
                 self._strike(program, work, processes)
             elif work.endless:
-                self._until(lambda: _holds(work), "it does not come to the end")
+                self._until(work, lambda: _holds(work), "it does not come to the end")
             else:
-                self._until(lambda: not program.runs, "it does not end")
+                self._until(work, lambda: not program.runs, "it does not end")
                 assert program.wait() == 0, "it has failed"
         except AssertionError as error:
             raise AssertionError(f"{error}\n{program.said()}") from error
@@ -118,7 +118,7 @@ class Run:
     def _is_in_the_middle(self, program: Program, work: Work) -> bool:
         """Waits until it is; false: it has ended."""
         self._until(
-            lambda: not program.runs or (program.is_up and work.has_begun()),
+            work, lambda: not program.runs or (program.is_up and work.has_begun()),
             "it does not begin",
         )  # fmt: skip
         self._waiting.wait(self.random.uniform(0.0, 1.0))  # anywhere in the middle
@@ -130,11 +130,15 @@ class Run:
         node.restart()
         self._note(f"dead, and back: {node}")
 
-    def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
-        end = time.monotonic() + LIVES_SECONDS
+    def _until(self, work: Work, holds: Callable[[], bool], otherwise: str) -> None:
+        """Waits; for as long as rows come, it may take its time."""
+        progress, since = work.progress(), time.monotonic()
         while not holds():
-            assert time.monotonic() < end, otherwise
-            self._waiting.wait(0.1)
+            before, progress = progress, work.progress()
+            since = since if progress == before else time.monotonic()
+            late = time.monotonic() > since + SILENT_SECONDS
+            assert not late, f"{otherwise}; there is no progress since {progress}"
+            self._waiting.wait(0.2)
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self._work}: {what}")

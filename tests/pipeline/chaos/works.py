@@ -50,6 +50,11 @@ class Work:
         staging = self.db.staging.read()
         return bool(staging.attempts or staging.loads)
 
+    def progress(self) -> object:
+        """Something that is another one when it has gone on."""
+        staging = self.db.staging.read()
+        return staging.attempts, staging.loads, sum(1 for _ in self.db.scan())
+
     def check(self) -> None:
         """After the end.
 
@@ -96,6 +101,9 @@ class Read(Work):
 
     def has_begun(self) -> bool:
         return any((self.folder / "read").rglob("*.parquet"))
+
+    def progress(self) -> object:
+        return sum(1 for _ in self.folder.rglob("*"))
 
     def check(self) -> None:
         import pyarrow.parquet as pq  # noqa: PLC0415 - needs the extra
