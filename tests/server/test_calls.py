@@ -2,7 +2,7 @@
 varies.
 
 The bounds are what the first release needed for the same transaction. With one at a time, all that
-is done once a proposal, and once a turn, is done once a transaction: so it shows here if that grows.
+is done once a proposal, and once a turn, is done once a transaction: what grows there shows here.
 """
 
 from __future__ import annotations
