@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
@@ -88,10 +88,10 @@ def test_messages_of_archive_and_store_count_once(
 def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = []
+    reads: list[Any] = []
 
     def write(*given: object) -> None:
-        reads.append(given)
+        reads.append(given[3])
 
     def newest(*_: object) -> bool:
         return False
@@ -100,5 +100,6 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     monkeypatch.setattr(reporting, "_is_newest", newest)
     store: Mapping[str, str] = {"connect": served, "insecure": "true"}
     with pytest.raises(JobFailed, match="new manifest"):
-        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"))
+        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
     assert len(reads) == 3
+    assert all(each.at - each.since == from_seconds(2 * 3600) for each in reads)

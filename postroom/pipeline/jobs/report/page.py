@@ -64,6 +64,7 @@ caption { text-align: left; padding: .25rem 0; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child, .text { text-align: left; overflow-wrap: anywhere; }
 thead th { border-bottom: 2px solid var(--line); } .wide { overflow-x: auto; }
+main > p:last-child { margin-top: 2rem; }
 details { margin: .25rem 0 1rem; } summary { cursor: pointer; color: var(--soft); }
 """ + "\n".join(
     f".s{number} {{ stroke: var(--c{number}); fill: none; stroke-width: 2; }} "

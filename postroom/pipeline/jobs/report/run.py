@@ -105,8 +105,8 @@ def report(  # noqa: PLR0913 - each argument is an option
             with db.hold(whole=True) as at:
                 since = 0 if hours is None else max(int(at) - from_seconds(hours * 3600), 0)
                 what = reads(db, archived, int(at), since, separator)
-                letters, outbox = _unread(db, int(at), progress)
-                with db.hold(max(what.after_inboxes, 1)):
+                with db.hold(max(what.after_inboxes, 1)):  # at once, before it is collected
+                    letters, outbox = _unread(db, int(at), progress)
                     _write(spark, store, archived, what, target, progress)
             if archived is None or archive is None or _is_newest(spark, archive, archived):
                 break
