@@ -56,7 +56,7 @@ def demo(
     spark: Annotated[
         bool,
         typer.Option(
-            "--spark", help="Then archive and audit it with Spark, into files beside DIR."
+            "--spark", help="Then archive, report and audit it with Spark, into files beside DIR."
         ),
     ] = False,
 ) -> None:
