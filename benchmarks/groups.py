@@ -16,6 +16,8 @@ from __future__ import annotations
 import random  # noqa: TID251 - makes an instance, seeded
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from benchmarks.harness import Measured, Settings, benchmark
@@ -43,8 +45,8 @@ SERVING_SECONDS_MAX: Final = 60.0
 class _Host:
     """The node, as one more replica sees it: nothing is delivered later, so no services run."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, wants_turn: Callable[[], None]) -> None:
+        self._wants_turn = wants_turn
         self.lease_seconds = node.lease_seconds
         self.monotonic = node.monotonic
 
@@ -55,30 +57,37 @@ class _Host:
         """Nobody is to be told."""
 
     def wake(self, *, urgent: bool) -> None:
-        """The loop below takes turns anyway."""
+        """The loop below takes turns anyway: this one is to have its part of the next."""
+        self._wants_turn()
 
     def on_damage(self, error: BlockDamaged) -> bool:
         return False
 
 
 class _ManyReplicas(Replicas):
-    """All of the node: those that were added are evaluated with each turn, too."""
+    """All of the node: those that want one have their part of a turn."""
 
     def __init__(self, first: Replica) -> None:
         super().__init__()
         self.add(first)
         self.all = [first]
+        self.awake: dict[int, Replica] = {}
         self.evaluate = self._evaluate_all
 
+    def wants_turn_of(self, range_id: int) -> None:
+        self.awake[range_id] = self.all[range_id - 1]
+
     def _evaluate_all(self) -> None:
-        for replica in self.all:
-            if replica.wants_turn():
-                replica.evaluate()
+        awake, self.awake = self.awake, {}
+        self.all[0].evaluate()
+        for replica in awake.values():
+            replica.evaluate()
 
 
-def _one_more(node: Node, stored: Any, range_id: int) -> Replica:
+def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:
     """The replica of one more range of ``node``, with all that a range can do."""
-    replica = assemble_range(range_id, node, _Host(node), stored).replica
+    host = _Host(node, partial(replicas.wants_turn_of, range_id))
+    replica = assemble_range(range_id, node, host, stored).replica
     replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)
     replica.group.on_leadership = replica.on_leadership
     return replica
@@ -143,7 +152,7 @@ class _Groups:
         node.replicas = replicas
         node.start()
         for range_id in range(2, groups + 1):
-            replicas.all.append(_one_more(node, storage.applied, range_id))
+            replicas.all.append(_one_more(node, replicas, storage.applied, range_id))
         ranges = replicas.all
         self._clients = [_Client(node, ranges, 7919 * number) for number in range(IN_FLIGHT)]
         patience = time.perf_counter() + SERVING_SECONDS_MAX

@@ -21,7 +21,8 @@ keys.
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
                    03 range 08 queue 01 due seq             its scheduled messages
                    03 range 08 queue 02 <group> rank seq    ready ones, in the order of their groups
-                   03 range 08 queue 03 until seq           leased ones
+                   03 range 08 queue 03 until seq           what one claim holds: list of messages
+                   03 range 08 queue 03 until seq timestamp ... those that a proposal ended
                    03 range 08 queue 04 timestamp           done in one proposal: list of messages
                    03 range 08 queue 05 timestamp           archived in one proposal, likewise
                    03 range 08 queue 06 died seq            dead ones

@@ -174,7 +174,7 @@ class Claims:
 
     def arrived(self, first: dict[bytes, bytes]) -> None:
         """Messages with old ids may have come in below the free mark: by inbox, the first one."""
-        for key, oldest in first.items():  # in their order: that of a set is no history
+        for key, oldest in first.items() if self._inboxes else ():  # in their order
             inbox = self._inboxes.get(key)
             if inbox is not None:
                 inbox.free_mark = min(inbox.free_mark, oldest)
@@ -182,7 +182,7 @@ class Claims:
 
     def arriving(self, first: dict[bytes, bytes]) -> None:
         """The same, of messages that arrive with the proposal under evaluation."""
-        for key, oldest in first.items():
+        for key, oldest in first.items() if self._inboxes else ():
             inbox = self._inboxes.get(key)
             if inbox is not None:
                 self._arrives(inbox, oldest)

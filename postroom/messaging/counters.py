@@ -10,6 +10,7 @@ reported.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -62,9 +63,13 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def conserved(self) -> bool:
         """Whether nothing is lost and nothing came from nowhere."""
         gone = self.delivered + self.executed + self.dead
-        return self.enqueued == gone + self.pending and min(msgspec.structs.astuple(self)) >= 0
+        pending = self.pending_messages + self.pending_updates
+        return self.enqueued == gone + pending and min(_astuple(self)) >= 0
 
 
+_astuple = msgspec.structs.astuple
+_PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}
+_encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Counters)
 
 
@@ -90,16 +95,17 @@ class Conservation:
         """The proposal's tally joins the record."""
         if not ctx.tally:
             return
-        before = self.applied
-        counted = {name: getattr(before, name) + more for name, more in ctx.tally.items()}
-        after = msgspec.structs.replace(before, **counted)
+        counted = list(_astuple(self.applied))
+        for name, more in ctx.tally.items():
+            counted[_PLACES[name]] += more
+        after = Counters(*counted)
         if not after.conserved():
             raise StoreCorrupted(
-                f"messages would be lost or made up ({before} would become {after}); "
+                f"messages would be lost or made up ({self.applied} would become {after}); "
                 "the proposal was stopped and nothing was changed: please report this"
             )
-        ctx.staged[self._record] = msgspec.msgpack.encode(after)
-        ctx.after.append(lambda: self._apply(after))
+        ctx.staged[self._record] = _encode(after)
+        ctx.after.append(partial(self._apply, after))
 
     def _apply(self, counters: Counters) -> None:
         self.applied = counters

@@ -54,7 +54,7 @@ class Delivery:
         ctx.sent = []
         ctx.count("enqueued", len(parcels))
         left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
-        if len(parcels) > _parcels_a_turn():
+        if len(parcels) > 1 and len(parcels) > _parcels_a_turn():
             return self._take_up_in_parts(ctx, parcels, left)
         self._take_up(ctx, parcels, left)
         return None

@@ -194,7 +194,11 @@ class Execution:
             return self._take_up_in_parts(ctx, parcels, left)
         parts: list[Part] = []
         self._take_up(ctx, parcels, parts, left)
-        self._carry_out_new(ctx, parts)
+        if len(parts) == 1 and type(parts[0].request) is Increment:  # there is nothing to add up
+            ctx.steps += 1
+            self._try_step(ctx, Step(parts[0].request, parts))
+        else:
+            self._carry_out_new(ctx, parts)
         return None
 
     def _take_up_in_parts(

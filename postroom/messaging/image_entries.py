@@ -292,10 +292,12 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
         if not isinstance(_definitions.decode(stored), QueueDefinition):
             raise ValueError("it is no definition")
         return
-    decoder = _PARTS.get(rest[4:5])
-    if decoder is None:
+    decode = _PARTS.get(rest[4:5])
+    if decode is None:
         raise ValueError("it is in no part of a queue")
-    decoder.decode(stored)
+    if rest[4:5] == keys.LEASED and records.is_mark(rest[4:]):
+        decode = records.marks.decode
+    decode(stored)
 
 
 def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -311,15 +313,15 @@ _sums: Final = msgspec.msgpack.Decoder(dict[str, int])
 _counted: Final = msgspec.msgpack.Decoder(counters.Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
-_PARTS: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
-    keys.SCHEDULED: records.entries,
-    keys.READY: records.entries,
-    keys.LEASED: records.leases,
-    keys.DONE: records.ended_lists,
-    keys.ARCHIVED: records.ended_lists,
-    keys.DEAD: records.entries,
-    keys.GROUPS: msgspec.msgpack.Decoder(Outstanding),
-    keys.TICKS: msgspec.msgpack.Decoder(Schedule),
+_PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
+    keys.SCHEDULED: records.entries.decode,
+    keys.READY: records.entries.decode,
+    keys.LEASED: records.read_holding,
+    keys.DONE: records.ended_lists.decode,
+    keys.ARCHIVED: records.ended_lists.decode,
+    keys.DEAD: records.entries.decode,
+    keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
+    keys.TICKS: msgspec.msgpack.Decoder(Schedule).decode,
 }
 _STAGED: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
     keys.STAGED_QUERY: staging_records.queries,

@@ -22,6 +22,7 @@ from postroom.messaging import image_entries as entries
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
 from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
 from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging.queues import records
 from postroom.messaging.requests import Mail
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
@@ -194,7 +195,7 @@ class _Counting:
 
     def _add_of_range(self, rest: bytes, stored: bytes) -> None:
         kind = rest[:1]
-        self._of_range[rest[:6] if kind == keys.QUEUES else kind] += 1
+        self._of_range[rest[:6] if kind == keys.QUEUES else kind] += _messages_in(rest, stored)
         if kind != keys.RECORD:
             return
         record = rest[1:].decode()
@@ -246,6 +247,17 @@ class _Counting:
     def _note(self, wrong: str) -> None:
         if len(self.wrong) < WRONG_MAX:
             self.wrong.append(wrong)
+
+
+def _messages_in(rest: bytes, stored: bytes) -> int:
+    """What a record of a range adds to the number of messages of its part: a holding has several,
+    a mark behind it takes some of them away again.
+    """
+    if rest[:1] != keys.QUEUES or rest[5:6] != keys.LEASED:
+        return 1
+    if records.is_mark(rest[5:]):
+        return -len(records.marks.decode(stored))
+    return len(records.read_holding(stored).entries)
 
 
 __all__ = ["Images", "spans", "walk"]

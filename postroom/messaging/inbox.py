@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -89,7 +90,7 @@ class Inboxes:
     def __init__(
         self,
         check_age: Callable[[View, int], None],
-        wake: Callable[[list[object]], None],
+        wake: Callable[[Iterable[object]], None],
         holders: Holders,
     ) -> None:
         self._check_age = check_age
@@ -135,12 +136,12 @@ class Inboxes:
                 oldest = min(oldest, mail.oldest)
             writes[index] = _encode((number, oldest))
         self._claims.arriving(first)
-        ctx.after.append(lambda: self._arrived(first))
+        ctx.after.append(partial(self._arrived, first))
         return delivered
 
     def _arrived(self, first: dict[bytes, bytes]) -> None:
         self._claims.arrived(first)
-        self._wake([Arrival(key) for key in first])
+        self._wake(map(Arrival, first))
 
     # --- reaping
 

@@ -75,6 +75,7 @@ class Outbox:
 
     Attributes:
         prefix: what the keys of its entries begin with; due, commit timestamp and position follow.
+        has_stored: whether anything was stored of which the services have not heard.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Outbox:
         self._end = keys.after_prefix(self.prefix)
         self._head = self.prefix
         self._coming_head = self.prefix
-        self._has_stored = False
+        self.has_stored = False
 
     def restart(self, _: Reader) -> None:
         """With a new lease: the cursor is not known."""
@@ -94,8 +95,7 @@ class Outbox:
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Whether nothing waits here, so that what comes now overtakes nothing."""
-        pending = self.pending
-        return not getattr(self._conservation.applied, pending) + ctx.tally.get(pending, 0)
+        return not self._waiting(ctx)
 
     def has_due(self, ctx: Evaluation) -> bool:
         """Whether something waits here that is due, so that what comes now would overtake it."""
@@ -117,7 +117,7 @@ class Outbox:
         ctx.writes[key] = stored = _encode(entry)
         # Committed before, but stored after something due later was taken: in one proposal.
         self._coming_head = min(self._coming_head, key)
-        self._has_stored = True
+        self.has_stored = True
         ctx.count(self.pending)
         ctx.grow(len(key) + len(stored))
         return key
@@ -188,11 +188,6 @@ class Outbox:
 
     def _advance(self) -> None:
         self._head = max(self._head, self._coming_head)
-
-    def take_notice(self) -> bool:
-        """Whether anything was stored since this was last asked."""
-        noticed, self._has_stored = self._has_stored, False
-        return noticed
 
 
 class Outboxes:

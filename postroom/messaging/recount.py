@@ -149,7 +149,7 @@ class Recount:
             if definition is None:
                 raise no_such_queue(request.queue)
             number = definition.number
-        span, read = self._parts(number)
+        span, read = self._parts(reader, number)
         lower = span.lower
         if request.after:
             lower = max(lower, span.lower[:9] + request.after)
@@ -163,7 +163,9 @@ class Recount:
                 room.take(len(place.key) + len(place.id) + 64)
         return PlacesPage(self._range_id, number, found)
 
-    def _parts(self, number: int) -> tuple[keys.Span, Callable[[bytes, bytes], Iterator[Place]]]:
+    def _parts(
+        self, reader: Reader, number: int
+    ) -> tuple[keys.Span, Callable[[bytes, bytes], Iterator[Place]]]:
         """Where to look, and what makes places of what is there."""
         if not number:
             first = keys.outbox_prefix(self._range_id, keys.DELIVERABLE)
@@ -172,7 +174,7 @@ class Recount:
         whole = len(layout.whole)
 
         def of_queue(raw: bytes, stored: bytes) -> Iterator[Place]:
-            return _of_queue(raw[whole:], stored)
+            return _of_queue(reader, raw, whole, stored)
 
         return keys.Span(layout.scheduled, layout.ticks), of_queue
 
@@ -236,15 +238,19 @@ def _outside_queues(raw: bytes, _: bytes) -> Iterator[Place]:
         yield Place(part, b"", "", raw[10:])
 
 
-def _of_queue(where: bytes, stored: bytes) -> Iterator[Place]:
-    """What one record of a queue stands for; ``where``: its key in the queue."""
+def _of_queue(reader: Reader, raw: bytes, whole: int, stored: bytes) -> Iterator[Place]:
+    """What one record of a queue stands for; ``whole``: how long the beginning of all its keys is.
+    A mark tells nothing but what its holding does not say.
+    """
+    where = raw[whole:]
     part = where[:1]
     if part in _ENTRIES:
         entry = records.entries.decode(stored)
         yield Place(_ENTRIES[part], *entry.locator, entry.seq, entry.group)
     elif part == keys.LEASED:
-        entry = records.leases.decode(stored).entry
-        yield Place("leased", *entry.locator, entry.seq, entry.group)
+        if not records.is_mark(where):
+            for entry in records.still_held(reader, raw, stored):
+                yield Place("leased", *entry.locator, entry.seq, entry.group)
     elif part == keys.GROUPS:
         group = keys.unescape(where[1 : -len(keys.END_OF_KEY)]).decode()
         yield Place("group", b"", "", b"", b"", group, groups.outstanding(stored))

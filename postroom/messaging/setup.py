@@ -10,7 +10,7 @@ scheduled for later, what was too much for one proposal, what a crash has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
@@ -54,7 +54,7 @@ class Messaging:
         self,
         range_id: int,
         check_age: Callable[[View, int], None],
-        wake: Callable[[list[object]], None],
+        wake: Callable[[Iterable[object]], None],
         holders: Holders,
         deliveries: Signal,
         executions: Signal,
@@ -120,7 +120,10 @@ class Messaging:
 
     def _signal(self, ctx: Evaluation) -> None:
         """Of what the proposal leaves pending, the services hear once it is applied."""
-        if self.outboxes.deliverable.take_notice():
+        deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
+        if deliverable.has_stored:
+            deliverable.has_stored = False
             ctx.after.append(self._deliveries.set)
-        if self.outboxes.executable.take_notice():
+        if executable.has_stored:
+            executable.has_stored = False
             ctx.after.append(self._executions.set)

@@ -18,12 +18,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from postroom import pipeline
 from postroom.errors import Unavailable
+from postroom.pipeline.jobs.job import JobFailed
 
 HERE: Final = "local[*]"
+_OWN: Final = "postroom."
+"""What the names of Postroom's errors begin with."""
+_GENERAL: Final = "An error occurred while calling"
 _LOOPBACK: Final = "127.0.0.1"
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -45,6 +51,7 @@ def session(
 
     Raises:
         Unavailable: there is no Java. Nothing was done.
+        JobFailed: Spark has failed in the block.
     """
     _find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -59,9 +66,22 @@ def session(
     try:
         pipeline.register(spark)
         yield spark
+    except (PySparkException, Py4JError) as error:
+        raise JobFailed(in_a_line(str(error))) from error
     finally:
         pipeline.close()
         spark.stop()
+
+
+def in_a_line(text: str) -> str:
+    """What Spark says of a failure, without the ways through its processes: the last thing that
+    Postroom has said in a task, or else the first line.
+    """
+    own = [line for line in text.splitlines() if line.strip().startswith(_OWN)]
+    if own:
+        return own[-1].partition(": ")[2].strip()
+    lines = [line.strip(": ") for line in text.splitlines() if not line.startswith(_GENERAL)]
+    return f"Spark: {lines[0]}" if lines else "Spark has failed, and does not say why"
 
 
 def _find_java() -> None:

@@ -39,9 +39,9 @@ from postroom.raft.messages import (
     Message,
     decode_frame,
     encode_frame,
-    frames_of,
 )
 from postroom.raft.options import RaftOptions
+from postroom.raft.outgoing import Outgoing
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
@@ -100,6 +100,7 @@ class Consensus:
         self._staged: list[Group] | None = None
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
+        self._outgoing = Outgoing(self._encode_and_send)
         self.failed: Exception | None = None
         self.needs_sync = False
         """After ``stage``: whether what was staged must be synced before ``release``.
@@ -201,6 +202,7 @@ class Consensus:
         if self.failed is not None:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
+        self._outgoing.begin_turn()
         self._receive(now)
         if self._has_peers:
             self._look_around(now)
@@ -218,7 +220,9 @@ class Consensus:
                 writes.update(staged)
             else:
                 writes = staged
-            self._set_alarm(group)
+            deadline = group.deadline()
+            if deadline is not None:
+                self._set_alarm(group.group_id, deadline)
         if self._peers_changed:
             self._count_peers()
         return writes
@@ -240,7 +244,7 @@ class Consensus:
         assert self._staged is not None, "send_early without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
         for group in self._staged:
-            for to, message in group.take_early_messages():
+            for to, message in group.take_early_messages() if group.core.outbox else ():
                 envelopes.setdefault(to, []).append((group.group_id, message))
         if envelopes:
             self._send(envelopes)
@@ -251,7 +255,7 @@ class Consensus:
         assert staged is not None, "release without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
         for group in staged:
-            for to, message in group.take_messages():
+            for to, message in group.take_messages() if group.core.outbox else ():
                 envelopes.setdefault(to, []).append((group.group_id, message))
         if envelopes:
             self._send(envelopes)
@@ -265,6 +269,7 @@ class Consensus:
         self.failed = error
         self._staged = None
         self._ready.clear()
+        self._outgoing.clear()
         self._alarms, self._alarm_of = [], {}
         for group in self._groups.values():
             group.stop(error)
@@ -274,7 +279,7 @@ class Consensus:
 
     def next_deadline(self) -> float | None:
         """When ``stage`` must be called without new input, on the clock; ``None`` for never."""
-        if self._ready:
+        if self._ready or self._outgoing.waits:
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
@@ -288,11 +293,14 @@ class Consensus:
         return self._liveness.heard_at(node_id)
 
     def _send(self, envelopes: dict[NodeId, list[Envelope]]) -> None:
-        now, wall_milliseconds = self._monotonic(), self._wall_milliseconds()
         for to, batch in envelopes.items():
-            self._liveness.sent(to, now)
-            for part in frames_of(batch):
-                self._transport.send(to, encode_frame(part, wall_milliseconds))
+            self._outgoing.send(to, batch)
+
+    def _encode_and_send(self, to: NodeId, envelopes: Sequence[Envelope]) -> int:
+        self._liveness.sent(to, self._monotonic())
+        frame = encode_frame(envelopes, self._wall_milliseconds())
+        self._transport.send(to, frame)
+        return len(frame)
 
     def _say_that_it_lives(self) -> None:
         """An empty frame to each peer to which nothing was sent for a heartbeat."""
@@ -360,12 +368,9 @@ class Consensus:
                 del self._alarm_of[group_id]
                 self._wake(self._groups[group_id])
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_alarm(self, group_id: int, deadline: float) -> None:
         """An alarm that is too early is left to ring: deadlines mostly move back."""
-        deadline = group.deadline()
-        if deadline is None:
-            return
-        alarm = self._alarm_of.get(group.group_id)
+        alarm = self._alarm_of.get(group_id)
         if alarm is None or deadline < alarm:
-            self._alarm_of[group.group_id] = deadline
-            heapq.heappush(self._alarms, (deadline, group.group_id))
+            self._alarm_of[group_id] = deadline
+            heapq.heappush(self._alarms, (deadline, group_id))

@@ -325,7 +325,8 @@ class Group:
 
     def tell(self) -> None:
         """Tell of leadership and outcomes, now that they are durable."""
-        leads = (self.is_leader, self.core.term)
+        core = self.core
+        leads = (core.role == LEADER and self.stopped is None, core.term)
         if leads != self._told:
             self._told = leads
             if self.on_leadership is not None:

@@ -47,6 +47,7 @@ from postroom.raft.stored_log import (
     is_payload,
     members_in,
     membership_payload,
+    pack_place,
     pack_u64,
     replays,
 )
@@ -67,6 +68,7 @@ class Journal:
         self._removed: list[int] = []
         self._hard_key = prefix + b"h"
         self._entry_prefix = prefix + b"l"
+        self._applied_key = prefix + b"a"
         self._entries: list[LogEntry] = [(b"", 0, 0)]
         self._members: list[tuple[int, Members]] = [(0, members)]
         self._durable = range(0)
@@ -221,6 +223,8 @@ class Journal:
         """The empty log of a group of one moves on to ``index``, applied in this turn."""
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
+        if self.replays:
+            self.writes[self._applied_key] = pack_place(index, term)
 
     def write_only(self, command: bytes, index: int, term: int) -> None:
         """A command that is applied in this turn, and that only a replay will ask for."""
@@ -230,14 +234,14 @@ class Journal:
     def applied(self, index: int, term: int) -> None:
         """The state includes the entry at ``index``: it tells so, along with the members."""
         if self.replays:
-            self.writes[self._prefix + b"a"] = pack_u64(index) + pack_u64(term)
+            self.writes[self._applied_key] = pack_place(index, term)
 
     def settle(self, index: int) -> WriteSet:
         """What the state has to tell before the log goes on."""
         self.settles = False
         term = self.term_at(index)
         assert term is not None
-        return {self._prefix + b"a": pack_u64(index) + pack_u64(term)}
+        return {self._applied_key: pack_place(index, term)}
 
     def members_applied(self, index: int) -> None:
         """The entry at ``index``, which is applied, has set the members."""

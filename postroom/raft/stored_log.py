@@ -60,6 +60,8 @@ LogEntry: TypeAlias = tuple[bytes, int, int]
 """Payload, index, term: the order that pysyncobj uses."""
 
 pack_u64 = struct.Struct(">Q").pack
+pack_place = struct.Struct(">QQ").pack
+"""Index and term."""
 unpack_u64 = struct.Struct(">Q").unpack_from
 
 

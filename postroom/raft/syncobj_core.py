@@ -297,6 +297,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """Give this term's vote to ``candidate``."""
         self.__setCurrentTerm(self.term, candidate)
 
+    def applied_alone(self, index: int) -> None:
+        """An only member: what is appended is committed, and applied, up to ``index``."""
+        self.__raftCommitIndex = self.__raftLastApplied = index
+
     def count_answer(self, peer: Node, next_index: int, *, success: bool) -> None:
         """An answer of this term to an append: where ``peer``'s log agrees, or where to retry."""
         answer = {

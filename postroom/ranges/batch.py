@@ -29,13 +29,12 @@ from typing import Any, Final
 
 from postroom import limits
 from postroom.errors import TransactionTooLarge, Unavailable
-from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import TRANSACTION_STEPS_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
-from postroom.ranges import lease as leases
-from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode, encode_in_parts
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
+from postroom.ranges.completion import Completion
 from postroom.ranges.evaluation import Evaluation, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
@@ -80,12 +79,12 @@ class Batcher:
         self._cache = cache
         self._clock = clock
         self._lease_holder = lease_holder
-        self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
+        self._completion = Completion(range_id, registry, clock, lease_holder)
         self._requests_max = _REQUESTS_MAX
         self._upkeep_leads = False
         self._making: tuple[Evaluation, list[Result]] | None = None
         self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
-        self._completing: Generator[None, None, bytes | None] | None = None
+        self._completing: Generator[None, None, bytes] | None = None
         self.before = 0
 
     def evaluate(self, last_commit: int) -> Proposal | None:
@@ -100,26 +99,26 @@ class Batcher:
             the next one will be smaller.
         """
         ctx, results = self._making or (Evaluation(self._cache, self._range_id, last_commit), [])
-        ctx.steps_before += ctx.steps
-        ctx.steps = 0
-        if self._completing is None:
-            if not self._evaluate_some(ctx, results):
-                self._go_on_later(ctx, results)
-                return None
-            self._completing = self._complete(ctx)
+        if ctx.steps:
+            ctx.steps_before += ctx.steps
+            ctx.steps = 0
+        if self._completing is None and not self._evaluate_some(ctx, results):
+            self._go_on_later(ctx, results)
+            return None
         try:
-            next(self._completing)
-        except StopIteration as stop:
-            packed = stop.value
+            if self._completing is None:
+                self._completing = self._completion.complete(ctx)
+            packed = b"" if self._completing is None else _next_part(self._completing)
         except Exception as error:
             # Not one request is at fault but what they come to: none of it happens.
             _log.critical("a proposal was stopped", exc_info=True)
             self._forget()
             return self._nothing([(call, None, error) for call, _, _ in results], last_commit)
-        else:
+        if packed is None:
             self._go_on_later(ctx, results)
             return None
-        self._forget()
+        if self._making is not None or self._completing is not None:
+            self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         if ctx.staged:
             # Here, once: how large it is must be known, and it is replicated as it is.
@@ -127,7 +126,7 @@ class Batcher:
             if len(packed) >= COMMAND_BYTES_MAX:
                 return self._split(results, last_commit)
         self._requests_max = _REQUESTS_MAX
-        extends = self._lease_key in ctx.staged
+        extends = self._completion.lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
 
@@ -254,69 +253,6 @@ class Batcher:
                 ctx.accept()
                 results.append((call, answer, None))
 
-    def _complete(self, ctx: Evaluation) -> Generator[None, None, bytes | None]:
-        """What goes along with the requests of a proposal, and the records that sum it up.
-
-        Of a large one, each part has a turn of its own.
-
-        Returns:
-            The command of a large proposal, as it is replicated; ``None``: it is small.
-        """
-        if ctx.sent or ctx.deferred:
-            for companion in self._registry.companions:
-                if _is_large(ctx):
-                    yield
-                # As a rule a request has asked the wall clock in this very turn.
-                ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
-                going_along = companion(ctx)
-                if going_along is not None:
-                    yield from going_along
-                ctx.accept()
-        self._take_riders(ctx)
-        if not ctx.staged:
-            return None
-        if _is_large(ctx):
-            yield
-        ctx.begin(ctx.last_commit)
-        for finish in self._registry.finishers:
-            finishing = finish(ctx)
-            if finishing is not None:
-                yield from finishing
-        if self._lease_holder.wants_extension(self._clock.last()):
-            ctx.staged[self._lease_key] = leases.encode(self._lease_holder.extended())
-        return (yield from self._packed(ctx)) if _is_large(ctx) else None
-
-    def _packed(self, ctx: Evaluation) -> Generator[None, None, bytes]:
-        """The command of a large proposal, with an extension of the lease that is still one."""
-        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
-        packed = yield from encode_in_parts(command)
-        while self._shortens_lease(ctx):
-            del ctx.staged[self._lease_key]
-            packed = yield from encode_in_parts(command)
-        return packed
-
-    def _shortens_lease(self, ctx: Evaluation) -> bool:
-        """Whether the lease has lapsed meanwhile, and been asked for again: for longer than the
-        extension that goes along. A lease never becomes shorter.
-        """
-        staged = ctx.staged.get(self._lease_key)
-        if staged is None:
-            return False
-        return leases.decode(staged).expiration < self._lease_holder.lease.expiration
-
-    def _take_riders(self, ctx: Evaluation) -> None:
-        for wants, rider in self._registry.riders:
-            if not wants(ctx):
-                continue
-            ctx.begin(self._clock.now())
-            try:
-                rider(ctx)
-            except Exception:
-                _log.exception("what was to ride along with a proposal has failed")
-                ctx.reject()
-            else:
-                ctx.accept()
-
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.
 
@@ -338,11 +274,14 @@ class Batcher:
         )
 
 
-def _is_large(ctx: Evaluation) -> bool:
-    """Whether a turn has no room for all that a proposal comes to. What a turn has evaluated from
-    its beginning to its end is never that large.
-    """
-    return len(ctx.staged) > limits.COMPLETED_AT_ONCE_MAX
+def _next_part(completing: Generator[None, None, bytes]) -> bytes | None:
+    """What it comes to in the end; ``None``: it goes on."""
+    try:
+        next(completing)
+    except StopIteration as stop:
+        packed: bytes = stop.value
+        return packed
+    return None
 
 
 def _too_many_steps() -> TransactionTooLarge:

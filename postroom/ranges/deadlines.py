@@ -49,6 +49,11 @@ class Deadlines(Generic[Name]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def first_due(self, now: float) -> Name | None:
+        """Whose moment is the earliest, if it has come."""
+        moment = self.first()
+        return self._heap[0][2] if moment is not None and moment <= now else None
+
     def take_due(self, now: float) -> list[Name]:
         """The names whose moments have come, in order; they have no deadline any more."""
         due: list[Name] = []

@@ -31,6 +31,7 @@ from typing import Any, Final
 from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
+from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Reader, WriteSet, join
 from postroom.limits import TRANSACTION_BYTES_MAX
 from postroom.raft.messages import COMMAND_BYTES_MAX
@@ -53,6 +54,10 @@ class MustWait(Exception):
 
 
 _UNKNOWN: Final[Any] = object()
+_NOTHING: Final[WriteSet] = {}
+_NO_KEYS: Final[list[bytes]] = []
+_NO_TALLY: Final[dict[str, int]] = {}
+
 _FEW: Final = 64
 """So many keys are looked through faster than they are sorted."""
 
@@ -177,16 +182,17 @@ class Evaluation:
         self.after: list[Callable[[], None]] = []
         self.scratch: dict[type, Any] = {}
         self.bytes = 0
-        self._earlier: WriteSet = {}
-        self._request_tally: dict[str, int] = {}
-        self._erased: list[bytes] = []
+        # Empty as a rule, and never changed in place while they are: one for all saves making them.
+        self._earlier: WriteSet = _NOTHING
+        self._request_tally: dict[str, int] = _NO_TALLY
+        self._erased: list[bytes] = _NO_KEYS
         self.steps = self.steps_before = 0
         self.moved = self._moved_before = 0
         self.began = 0
-        self._index: list[bytes] = []
+        self._index: list[bytes] = _NO_KEYS
         self._unindexed: list[WriteSet | list[bytes]] = []
-        self._own: list[bytes] = []
-        self._own_of: WriteSet = {}
+        self._own: list[bytes] = _NO_KEYS
+        self._own_of: WriteSet = _NOTHING
 
     # --- one request after the other
 
@@ -199,12 +205,9 @@ class Evaluation:
         self.ordinal = 0
         self._moved_before = self.moved
         self.writes = {}
-        if self._earlier:
-            self._earlier = {}
-        if self._request_tally:
-            self._request_tally = {}
-        if self._erased:
-            self._erased = []
+        self._earlier = _NOTHING
+        self._request_tally = _NO_TALLY
+        self._erased = _NO_KEYS
         self._marks = (
             len(self.garbage), len(self.after), len(self.sent), len(self.deferred), len(self.notes)
         )  # fmt: skip
@@ -227,8 +230,28 @@ class Evaluation:
             for key in self._erased:
                 if self.staged.pop(key, None) is None:
                     self.staged[key] = None
-        for name, number in self._request_tally.items():
-            self.tally[name] = self.tally.get(name, 0) + number
+        if self._request_tally:
+            self._add_tally()
+
+    def _add_tally(self) -> None:
+        tally, more = self.tally, self._request_tally
+        if not tally:
+            self.tally, self._request_tally = more, _NO_TALLY
+            return
+        for name, number in more.items():
+            tally[name] = tally.get(name, 0) + number
+
+    def sum_up(self) -> None:
+        """All requests are accepted: what follows sums them up, at the timestamp of the last one
+        that wrote.
+        """
+        if self.timestamp != self.last_commit:
+            self.timestamp = self.last_commit
+            self.stamp = self.timestamp.to_bytes(8, "big")
+        self.transaction_id = self.source = b""
+        self.writes = {}
+        self._earlier, self._erased = _NOTHING, _NO_KEYS
+        self._request_tally = _NO_TALLY
 
     def reject(self) -> None:
         """The request failed: nothing of it remains."""
@@ -242,7 +265,10 @@ class Evaluation:
     def begin_step(self) -> None:
         """A part of the request that may fail by itself begins."""
         if self.writes:
-            self._earlier.update(self.writes)
+            if self._earlier:
+                self._earlier.update(self.writes)
+            else:
+                self._earlier = self.writes
             self.writes = {}
         self._step_marks = (len(self.garbage), len(self.after))
 
@@ -272,6 +298,14 @@ class Evaluation:
         if key in self.staged:
             return self.staged[key]
         return self._reader.get(key)
+
+    def get_once(self, key: bytes) -> bytes | None:
+        """The same of a key that will hardly be asked for again."""
+        value = self._pending(key)
+        if value is not _UNKNOWN:
+            return value
+        reader = self._reader
+        return reader.get_once(key) if isinstance(reader, Cache) else reader.get(key)
 
     def is_deleted(self, key: bytes) -> bool:
         """Whether the requests before, or this one, have deleted an engine key. Reads nothing."""
@@ -316,6 +350,8 @@ class Evaluation:
             return {k: v for k, v in staged.items() if lower <= k < upper}
         index, unindexed = self._index, self._unindexed
         if unindexed:
+            if not index:
+                self._index = index = []
             index += [key for written in unindexed for key in written]
             index.sort()  # mostly it is sorted already: what is new is merged in
             unindexed.clear()
@@ -392,7 +428,10 @@ class Evaluation:
         """Deletes an engine key that is written only once: if this very proposal did, nothing is
         left to write, not even the deletion.
         """
-        self._erased.append(key)
+        if self._erased:
+            self._erased.append(key)
+        else:
+            self._erased = [key]
 
     def grow(self, size: int) -> None:
         """Counts ``size`` bytes towards the proposal and the transaction's limit."""
@@ -401,7 +440,10 @@ class Evaluation:
     def count(self, name: str, number: int = 1) -> None:
         """Adds to the tally of this request."""
         tally = self._request_tally
-        tally[name] = tally.get(name, 0) + number
+        if tally:
+            tally[name] = tally.get(name, 0) + number
+        else:
+            self._request_tally = {name: number}
 
     def next_ordinal(self) -> bytes:
         """The position of the next message in its transaction, as stored."""

@@ -76,6 +76,9 @@ class FairQueue:
         """``popleft`` until there is none: cheaper for many calls of one owner."""
         by_owner = self.by_owner
         while self.arrived or by_owner:
+            if not by_owner and len(self.arrived) == 1:
+                yield self.arrived.popleft()
+                continue
             if self.arrived or len(by_owner) != 1:
                 yield self.popleft()
                 continue

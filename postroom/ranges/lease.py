@@ -51,9 +51,9 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expiration: int
     seconds: float = LEASE_SECONDS
 
-    def wants_extension(self, timestamp: int) -> bool:
-        """Whether less than half of the lease is left."""
-        return timestamp > self.expiration - (from_seconds(self.seconds) >> 1)
+    def extends_after(self) -> int:
+        """From then on less than half of the lease is left."""
+        return self.expiration - (from_seconds(self.seconds) >> 1)
 
     def wait_seconds(self, node_id: int) -> float:
         """How long after it was applied another lease may be asked for by ``node_id``."""

@@ -88,16 +88,22 @@ class LeaseHolder:
     Attributes:
         lease: the one that is applied.
         state: see above.
+        has_lease: whether the lease that is applied is this node's, and has begun; it may have
+            lapsed.
+        resting: whether it serves reads only, and has written nothing.
     """
 
     __slots__ = (
         "_applied_at",
         "_clock",
+        "_extends_after",
         "_monotonic",
         "_node_id",
         "_seconds",
         "_until",
+        "has_lease",
         "lease",
+        "resting",
         "state",
     )
 
@@ -111,15 +117,19 @@ class LeaseHolder:
     ) -> None:
         self.lease = lease
         self.state = State.WITHOUT
+        self.has_lease = self.resting = False
         self._node_id = node_id
         self._clock = clock
         self._monotonic = monotonic
         self._seconds = seconds
         self._until = 0.0
         self._applied_at = monotonic()
+        self._extends_after = lease.extends_after()
 
     def _to(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state][event]
+        self.has_lease = self.state is not _WITHOUT
+        self.resting = self.state is _RESTING
 
     # --- serving
 
@@ -128,16 +138,6 @@ class LeaseHolder:
         if self.state is not _HELD:
             return self.state is _RESTING
         return self.lease.expiration > now and self._until > self._monotonic()
-
-    @property
-    def resting(self) -> bool:
-        """Whether it serves reads only, and has written nothing."""
-        return self.state is _RESTING
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether the lease that is applied is this node's, and has begun; it may have lapsed."""
-        return self.state is not _WITHOUT
 
     def rest(self) -> bool:
         """Serve reads under the stored lease; false if it is not this node's. For a node alone."""
@@ -166,6 +166,7 @@ class LeaseHolder:
     def applied(self, stored: bytes | None) -> bool:
         """Another state of the lease is applied; whether it is the same node's same lease."""
         before, self.lease = self.lease, leases.decode(stored)
+        self._extends_after = self.lease.extends_after()
         # Every replica's clock follows the holders': a client may hear any of them.
         self._clock.pass_over(self.lease.start)
         self._applied_at = self._monotonic()
@@ -189,7 +190,7 @@ class LeaseHolder:
 
     def wants_extension(self, now: int) -> bool:
         """Whether less than half of the lease is left."""
-        if self.lease.wants_extension(now):
+        if now > self._extends_after:
             return True
         return self._until - self._monotonic() < self._seconds / 2
 

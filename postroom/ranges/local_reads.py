@@ -55,6 +55,7 @@ class LocalReads:
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
         long: those that have been begun.
         waiting: those in line.
+        offers: what was read beside whoever evaluates, for the cache.
         is_stopped: nothing is read any more.
         translate: turns what a read has raised into what its caller is told.
     """
@@ -85,7 +86,7 @@ class LocalReads:
         self.is_stopped = False
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
         self._generation = 0
-        self._offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
+        self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
 
     # --- one read
 
@@ -226,7 +227,7 @@ class LocalReads:
         if generation != self._generation:
             return None
         if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
-            self._offers.append((generation, head, version))
+            self.offers.append((generation, head, version))
         return Value(versions.payload(version), at, versions.is_integer(version))
 
     def take_offers(self) -> None:
@@ -234,7 +235,7 @@ class LocalReads:
 
         It is still exact: the proposal under way does not write what ``try_get`` returns.
         """
-        offers = self._offers
+        offers = self.offers
         while offers:
             generation, head, version = offers.popleft()
             if generation >= self._generation - 1:

@@ -31,9 +31,10 @@ class Registry:
         checks: those of the writes that write nothing, and only fail if something has changed.
         may_be_long: those writes whose evaluators are generators, which yield when the turn is used
             up; and whether one may take that long. Reads and commands may always be.
-        companions: evaluated after the requests of a proposal, each like one more request, when
-            those have tallied anything: what can be done along with them (delivering what they
-            send). Who has more to do than a turn has room for answers a generator that does it.
+        companions: evaluated after the requests of a proposal, together like one more request, when
+            those have sent or deferred anything: what can be done along with them (delivering what
+            they send). Who has more to do than a turn has room for answers a generator that does
+            it.
         riders: evaluated last, like companions, into any proposal that is made, when the first of
             the pair says that there is something to do. One that fails leaves no trace: the
             requests do not suffer.

@@ -15,7 +15,7 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
-from postroom.kv.engine import Engine, WriteSet, join
+from postroom.kv.engine import MANY, Engine, WriteSet, join
 from postroom.raft.snapshot import Snapshot
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease_holder import LeaseHolder
@@ -91,7 +91,12 @@ class RangeState:
         return self._decoding.go_on()
 
     def apply(
-        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+        self,
+        index: int,
+        term: int,
+        command: bytes | memoryview,
+        context: object | None,
+        staged: WriteSet,
     ) -> None:
         """An entry is committed: its raw writes, and the index, join ``staged``."""
         mine = context if isinstance(context, Proposal) else None
@@ -99,15 +104,18 @@ class RangeState:
         if mine is None:
             self._cache.clear()
         if decided.lease_sequence == self._lease_holder.lease.sequence:
-            join(staged, decided.writes)
-            if self._observers.keys() & decided.writes.keys():
+            if len(decided.writes) < MANY:
+                staged.update(decided.writes)
+            else:
+                join(staged, decided.writes)
+            if not decided.writes.keys().isdisjoint(self._observers):
                 self._observe(decided.writes)
         elif mine is not None:
             mine.rejected = True
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
 
-    def _decoded(self, index: int, term: int, command: bytes) -> LeasedWrites:
+    def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
         decoding, self._decoding = self._decoding, None
         if decoding is not None and decoding.entry == (index, term) and decoding.decoded:
             return decoding.decoded

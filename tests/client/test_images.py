@@ -10,12 +10,14 @@ import pytest
 
 import postroom
 from postroom import limits
+from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync_images import Restore
 from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
 from postroom.messaging.image_requests import BeginRestore
+from postroom.ranges.requests import Put
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
 from tests.client.stores import Store
 
@@ -126,6 +128,26 @@ def test_a_restored_store_starts_after_what_was_restored() -> None:
     assert messages[-1].value == b"new"
     other.restart()
     assert other.db.now() > at
+
+
+def test_what_is_staged_is_published_in_the_copy() -> None:
+    store = Store()
+    job, attempt, rows = bytes(24), bytes(16), [Put(b"%02d" % n, b"x") for n in range(20)]
+    for batch in (0, 1):
+        write = StageRows(b"query", batch, job, b"", attempt, 0, packed(rows))
+        store.db.sender.run(repeat(store.db.sender, write))
+        if not batch:
+            store.db.staging.publish(b"query", batch, job, [(attempt, 1)])
+            job = b"2" * 24
+    at, found = read(store.db)
+    other = empty_like(store)
+    restore(other.db, at, found)
+    assert other.db.staging.read() == store.db.staging.read()
+    other.db.delete_range(b"", None)
+    assert not other.db.staging.publish(b"query", 0, bytes(24), [(attempt, 1)])
+    assert not list(other.db.scan())
+    assert other.db.staging.publish(b"query", 1, job, [(attempt, 1)])
+    assert len(list(other.db.scan())) == 20
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -107,6 +107,21 @@ def test_what_is_claimed_and_what_is_there_agree(db: postroom.Database) -> None:
     assert states == {b"2": 1, b"3": 4, b"4": 3, b"done": 2}
 
 
+def test_of_what_was_claimed_together_only_what_is_held_is_leased(db: postroom.Database) -> None:
+    """In places, and as an image is checked when it has been restored."""
+    jobs = db.create_queue("jobs", ack_wait=1000)
+    with db.begin() as tx:
+        for number in range(4):
+            tx.enqueue("jobs", b"work", id=b"%d" % number)
+    for message in jobs.claim(4)[:2]:
+        message.acknowledge()
+    with held(db) as at:
+        found = [(each.part, each.id) for each in places(db, at, "jobs")]
+        counted = db.images.check(at)
+    assert sorted(found) == [("done", b"0"), ("done", b"1"), ("leased", b"2"), ("leased", b"3")]
+    assert not counted.wrong
+
+
 def test_all_of_it_is_as_it_was_then(db: postroom.Database) -> None:
     fill(db)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from postroom.kv import keys
 from postroom.messaging.queues import records
 from postroom.messaging.queues.counters import Counted
-from postroom.messaging.queues.records import Ended, Entry, Lease
+from postroom.messaging.queues.records import Ended, Entry, Holding
 from postroom.messaging.queues.requests import QueueDefinition
 
 _decode: Final = msgspec.msgpack.decode
@@ -30,6 +30,11 @@ _PARTS: Final = {
 }
 
 
+class _Lease(NamedTuple):
+    entry: Entry
+    since: int
+
+
 class _Queue:
     """One queue as it is stored."""
 
@@ -38,7 +43,9 @@ class _Queue:
         self.layout = records.Layout(1, definition.number)
         self.counted = Counted()
         self.entries: dict[str, list[Entry]] = defaultdict(list)
-        self.leases: list[Lease] = []
+        self.leases: list[_Lease] = []
+        self.holdings: dict[bytes, Holding] = {}
+        self.over: dict[bytes, set[int]] = defaultdict(set)
         self.ended: dict[str, list[Ended]] = defaultdict(list)
 
     def add(self, key: bytes, stored: bytes) -> str:
@@ -46,12 +53,16 @@ class _Queue:
         part, rest = _PARTS.get(key[14:15], ""), key[15:]
         if part in {"done", "archived"}:
             self.ended[part] += _decode(stored, type=list[Ended])
+        elif part == "leased" and len(rest) > 20:
+            over = self.over[key[:-8]]
+            numbers = _decode(stored, type=list[int])
+            if over.intersection(numbers):
+                return f"what is over is over twice: {numbers} of {key[:-8].hex()}"
+            over.update(numbers)
         elif part == "leased":
-            lease = _decode(stored, type=Lease)
-            self.leases.append(lease)
-            self.entries[part].append(lease.entry)
-            if rest[:8] != keys.u64(lease.until):
-                return f"a lease is misplaced: {lease}"
+            self.holdings[key] = holding = records.read_holding(stored)
+            if rest[:8] != keys.u64(holding.until):
+                return f"a holding is misplaced: {holding}"
         elif part:
             entry = _decode(stored, type=Entry)
             self.entries[part].append(entry)
@@ -60,6 +71,17 @@ class _Queue:
             if part == "scheduled" and rest[:8] != keys.u64(entry.due):
                 return f"it is due at another time: {entry}"
         return ""
+
+    def read_leases(self) -> str:
+        """What is held, once all keys are there; a complaint if nothing of a holding is."""
+        for key, holding in self.holdings.items():
+            over = self.over.pop(key, set())
+            held = [each for n, each in enumerate(holding.entries) if n not in over]
+            self.entries["leased"] += held
+            self.leases += [_Lease(each, holding.since) for each in held]
+            if not held:
+                return f"a holding holds nothing: {holding}, over are {over}"
+        return f"marks of no holding: {self.over}" if self.over else ""
 
 
 def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator[str]:
@@ -82,7 +104,10 @@ def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator
             if complaint:
                 yield complaint
     for queue in known.values():
+        complaint = queue.read_leases()
         if not queue.definition.dropped:
+            if complaint:
+                yield complaint
             yield from _counters(queue)
             yield from _places(queue, said)
             yield from _limits(queue)
@@ -110,6 +135,8 @@ def _places(queue: _Queue, said: dict[bytes, bytes]) -> Iterator[str]:
         body = said.get(queue.layout.body_key(*entry.locator))
         if body is None or records.bodies.decode(body).seq != entry.seq:
             yield f"{entry} of {queue.definition.name} says nothing, or something else"
+        elif entry.payload not in {None, records.bodies.decode(body).payload}:
+            yield f"{entry} of {queue.definition.name} says something else than its body"
         state = said.get(queue.layout.state_key(*entry.locator))
         if state is not None:
             status = records.states.decode(state).status

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import typer
 
+from postroom.cli.pipeline.archive import archive
 from postroom.cli.pipeline.audit import audit
 from postroom.cli.pipeline.export import export
+from postroom.cli.pipeline.index import index
+from postroom.cli.pipeline.load import load
+from postroom.cli.pipeline.report import report
 from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
@@ -19,6 +23,10 @@ run = typer.Typer(
     help="Run a job, on this machine or on a cluster of Spark's.", no_args_is_help=True
 )
 app.add_typer(run, name="run")
+run.command()(archive)
 run.command()(audit)
 run.command()(export)
+run.command()(index)
+run.command()(load)
+run.command()(report)
 run.command()(restore)

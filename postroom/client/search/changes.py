@@ -87,6 +87,7 @@ def change(
     read_timestamp: int,
     *,
     building: bool,
+    afresh: bool = False,
 ) -> Change:
     """What a change of a document comes to.
 
@@ -96,8 +97,9 @@ def change(
         words: of the new document, with their frequencies; ``None``: it is deleted.
         read_timestamp: where the transaction reads.
         building: whether the build may yet write a record of this document.
+        afresh: all postings are written anew, whatever is there.
     """
-    before = past.record
+    before = None if afresh else past.record
     generation = read_timestamp
     if past.live is not None:  # once more in the same transaction
         generation = max(generation, past.live.generation)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from postroom.client.search.changes import Past
-from postroom.client.search.definition import Definition
+from postroom.client.search.definition import Definition, read
 from postroom.client.search.layout import (
     Posting,
     unpack_posting,
@@ -75,10 +75,31 @@ class Suspect(NamedTuple):
     strays: tuple[bytes, ...] = ()
 
 
+class Document(NamedTuple):
+    """A document as the index has to know it.
+
+    Attributes:
+        words: with their frequencies; none, if it cannot be indexed.
+        reason: why it cannot be.
+    """
+
+    words: Mapping[str, int]
+    reason: str = ""
+
+
+def read_document(definition: Definition, key: bytes, stored: bytes) -> Document:
+    """A document as it is stored."""
+    try:
+        definition.check_key(key)
+        return Document(definition.words(stored, key))
+    except Invalid as error:
+        return Document({}, str(error))
+
+
 def compare(
     definition: Definition,
     key: bytes,
-    document: bytes | None,
+    document: Document | None,
     past: Past,
     postings: Mapping[Posting, int],
 ) -> list[Difference]:
@@ -97,7 +118,7 @@ def compare(
 
 
 def _of_record(
-    definition: Definition, key: bytes, document: bytes | None, past: Past
+    definition: Definition, key: bytes, document: Document | None, past: Past
 ) -> Iterator[Difference]:
     record = past.record
     if past.live and (past.built or past.live.deleted) and definition.state == "ready":
@@ -106,21 +127,18 @@ def _of_record(
         if record is not None:
             yield Difference("deleted", key)
         return
-    try:
-        definition.check_key(key)
-        words = definition.words(document, key)
-    except Invalid as error:
-        yield Difference("unindexable", key, reason=str(error))
-        if record is None or not record.words:
-            return
-        words = definition.no_words()
-    if record is None:
+    if document.reason:
+        yield Difference("unindexable", key, reason=document.reason)
+    elif record is None:
         yield Difference("unindexed", key)
+    if record is None:
         return
+    words = document.words
     for word in sorted({*words, *record.words}):
         frequency, _ = record.words.get(word, (0, 0))
-        if frequency != words[word]:
-            yield Difference("words", key, word, words[word], frequency)
+        expected = words.get(word, 0)
+        if frequency != expected:
+            yield Difference("words", key, word, expected, frequency)
 
 
 def _of_postings(key: bytes, past: Past, postings: Mapping[Posting, int]) -> Iterator[Difference]:
@@ -183,15 +201,27 @@ class Checking:
             wanted = dict(zip(keys, await self._raw.get_many(keys, at=at), strict=True))
             async for request in self._waiting(at):
                 _carry_out(request, wanted)
+            self._check_same(await self._raw.get(self._definition.key, at=at))
         found: list[Difference] = []
         postings = self._by_document(wanted)
-        for suspect, (document, past) in zip(some, records, strict=True):
+        for suspect, (stored, past) in zip(some, records, strict=True):
             if past is None:
                 found.append(Difference("record", suspect.key))
                 continue
             of = postings.get(suspect.key, {})
+            document = (
+                None if stored is None else read_document(self._definition, suspect.key, stored)
+            )
             found += compare(self._definition, suspect.key, document, past, of)
         return found
+
+    def _check_same(self, stored: bytes | None) -> None:
+        """Checks that the index has not been built anew."""
+        if stored is None or read(stored).id != self._definition.id:
+            raise Invalid(
+                f"the search index {self._definition.name!r} was dropped or built anew while it "
+                "was checked: check it again"
+            )
 
     async def sums(self, at: Timestamp) -> tuple[int, int]:
         """How many documents and words the index counts, with what waits to be carried out.
@@ -250,4 +280,14 @@ def _carry_out(request: object, stored: dict[bytes, bytes | None]) -> None:
                     stored[key] = None
 
 
-__all__ = ["Checking", "Difference", "Kind", "Suspect", "compare", "frequency_of", "past_of"]
+__all__ = [
+    "Checking",
+    "Difference",
+    "Document",
+    "Kind",
+    "Suspect",
+    "compare",
+    "frequency_of",
+    "past_of",
+    "read_document",
+]

@@ -148,10 +148,6 @@ class Definition(msgspec.Struct, frozen=True):
             )
         return found
 
-    def no_words(self) -> Counter[str]:
-        """Those of a document that cannot be indexed."""
-        return Counter()
-
 
 def read(stored: bytes) -> Definition:
     """A definition.

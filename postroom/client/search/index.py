@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from postroom.client import arguments
 from postroom.client.search import changes
 from postroom.client.search import definition as definitions
 from postroom.client.search.changes import Change, Past
+from postroom.client.search.checking import past_of, read_document
 from postroom.client.search.definition import Definition
 from postroom.client.search.layout import Layout, Record, definition_key, unpack_record
 from postroom.client.search.matching import Hit, Matching
@@ -83,14 +85,35 @@ class SearchIndex:
         raw = tx.as_stored()
         await self._follow(tx, key, await raw.get(key))
 
+    async def repair(self, tx: Transaction, key: bytes, strays: Iterable[bytes] = ()) -> None:
+        """Writes anew what the index has of a document, whatever of it is damaged.
+
+        Args:
+            tx: a transaction of the same database.
+            key: of the document; it need not be there.
+            strays: keys of postings that no record names, which go.
+        """
+        raw = tx.as_stored()
+        definition, past = await self._past(raw, key, damaged=True)
+        stored = await raw.get(key)
+        document = None if stored is None else read_document(definition, key, stored)
+        words = None if document is None or document.reason else document.words
+        building = definition.state == "building"
+        change = changes.change(key, past, words, _moment(raw), building=building, afresh=True)
+        for stray in strays:
+            raw.enqueue_update(Delete(stray))
+        for record in (definition.layout.live(key), definition.layout.built_record(key)):
+            raw.delete(record)  # also one that cannot be read
+        write(raw, definition.layout, key, past, change)
+
     async def _follow(self, tx: Transaction, key: bytes, stored: bytes | None) -> None:
         raw = tx.as_stored()
         definition, past = await self._past(raw, key)
         definition.check_key(key)
         words = None if stored is None else definition.words(stored, key)
-        moment = raw.read_timestamp
-        assert moment is not None  # the definition was read
-        change = changes.change(key, past, words, moment, building=definition.state == "building")
+        change = changes.change(
+            key, past, words, _moment(raw), building=definition.state == "building"
+        )
         write(raw, definition.layout, key, past, change)
 
     async def settle(self, tx: Transaction, key: bytes) -> bool:
@@ -109,8 +132,16 @@ class SearchIndex:
         write(raw, definition.layout, key, past, change)
         return True
 
-    async def _past(self, raw: Transaction, key: bytes) -> tuple[Definition, Past]:
-        """The definition and the records of a document, as the transaction sees them."""
+    async def _past(
+        self, raw: Transaction, key: bytes, *, damaged: bool = False
+    ) -> tuple[Definition, Past]:
+        """The definition and the records of a document, as the transaction sees them.
+
+        Args:
+            raw: the transaction.
+            key: of the document.
+            damaged: records that cannot be read do not count.
+        """
         if self._known is None:
             self._known = await self.definition()
         while True:
@@ -123,6 +154,8 @@ class SearchIndex:
             self._known = definition
         self._known = definition
         counts = definition.state != "building"
+        if damaged and past_of(live, built) is None:
+            return definition, Past()
         return definition, Past(_record(live, keys[1]), _record(built, keys[2]) if counts else None)
 
     def _read(self, stored: bytes | None) -> Definition:
@@ -212,6 +245,13 @@ def packed(layout: Layout, key: bytes, record: Record) -> bytes:
             "its fields"
         )
     return stored
+
+
+def _moment(raw: Transaction) -> int:
+    """Where it reads: it has read the definition."""
+    moment = raw.read_timestamp
+    assert moment is not None
+    return moment
 
 
 def _record(stored: bytes | None, key: bytes) -> Record | None:

@@ -73,6 +73,16 @@ class SearchIndex:
         """
         self._run(self._core.refresh(tx.core, key))
 
+    def repair(self, tx: Transaction, key: bytes, strays: Iterable[bytes] = ()) -> None:
+        """Writes anew what the index has of a document, whatever of it is damaged.
+
+        Args:
+            tx: a transaction of the same database.
+            key: of the document; it need not be there.
+            strays: keys of postings that no record names, which go.
+        """
+        self._run(self._core.repair(tx.core, key, strays))
+
     def search(
         self, words: str, *, limit: int = 10, at: int | None = None, consistent: bool = False
     ) -> list[Hit]:

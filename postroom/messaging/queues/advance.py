@@ -80,14 +80,13 @@ class Advance:
         manager = self._manager
         expired = manager.leases.take_expired(now, messages_max)
         more = len(expired) == messages_max
-        for locator in expired:
+        for lease in expired:
             if self._is_full:
-                manager.leases.watch_again(locator, now)
+                manager.leases.watch_again(lease.hold, now)
                 more = True
-                continue
-            manager.leases.watch_again(locator, now + 1.0)  # if this comes to nothing
-            lease = lease_of(self._ctx, manager, locator)
-            if lease is not None:
+                break
+            held = lease_of(self._ctx, manager, lease.entry.locator)
+            if held is lease:
                 settling, settings = self._settling, self._settings
                 settling.expire(self._ctx, manager, settings, lease, TIME_IS_OVER)
                 self._ctx.steps += 4
@@ -221,7 +220,8 @@ def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Loca
     if part in {layout.scheduled, layout.ready, layout.dead}:
         yield records.entries.decode(packed).locator
     elif part == layout.leased:
-        yield records.leases.decode(packed).entry.locator
+        if not layout.is_mark(key):
+            yield from (each.locator for each in records.read_holding(packed).entries)
     elif part in {layout.done, layout.archived}:
         for ended in records.ended_lists.decode(packed):
             yield ended.key, ended.kind, ended.id

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from postroom.errors import LeaseLost, shorten
 from postroom.messaging.queues import records
+from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, lease_of, read_state
-from postroom.messaging.queues.records import Lease
+from postroom.messaging.queues.records import Locator
 from postroom.messaging.queues.requests import Attempt
 from postroom.ranges.evaluation import Evaluation
 
@@ -26,6 +27,29 @@ def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
     if lease is None or lease.entry.epoch != attempt.epoch:
         raise _lost(ctx, manager, attempt, lease)
     return lease
+
+
+def held_together(
+    ctx: Evaluation, manager: Manager, attempts: list[Attempt]
+) -> dict[Locator, Lease] | None:
+    """The leases of attempts; ``None``: some of them are named by id, or twice.
+
+    Raises:
+        LeaseLost: one of them has none any more.
+    """
+    leases: dict[Locator, Lease] = {}
+    applied, sure = manager.leases, manager.leases.are_as_applied(ctx)
+    known: Hold | None = None
+    for attempt in attempts:
+        if attempt.epoch < 0 or attempt.by_id:
+            return None
+        locator = (attempt.key, attempt.kind, attempt.id)
+        lease = applied.get(locator) if sure else None
+        if lease is None or lease.entry.epoch != attempt.epoch or lease.hold is not known:
+            lease = held(ctx, manager, attempt)
+            known = lease.hold
+        leases[locator] = lease
+    return leases if len(leases) == len(attempts) else None
 
 
 def is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:

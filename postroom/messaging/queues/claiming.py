@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues import records
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE, TRANSACTION_HAS_ENDED
 from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.requests import Claimed, ClaimQueue, QueueMessage
@@ -118,7 +118,7 @@ class Claiming:
     def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
         """What a claim has got already, if its answer was lost: but for what goes back just now."""
         return [
-            leased_message(view, manager, lease)
+            leased_message(view, manager, lease.entry, lease.until, lease.fired_at)
             for lease in manager.leases.of_claim(request.consumer, request.number)
             if (lease.entry.locator, lease.entry.epoch) not in manager.to_give_back
         ]
@@ -148,21 +148,19 @@ class Claiming:
     def release(self, transaction_id: bytes) -> list[object]:
         """A transaction has ended: what it has claimed and not settled goes back."""
         for manager in self._claiming.pop(transaction_id, ()):
-            for locator in manager.leases.of_transaction(transaction_id):
-                self._fail(manager, locator, TRANSACTION_HAS_ENDED)
+            for lease in manager.leases.of_transaction(transaction_id):
+                self._fail(manager, lease, TRANSACTION_HAS_ENDED)
         return []
 
     def client_gone(self, client: bytes) -> None:
         """A client was not heard of for too long: what its consumers hold has failed."""
         for manager in self._by_name.values():
-            for locator in manager.leases.of_client(client):
-                self._fail(manager, locator, CONSUMER_HAS_GONE)
+            for lease in manager.leases.of_client(client):
+                self._fail(manager, lease, CONSUMER_HAS_GONE)
 
-    def _fail(self, manager: Manager, locator: records.Locator, why: str) -> None:
-        lease = manager.leases.get(locator)
-        if lease is not None:
-            manager.to_give_back[locator, lease.entry.epoch] = why
-            self._around.wake()
+    def _fail(self, manager: Manager, lease: Lease, why: str) -> None:
+        manager.to_give_back[lease.entry.locator, lease.entry.epoch] = why
+        self._around.wake()
 
     def holders(self) -> set[bytes]:
         """The clients whose consumers hold anything."""

@@ -53,7 +53,7 @@ def enqueue(
     check_headers(request.headers, request.key)
     if request.is_unique:
         key, id_ = request.key, request.id
-        if ctx.get(manager.layout.body_key(key, request.kind, id_)) is not None:
+        if ctx.get_once(manager.layout.body_key(key, request.kind, id_)) is not None:
             raise Invalid(
                 f"the queue {manager.name!r} has a message {shorten(id_)}, which is no made-up id "
                 "then; nothing was changed: an id that may be there is not sent as unique"
@@ -74,7 +74,8 @@ def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
     due = min(max(request.due, now), DUE_MAX)
     group, priority = request.group, request.priority
     body = encode(Body(seq, request.payload, request.headers, due, priority, group))
-    entry = Entry(key, kind, id_, seq, due, due, priority, 0, group)
+    kept = records.kept_payload(request.payload, request.headers)
+    entry = Entry(key, kind, id_, seq, due, due, priority, 0, group, 0, False, kept)
     body_key = layout.body_key(key, kind, id_)
     ctx.writes[body_key] = body
     if key != id_:
@@ -84,7 +85,7 @@ def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
         groups.count(ctx, manager, group, 1)
     place_new(ctx, manager, entry, now)
     ctx.steps += 1
-    ctx.bytes += len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
+    ctx.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
     return entry
 
 
@@ -187,7 +188,8 @@ def _write_replacement(
     body = msgspec.structs.replace(
         known.body, payload=request.payload, headers=request.headers, **said
     )
-    entry = msgspec.structs.replace(place.entry, due=due, **said)
+    kept = records.kept_payload(request.payload, request.headers)
+    entry = msgspec.structs.replace(place.entry, due=due, payload=kept, **said)
     ctx.writes[manager.layout.body_key(*known.locator)] = stored = encode(body)
     ctx.grow(len(stored) + 4 * len(request.key))
     move(ctx, manager, place, entry, now)

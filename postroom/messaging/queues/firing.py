@@ -24,13 +24,13 @@ from typing import Final
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
-from postroom.messaging.queues import counters, records
+from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
-from postroom.messaging.queues.records import Entry, Lease, Locator, encode
+from postroom.messaging.queues.records import Entry, Holding, without_payload
 from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
@@ -46,18 +46,15 @@ class _Hand:
 
     Attributes:
         until: the timestamp at which its leases end; ``deadline``: on the monotonic clock.
-        prefix: what their engine keys begin with.
         bytes_max, messages_max: how much one answer holds.
         again: how many were fired before.
     """
 
     until: int
     deadline: float
-    prefix: bytes
     bytes_max: int
     messages_max: int
-    transaction: bytes
-    leased: list[tuple[Locator, Lease]] = field(default_factory=list)
+    leased: list[Entry] = field(default_factory=list)
     again: int = 0
 
 
@@ -141,7 +138,7 @@ class Firing:
             if first is None:
                 ready.cursor = b""
                 ready.knows_all_groups = ready.round_is_whole
-                return ready.round_is_whole
+                return ready.round_is_whole and self._read_known(budget)
             name = records.entries.decode(first[1]).group
             if ready.known_up_to(name) is None and not ready.has_room_for_groups:
                 ready.round_is_whole = False
@@ -227,9 +224,7 @@ class Firing:
         """A message is fired; whether it was: it may be too large to join those that are."""
         manager, ctx, now = self._manager, self._ctx, self._ctx.timestamp
         hand = self._hands.get(waiter) or self._fill_hand(waiter)
-        request = waiter.request
-        lease = Lease(entry, request.consumer, now, hand.until, hand.transaction, request.number)
-        message = leased_message(ctx, manager, lease)
+        message = leased_message(ctx, manager, entry, hand.until, now)
         size = waiter.size + len(message.payload)
         if waiter.messages and size > hand.bytes_max:
             manager.ready.offer(key, entry)
@@ -239,19 +234,17 @@ class Firing:
         else:
             ctx.writes[key] = None
         manager.taken.add(key)
-        ctx.writes[hand.prefix + entry.seq] = stored = encode(lease)
         waiter.messages.append(message)
         waiter.size = size
-        locator = entry.locator
-        hand.leased.append((locator, lease))
+        hand.leased.append(without_payload(entry))
         hand.again += entry.epoch > 0
-        manager.leases.promise(locator, lease)
+        manager.leases.promise(entry.group)
         manager.consumers.served(waiter)
         if self._is_paced:
             self._pace(entry.group)
         manager.lateness.append((now - entry.due >> LOGICAL_BITS) / 1000)
         ctx.steps += 2
-        ctx.bytes += len(stored) + 2 * len(key) + 3 * WRITE_BYTES
+        ctx.bytes += 2 * len(key) + 2 * WRITE_BYTES
         return True
 
     def _fill_hand(self, waiter: Waiter) -> _Hand:
@@ -262,10 +255,8 @@ class Firing:
         self._hands[waiter] = hand = _Hand(
             until,
             self._now + seconds,
-            manager.layout.leased + until.to_bytes(8, "big"),
             min(request.bytes_max, READ_BYTES_MAX),
             min(request.messages_max, settings.batch_size),
-            request.transaction_id or b"",
         )
         return hand
 
@@ -280,12 +271,18 @@ class Firing:
         return hand is not None and len(waiter.messages) >= hand.messages_max
 
     def _note(self) -> None:
-        """What was leased to each, in one note."""
-        for hand in self._hands.values():
+        """What was leased to each is one holding, and one note."""
+        manager, ctx = self._manager, self._ctx
+        for waiter, hand in self._hands.items():
             if hand.leased:
+                request, now = waiter.request, ctx.timestamp
+                transaction = request.transaction_id or b""
+                held = Holding(
+                    request.consumer, now, hand.until, transaction, request.number, hand.leased
+                )
+                hold = holdings.give(ctx, manager, held, hand.deadline)
                 change = counters.fired(len(hand.leased), hand.again)
-                note = (self._manager, change, Manager.leases_added, hand.leased, hand.deadline)
-                self._ctx.notes.append(note)
+                ctx.notes.append((manager, change, Manager.leases_added, hold, None))
 
     # --- looking further
 

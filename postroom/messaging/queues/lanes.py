@@ -6,17 +6,20 @@
             kind y   2 8                  (2, y) (5, z)             of those that somebody wants
             kind z   5
 
-Each kind has a *lane*, a heap. Who takes several kinds finds the first of them by a heap of the
-lanes' heads, made when it is first asked for. Both hold leftovers: an entry that has gone elsewhere
-stays in its lane until it comes to the top, and the head of a lane that has moved on stays among
-the heads. There are never more leftovers than about as many as there are entries: then what is
-there is put together anew. So finding the first costs the logarithm of what is here, however many
-kinds there are.
+Each kind has a *lane*, a sorted list that is taken from its beginning; what is added goes to its
+end as a rule. Who takes several kinds finds the first of them by a heap of the lanes' heads, made
+when it is first asked for. Both hold leftovers: an entry that has gone elsewhere stays in its lane
+until it comes to the beginning, and the head of a lane that has moved on stays among the heads.
+There are never more leftovers than about as many as there are entries: then what is there is put
+together anew. So finding the first costs the logarithm of what is here at most, however many kinds
+there are.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
+from itertools import islice
 from typing import Final, TypeAlias
 
 from postroom.messaging.queues.records import Entry
@@ -27,6 +30,36 @@ Queued: TypeAlias = tuple[bytes, int, Entry]
 LEFTOVERS_MIN: Final = 16
 HEADS_MAX: Final = 16
 """For so many choices of kinds the heads are kept."""
+
+
+class _Lane:
+    """Entries in the order of their keys; what is before ``begin`` was taken."""
+
+    __slots__ = ("begin", "queued")
+
+    def __init__(self) -> None:
+        self.queued: list[Queued] = []
+        self.begin = 0
+
+    def push(self, queued: Queued) -> bool:
+        """Another one; whether it is the first now."""
+        line = self.queued
+        if not line or queued > line[-1]:
+            line.append(queued)
+            return len(line) == self.begin + 1
+        at = bisect_left(line, queued, self.begin)
+        line.insert(at, queued)
+        return at == self.begin
+
+    def pop(self) -> None:
+        """The first one is gone."""
+        self.begin += 1
+        if self.begin > LEFTOVERS_MIN and 2 * self.begin > len(self.queued):
+            del self.queued[: self.begin]
+            self.begin = 0
+
+    def __len__(self) -> int:
+        return len(self.queued) - self.begin
 
 
 class Group:
@@ -47,7 +80,7 @@ class Group:
     def __init__(self, alive: dict[bytes, Entry], *, in_one_lane: bool) -> None:
         self._alive = alive
         self._in_one_lane = in_one_lane
-        self._lanes: dict[str, list[Queued]] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._heads: dict[frozenset[str] | None, list[tuple[bytes, str]]] = {}
         self._queued = 0
         self.count = 0
@@ -61,13 +94,24 @@ class Group:
         self._queued += 1
         lane = self._lanes.get(kind)
         if lane is None:
-            self._lanes[kind] = lane = [queued]
-        else:
-            heapq.heappush(lane, queued)
-        if self._heads and lane[0] is queued:
+            self._lanes[kind] = lane = _Lane()
+        if lane.push(queued) and self._heads:
             self._note_head(queued[0], kind)
         if self._queued > 2 * self.count + LEFTOVERS_MIN:
             self.keep(self.queued())
+
+    def push_all(self, queued: list[Queued]) -> None:
+        """Others are here, in the order of their keys."""
+        kinds = {"" if self._in_one_lane else each[2].kind for each in queued}
+        if len(kinds) == 1 and not self._heads:
+            lane = self._lanes.setdefault(next(iter(kinds)), _Lane())
+            if not lane.queued or queued[0] > lane.queued[-1]:
+                lane.queued += queued
+                self.count += len(queued)
+                self._queued += len(queued)
+                return
+        for each in queued:
+            self.push(each)
 
     def _note_head(self, key: bytes, kind: str) -> None:
         for kinds, heads in list(self._heads.items()):
@@ -79,8 +123,6 @@ class Group:
     def first(self, kinds: frozenset[str] | None) -> Queued | None:
         """The first of all, or of some kinds; ``None``: there is none."""
         lanes = self._lanes
-        if self._in_one_lane:
-            return self._head("")
         if len(lanes) <= 1 or (kinds is not None and len(kinds) == 1):
             kind = next(iter(lanes if kinds is None or len(kinds) != 1 else kinds), "")
             return self._head(kind) if kinds is None or kind in kinds else None
@@ -102,7 +144,9 @@ class Group:
         if len(self._heads) >= HEADS_MAX:
             self._heads.clear()
         wanted = (kind for kind in self._lanes if kinds is None or kind in kinds)
-        self._heads[kinds] = heads = [(self._lanes[kind][0][0], kind) for kind in wanted]
+        self._heads[kinds] = heads = [
+            (self._lanes[kind].queued[self._lanes[kind].begin][0], kind) for kind in wanted
+        ]
         heapq.heapify(heads)
         return heads
 
@@ -110,18 +154,20 @@ class Group:
         lane, alive = self._lanes.get(kind), self._alive
         if lane is None:
             return None
-        while lane and alive.get(lane[0][0]) is not lane[0][2]:
-            heapq.heappop(lane)
+        while lane.begin < len(lane.queued):
+            first = lane.queued[lane.begin]
+            if alive.get(first[0]) is first[2]:
+                return first
+            lane.pop()
             self._queued -= 1
-        if not lane:
-            del self._lanes[kind]
-            return None
-        return lane[0]
+        del self._lanes[kind]
+        return None
 
     def queued(self) -> list[Queued]:
         """All of them, in the order of their keys."""
         alive, lanes = self._alive, self._lanes.values()
-        there = {each[0]: each for lane in lanes for each in lane if alive.get(each[0]) is each[2]}
+        listed = (each for lane in lanes for each in islice(lane.queued, lane.begin, None))
+        there = {each[0]: each for each in listed if alive.get(each[0]) is each[2]}
         return sorted(there.values())
 
     def keep(self, kept: list[Queued]) -> None:
@@ -130,7 +176,7 @@ class Group:
         self._heads.clear()
         for each in kept:
             kind = "" if self._in_one_lane else each[2].kind
-            self._lanes.setdefault(kind, []).append(each)
+            self._lanes.setdefault(kind, _Lane()).push(each)
         self.count = self._queued = len(kept)
 
 

@@ -8,103 +8,169 @@ by the stored timestamps, but no longer than they were given for.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterable, Iterator, Set
+from itertools import chain, islice
 from typing import Final
 
+import msgspec
+
+from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.messaging.queues.records import Lease, Locator
+from postroom.kv.engine import Reader
+from postroom.messaging.queues import records
+from postroom.messaging.queues.records import Entry, Holding, Layout, Locator
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 LEASED_MAX: Final = 100_000
 """So many messages of a queue are leased at a time in one range."""
+AGAIN_SECONDS: Final = 1.0
+"""What has run out, and was named to no effect, is named again after so long."""
+
+
+class Hold:
+    """A holding (:mod:`.records`) as the leaseholder has it in memory.
+
+    Attributes:
+        key: where it is stored; ``marks``: the keys of the marks behind it.
+        left: how many of its messages are held yet, as applied.
+        deadline: when it ends, on the monotonic clock.
+    """
+
+    __slots__ = ("deadline", "key", "left", "marks", "stored")
+
+    def __init__(self, key: bytes, stored: Holding, deadline: float) -> None:
+        self.key = key
+        self.stored = stored
+        self.deadline = deadline
+        self.left = len(stored.entries)
+        self.marks: list[bytes] = []
+
+
+class Lease(msgspec.Struct, gc=False, eq=False):
+    """Who holds a message: the entry of this ``number`` in a hold."""
+
+    entry: Entry
+    hold: Hold
+    number: int
+
+    @property
+    def until(self) -> int:
+        """The timestamp at which it ends."""
+        return self.hold.stored.until
+
+    @property
+    def since(self) -> int:
+        """The timestamp at which it was given."""
+        return self.hold.stored.since
+
+    @property
+    def fired_at(self) -> int:
+        """The timestamp at which it was handed out, however often it was extended since."""
+        return self.hold.stored.fired_at
+
+    @property
+    def consumer(self) -> bytes:
+        """Whose it is."""
+        return self.hold.stored.consumer
 
 
 class LeaseTable:
     """The leases of one queue. Its length is their number, those included that are on their way
     (``promised``): a proposal under evaluation has made them.
+
+    Who holds which message is told by one entry for each; all else is counted by holds.
     """
 
     def __init__(self) -> None:
         self._leases: dict[Locator, Lease] = {}
-        self._deadlines: Deadlines[float] = Deadlines()
-        self._until: dict[Locator, float] = {}
-        self._ending: dict[float, dict[Locator, None]] = {}
-        self._of_consumers: dict[bytes, dict[Locator, None]] = {}
-        self._of_transactions: dict[bytes, dict[Locator, None]] = {}
+        self._deadlines: Deadlines[Hold] = Deadlines()
+        self._of_consumers: dict[bytes, dict[Hold, None]] = {}
+        self._of_transactions: dict[bytes, dict[Hold, None]] = {}
+        self._held_by: Counter[bytes] = Counter()
         self._clients: Counter[bytes] = Counter()
         self._of_groups: Counter[str] = Counter()
-        self._promised: dict[Locator, Lease] = {}
+        self._promised = 0
+        self._promised_groups: Counter[str] = Counter()
         self._extended: dict[Locator, Lease] = {}
+        self._flags: dict[bytes, Lease] = {}
+        self._flags_of: object = None
 
     def __len__(self) -> int:
-        return len(self._leases) + len(self._promised)
+        return len(self._leases) + self._promised
 
     # --- as applied
 
-    def add(self, lease: Lease, deadline: float) -> None:
-        """A lease is applied."""
-        self.add_all([(lease.entry.locator, lease)], deadline)
+    def read(self, stored: Reader, layout: Layout, monotonic: float, now: int) -> None:
+        """What is stored: of each holding, what is not in a mark behind it."""
+        holds: list[tuple[Hold, set[int]]] = []
+        for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
+            if layout.is_mark(key):
+                hold, over = holds[-1]
+                hold.marks.append(key)
+                over.update(records.marks.decode(packed))
+            else:
+                holding = records.read_holding(packed)
+                hold = Hold(key, holding, monotonic + seconds_left(holding, now))
+                holds.append((hold, set()))
+        for hold, over in holds:
+            self.add(hold, over)
 
-    def add_all(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
-        """Leases of one consumer, and of one transaction if of any, are applied."""
-        leases, promised, first = self._leases, self._promised, leased[0][1]
-        held = self._of_consumers.setdefault(first.consumer, {})
-        new = 0
-        for locator, lease in leased:
-            was_promised = promised.pop(locator, None) is not None
-            if locator not in leases:
-                new += 1
-                if not was_promised:
-                    self._of_groups[lease.entry.group] += 1
-                held[locator] = None
-                if lease.transaction:
-                    self._of_transactions.setdefault(lease.transaction, {})[locator] = None
+    def add(self, hold: Hold, over: Set[int] = frozenset()) -> None:
+        """What a claim was given is applied, or read: but for the numbers that are ``over``."""
+        leases, groups = self._leases, self._of_groups
+        given = [Lease(each, hold, n) for n, each in enumerate(hold.stored.entries)]
+        if over:
+            given = [lease for lease in given if lease.number not in over]
+        for lease in given:
+            locator = lease.entry.locator
+            if locator in leases:  # it was extended
+                self.remove_all([locator])
             leases[locator] = lease
-            self._end_at(locator, deadline)
-        self._clients[first.consumer[:CLIENT_ID_BYTES]] += new
-
-    def _end_at(self, locator: Locator, deadline: float) -> None:
-        """Those that end at one moment share a deadline."""
-        if locator in self._until:
-            self._end_never(locator)
-        self._until[locator] = deadline
-        ending = self._ending.get(deadline)
-        if ending is None:
-            self._ending[deadline] = ending = {}
-            self._deadlines.set(deadline, deadline)
-        ending[locator] = None
-
-    def _end_never(self, locator: Locator) -> None:
-        deadline = self._until.pop(locator, None)
-        if deadline is None:
+            groups[lease.entry.group] += 1
+        hold.left = len(given)
+        if not given:
             return
-        ending = self._ending[deadline]
-        del ending[locator]
-        if not ending:
-            del self._ending[deadline]
-            self._deadlines.cancel(deadline)
-
-    def remove(self, locator: Locator) -> Lease | None:
-        """It is over, and that is applied."""
-        lease = self._leases.pop(locator, None)
-        if lease is None:
-            return None
-        self._end_never(locator)
-        _drop(self._of_consumers, lease.consumer, locator)
-        if lease.transaction:
-            _drop(self._of_transactions, lease.transaction, locator)
-        client, group = lease.consumer[:CLIENT_ID_BYTES], lease.entry.group
-        self._clients[client] -= 1
-        if not self._clients[client]:
-            del self._clients[client]
-        self._release_group(group)
-        return lease
+        consumer, transaction = hold.stored.consumer, hold.stored.transaction
+        self._of_consumers.setdefault(consumer, {})[hold] = None
+        if transaction:
+            self._of_transactions.setdefault(transaction, {})[hold] = None
+        self._held_by[consumer] += hold.left
+        self._clients[consumer[:CLIENT_ID_BYTES]] += hold.left
+        self._deadlines.set(hold, hold.deadline)
 
     def remove_all(self, locators: list[Locator]) -> list[str]:
         """They are over, and that is applied; answers of which groups they were, each once."""
-        removed = map(self.remove, locators)
-        return list(dict.fromkeys(lease.entry.group for lease in removed if lease is not None))
+        removed: dict[str, None] = {}
+        of_holds: dict[Hold, int] = {}
+        pop, groups = self._leases.pop, self._of_groups
+        for locator in locators:
+            lease = pop(locator, None)
+            if lease is None:
+                continue
+            hold, group = lease.hold, lease.entry.group
+            of_holds[hold] = of_holds.get(hold, 0) + 1
+            removed[group] = None
+            groups[group] -= 1
+        for group in removed:
+            if not groups[group]:
+                del groups[group]
+        for hold, number in of_holds.items():
+            self._leave(hold, number)
+        return list(removed)
+
+    def _leave(self, hold: Hold, number: int) -> None:
+        """So many of a hold are over."""
+        hold.left -= number
+        consumer, transaction = hold.stored.consumer, hold.stored.transaction
+        _subtract(self._held_by, consumer, number)
+        _subtract(self._clients, consumer[:CLIENT_ID_BYTES], number)
+        if hold.left:
+            return
+        self._deadlines.cancel(hold)
+        _drop(self._of_consumers, consumer, hold)
+        if transaction:
+            _drop(self._of_transactions, transaction, hold)
 
     def clear(self) -> None:
         """Nothing is known any more."""
@@ -112,27 +178,35 @@ class LeaseTable:
 
     # --- as promised by a proposal in the making
 
-    def promise(self, locator: Locator, lease: Lease) -> None:
-        """The proposal in the making leases a message."""
-        if locator not in self._promised:
-            self._of_groups[lease.entry.group] += 1
-        self._promised[locator] = lease
+    def promise(self, group: str) -> None:
+        """The proposal in the making leases a message of a group."""
+        self._promised += 1
+        self._promised_groups[group] += 1
 
     def extend(self, lease: Lease) -> None:
         """It gives one that is held another end."""
         self._extended[lease.entry.locator] = lease
 
+    def flags(self, ctx: object) -> dict[bytes, Lease]:
+        """Those that it has ended, by what says so among its writes (:mod:`.holdings`).
+
+        Args:
+            ctx: the proposal, of which alone it is known.
+        """
+        if self._flags_of is not ctx:
+            self._flags, self._flags_of = {}, ctx
+        return self._flags
+
+    def are_as_applied(self, ctx: object) -> bool:
+        """Whether it has ended or extended none yet, but for whole holdings."""
+        return not (self._extended or self.flags(ctx))
+
     def break_promises(self) -> None:
         """That proposal was not made; or it is applied, and what it kept of them was added."""
-        for lease in self._promised.values():
-            self._release_group(lease.entry.group)
-        self._promised.clear()
+        self._promised = 0
+        self._promised_groups.clear()
         self._extended.clear()
-
-    def _release_group(self, group: str) -> None:
-        self._of_groups[group] -= 1
-        if not self._of_groups[group]:
-            del self._of_groups[group]
+        self._flags, self._flags_of = {}, None
 
     # --- asked
 
@@ -140,21 +214,19 @@ class LeaseTable:
         """Who holds a message, as applied."""
         return self._leases.get(locator)
 
-    def promised(self, locator: Locator) -> Lease | None:
-        """Who will hold it, or for longer, if the proposal in the making is applied as it was when
-        it was evaluated.
+    def extended(self, locator: Locator) -> Lease | None:
+        """Until when it will be held, if the proposal in the making is applied as it was when it
+        was evaluated.
         """
-        if not (self._promised or self._extended):
-            return None
-        return self._extended.get(locator) or self._promised.get(locator)
+        return self._extended.get(locator) if self._extended else None
 
     def in_group(self, group: str) -> int:
         """How many of a group are held."""
-        return self._of_groups.get(group, 0)
+        return self._of_groups.get(group, 0) + self._promised_groups.get(group, 0)
 
     def held_by(self, consumer: bytes) -> int:
         """How many a consumer holds."""
-        return len(self._of_consumers.get(consumer, ()))
+        return self._held_by.get(consumer, 0)
 
     def holds_for(self, client: bytes) -> bool:
         """Whether a client's consumers hold any."""
@@ -164,25 +236,29 @@ class LeaseTable:
         """The clients whose consumers hold any."""
         return list(self._clients)
 
-    def of_client(self, client: bytes) -> list[Locator]:
+    def _held(self, holds: Iterable[Hold]) -> Iterator[Lease]:
+        """What is held yet of what was given together."""
+        for hold in holds:
+            for entry in hold.stored.entries:
+                lease = self._leases.get(entry.locator)
+                if lease is not None and lease.hold is hold:
+                    yield lease
+
+    def of_client(self, client: bytes) -> list[Lease]:
         """What the consumers of a client hold."""
         if client not in self._clients:
             return []
-        return [
-            locator
-            for consumer, held in self._of_consumers.items()
-            if consumer.startswith(client)
-            for locator in held
-        ]
+        found = (holds for each, holds in self._of_consumers.items() if each.startswith(client))
+        return list(self._held(chain.from_iterable(found)))
 
     def of_claim(self, consumer: bytes, claim: int) -> list[Lease]:
         """What a consumer holds by one of its claims."""
-        held = (self._leases[locator] for locator in self._of_consumers.get(consumer, ()))
-        return [lease for lease in held if lease.claim == claim]
+        holds = self._of_consumers.get(consumer, ())
+        return list(self._held(each for each in holds if each.stored.claim == claim))
 
-    def of_transaction(self, transaction_id: bytes) -> list[Locator]:
+    def of_transaction(self, transaction_id: bytes) -> list[Lease]:
         """What was claimed in a transaction."""
-        return list(self._of_transactions.get(transaction_id, ()))
+        return list(self._held(self._of_transactions.get(transaction_id, ())))
 
     @property
     def transactions(self) -> list[bytes]:
@@ -204,35 +280,43 @@ class LeaseTable:
         """When the first of them runs out."""
         return self._deadlines.first()
 
-    def take_expired(self, now: float, leases_max: int) -> list[Locator]:
-        """Those that have run out, a number of them at most; they are not named again."""
-        expired: list[Locator] = []
+    def take_expired(self, now: float, leases_max: int) -> list[Lease]:
+        """Those that have run out, a number of them at most. What is over of a hold is named
+        together, and not again before a second has passed; of a large one as much as there is room
+        for, and the rest at once.
+        """
+        expired: list[Lease] = []
         while len(expired) < leases_max:
-            first = self._deadlines.first()
-            if first is None or first > now:
+            first = self._deadlines.first_due(now)
+            if first is None:
                 break
-            due = list(islice(self._ending[first], leases_max - len(expired)))
-            for locator in due:
-                self._end_never(locator)
-            expired += due
+            expired += islice(self._held([first]), leases_max - len(expired))
+            if len(expired) < leases_max:
+                self.watch_again(first, now + AGAIN_SECONDS)
         return expired
 
-    def watch_again(self, locator: Locator, deadline: float) -> None:
-        """One that was named is held yet: it is named again, then."""
-        if locator in self._leases:
-            self._end_at(locator, deadline)
+    def watch_again(self, hold: Hold, moment: float) -> None:
+        """Some of it was named, and is held yet: it is named again, then."""
+        if hold.left:
+            self._deadlines.set(hold, moment)
 
 
-def seconds_left(lease: Lease, now: int) -> float:
-    """How long a lease of another leader lasts: by what is stored, whatever the clocks say."""
-    given = lease.until - lease.since
-    left = min(max(lease.until - now, 0), given)
+def seconds_left(holding: Holding, now: int) -> float:
+    """How long a holding of another leader lasts: by what is stored, whatever the clocks say."""
+    given = holding.until - holding.since
+    left = min(max(holding.until - now, 0), given)
     return (left >> LOGICAL_BITS) / 1000
 
 
-def _drop(holders: dict[bytes, dict[Locator, None]], holder: bytes, locator: Locator) -> None:
+def _drop(holders: dict[bytes, dict[Hold, None]], holder: bytes, hold: Hold) -> None:
     held = holders.get(holder)
     if held is not None:
-        held.pop(locator, None)
+        held.pop(hold, None)
         if not held:
             del holders[holder]
+
+
+def _subtract(counter: Counter[bytes], name: bytes, number: int) -> None:
+    counter[name] -= number
+    if not counter[name]:
+        del counter[name]

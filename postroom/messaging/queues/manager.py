@@ -30,10 +30,16 @@ from postroom.kv.engine import Reader
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.leases import LEASED_MAX, LeaseTable, seconds_left
+from postroom.messaging.queues.leases import LEASED_MAX, Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.records import Ended, Entry, Layout, Lease, Locator, bodies, leases
+from postroom.messaging.queues.records import (
+    Ended,
+    Entry,
+    Layout,
+    Locator,
+    bodies,
+)
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
@@ -145,14 +151,12 @@ class Manager:
 
     def restart(self, stored: Reader, now: int) -> None:
         """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
-        layout, around = self.layout, self.around
+        layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
         if self.counted.leased:
-            for _, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
-                lease = leases.decode(packed)
-                self.leases.add(lease, around.monotonic() + seconds_left(lease, now))
+            self.leases.read(stored, layout, self.around.monotonic(), now)
         if self.counted.scheduled:
             self.find_first_due(stored)
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
@@ -364,23 +368,14 @@ class Manager:
         self._scheduled_head = head
         self.first_due = next_due
 
-    def lease_added(self, lease: Lease, deadline: float) -> None:
-        """A message was fired, or is held for longer."""
-        self.leases.add(lease, deadline)
-        self.around.wake_by(deadline)
-
-    def leases_added(self, leased: list[tuple[Locator, Lease]], deadline: float) -> None:
-        """Messages were fired for one claim."""
-        self.leases.add_all(leased, deadline)
-        self.around.wake_by(deadline)
+    def leases_added(self, hold: Hold, _: object) -> None:
+        """Messages were fired for one claim, or one is held for longer."""
+        self.leases.add(hold)
+        self.around.wake_by(hold.deadline)
 
     def lease_removed(self, locator: Locator, _: object) -> None:
         """It is held no longer."""
-        lease = self.leases.remove(locator)
-        if lease is not None:
-            self.ready.free(lease.entry.group)
-            if self._is_limited(1):
-                self.around.look_at(self)
+        self.leases_removed([locator])
 
     def leases_removed(self, locators: list[Locator]) -> None:
         """They are held no longer."""

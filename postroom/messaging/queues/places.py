@@ -16,8 +16,10 @@ from typing import NamedTuple
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.holdings import is_over
+from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Body, Entry, Lease, Locator, State
+from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, QueueMessage
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -27,7 +29,7 @@ class Place(NamedTuple):
 
     Attributes:
         where: the counter of those that are there: ready, scheduled, leased or dead.
-        key: the engine key of its entry.
+        key: the engine key of its entry, or of the holding that it is one of.
         lease: who holds it.
         state: what is stored of it beside its body.
     """
@@ -41,13 +43,10 @@ class Place(NamedTuple):
 
 def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
     """Who holds a message, as the requests before have left it."""
-    promised = manager.leases.promised(locator)
-    if promised is not None and ctx.is_written(manager.layout.leased_key(promised)):
-        return promised
-    lease = manager.leases.get(locator)
-    if lease is None or ctx.is_deleted(manager.layout.leased_key(lease)):
-        return None
-    return lease
+    lease = manager.leases.extended(locator)
+    if lease is None or not ctx.is_written(lease.hold.key):
+        lease = manager.leases.get(locator)
+    return None if lease is None or is_over(ctx, manager, lease) else lease
 
 
 def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
@@ -67,8 +66,7 @@ def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
     ctx.steps += 4
     lease = lease_of(ctx, manager, locator)
     if lease is not None:
-        key = manager.layout.leased_key(lease)
-        return Place(counters.LEASED, key, lease.entry, lease, None)
+        return Place(counters.LEASED, lease.hold.key, lease.entry, lease, None)
     body = read_body(ctx, manager, locator)
     if body is None:
         return None
@@ -96,25 +94,33 @@ def find_unheld(
     )
 
 
-def leased_message(reader: Evaluation | View, manager: Manager, lease: Lease) -> QueueMessage:
-    """A message as its holder is told of it."""
-    entry = lease.entry
-    stored = reader.get(manager.layout.body_key(entry.key, entry.kind, entry.id))
-    if stored is None:
-        raise StoreCorrupted(
-            f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
-            "body is gone; nothing was changed: please report this"
-        )
-    body = records.bodies.decode(stored)
+def leased_message(
+    reader: Evaluation | View, manager: Manager, entry: Entry, until: int, fired_at: int
+) -> QueueMessage:
+    """A message as its holder is told of it, who was given it at ``fired_at``."""
     error = ""
     if entry.has_failed:
         state = read_state(reader, manager, entry.locator)
         error = "" if state is None else state.error
+    payload, headers = entry.payload, None
+    if payload is None:
+        body = _body_of(reader, manager, entry)
+        payload, headers = body.payload, body.headers
+    created_at = int.from_bytes(entry.seq[:8], "big")
     return QueueMessage(
-        entry.key, entry.kind, entry.id, body.payload, body.headers, body.priority, body.group,
-        body.created_at, body.first, entry.due, entry.epoch, lease.until, error, "leased",
-        fired_at=lease.fired_at,
+        entry.key, entry.kind, entry.id, payload, headers, entry.priority, entry.group,
+        created_at, entry.first, entry.due, entry.epoch, until, error, "leased", 0, fired_at,
     )  # fmt: skip
+
+
+def _body_of(reader: Evaluation | View, manager: Manager, entry: Entry) -> Body:
+    body = read_body(reader, manager, entry.locator)
+    if body is None:
+        raise StoreCorrupted(
+            f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
+            "body is gone; nothing was changed: please report this"
+        )
+    return body
 
 
 def _placed(reader: Evaluation | View, where: str, key: bytes, state: State | None) -> Place | None:

@@ -32,7 +32,7 @@ from postroom.messaging.queues.queries import (
     ReadQueueStats,
     ReadSchedules,
 )
-from postroom.messaging.queues.records import Body, Ended, Entry, Lease, Locator, State
+from postroom.messaging.queues.records import Body, Ended, Entry, Locator, State
 from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueMessage,
@@ -315,7 +315,8 @@ _PARTS: Final = {
     "archived": keys.ARCHIVED,
     "dead": keys.DEAD,
 }
-_IS_LIST: Final = {state: state in {"done", "archived"} for state in _PARTS}
+_ENDED: Final = {"done", "archived"}
+_IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _PARTS}
 
 
 def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, bytes] | None]:
@@ -346,23 +347,39 @@ def _found(
     manager: Manager, state: str, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
     """What a stored key of a part is about. In a list, those behind ``after``."""
-    del manager, key
-    if _IS_LIST[state]:
+    if state in _ENDED:
         ended: list[Ended] = records.ended_lists.decode(packed)
-        first = int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
+        first = _first(token, after)
         for number, each in enumerate(ended[first:], first):
             locator = (each.key, each.kind, each.id)
             yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0, 0, True)
     elif state == "leased":
-        lease: Lease = records.leases.decode(packed)
-        held = lease.entry
-        when = (held.due, held.epoch, lease.until, lease.fired_at)
-        yield _Found(token, held.locator, held.seq, state, *when, held.has_failed)
+        if not manager.layout.is_mark(key):
+            yield from _held(manager, key, packed, token, after)
     else:
         entry: Entry = records.entries.decode(packed)
         due = max(entry.due, entry.not_before)
         when = (due, entry.epoch, 0, 0)
         yield _Found(token, entry.locator, entry.seq, state, *when, entry.has_failed)
+
+
+def _first(token: bytes, after: bytes) -> int:
+    """The number of the first one behind ``after`` in the list of this token."""
+    return int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
+
+
+def _held(
+    manager: Manager, key: bytes, packed: bytes, token: bytes, after: bytes
+) -> Iterator[_Found]:
+    """What is held yet of a holding."""
+    holding, first = records.read_holding(packed), _first(token, after)
+    for number, held in enumerate(holding.entries[first:], first):
+        lease = manager.leases.get(held.locator)
+        if lease is not None and lease.hold.key == key:
+            when = (held.due, held.epoch, holding.until, holding.fired_at)
+            yield _Found(
+                token + keys.u32(number), held.locator, held.seq, "leased", *when, held.has_failed
+            )
 
 
 def _message(

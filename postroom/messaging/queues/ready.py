@@ -133,15 +133,16 @@ class ReadyCache:
     def read(self, name: str, placed: Iterator[Placed], entries_max: int) -> int:
         """What is stored of a group, behind what is here; answers how many were looked at."""
         group = self._groups.get(name) or self._open(name)
-        visited, has_more = 0, False
+        visited, has_more, new, alive = 0, False, [], self._alive
         for key, entry in placed:
             if visited >= entries_max:
                 has_more = True
                 break
             visited += 1
             group.last = key
-            if key not in self._alive:
-                self._add(group, key, entry)
+            if key not in alive:
+                new.append((key, entry))
+        self._add_all(name, group, new)
         self._set_more(name, group, has_more=has_more)
         if group.count:
             self._hungry.pop(name, None)
@@ -192,6 +193,17 @@ class ReadyCache:
             self._sizes.changed(entry.group, group.count - 1, group.count)
         for turns in self._turns.values():
             turns.added(queued)
+
+    def _add_all(self, name: str, group: Group, placed: list[Placed]) -> None:
+        """Entries of one group, in the order of their keys."""
+        before, number = group.count, self.additions
+        queued = [(key, number + n, entry) for n, (key, entry) in enumerate(placed, 1)]
+        self.additions += len(placed)
+        self._alive.update(placed)
+        group.push_all(queued)
+        self._sizes.changed(name, before, group.count)
+        for turns in self._turns.values():
+            turns.added_all(name, queued)
 
     def make_room(self) -> bool:
         """Held groups that have many here give some up, until half of the room is free; whether it
@@ -262,7 +274,10 @@ class ReadyCache:
         while line:
             name = line[0]
             group = groups.get(name)
-            found = None if group is None or name in held else turns.first(name, group)
+            if group is None or name in held:
+                found = None
+            else:
+                found = group.first(turns.kinds) if turns.is_plain else turns.first(name, group)
             if group is None or found is None:
                 turns.leave()
                 if name in held:

@@ -4,15 +4,19 @@
 
     enqueued           fired                      acknowledged
     body               body                       body, until it is purged
-    ready | scheduled ─▶ leased ─────────────────▶ state (done), list of what one proposal ended
+    ready | scheduled ─▶ holding of its claim ───▶ state (done), list of what one proposal ended
          ▲               │ rejected, expired
          └── state ◀─────┘
 
-A *body* is what a message says; it is written once. An *entry* stands for a live message in one of
+A *body* is what a message says; it is written once. (A small payload is in the entry as well, until
+the message is fired.) An *entry* stands for a live message in one of
 the parts of its queue: scheduled, ready, leased, dead. It moves from one to the next, in one write
-set with whatever made it move, so a message is in one part at a time. A *state* is written only for
-what neither body nor entry tells: after a failure, and at the end. So a message that succeeds at
-the first attempt is two writes, two for the attempt, and two and a share of a list for its end.
+set with whatever made it move, so a message is in one part at a time. What one claim was given is
+leased as a whole: its entries are one record, a *holding*. When all of them are over, it is
+deleted; as long as some are not, each proposal that ends others of them adds a *mark* behind it,
+with their numbers in the holding. A *state* is written only for what neither body nor entry tells:
+after a failure, and at the end. So a message that succeeds at the first attempt is two writes, one
+and a share of a holding for the attempt, and one and a share of a list for its end.
 
 ``seq`` (timestamp and ordinal of the enqueuing) is the same for the whole life of a message. It
 makes keys unique, and tells one message from a later one with the same id.
@@ -31,6 +35,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
 
 AGEING_SECONDS: Final = 60
 """A message of one level of priority overtakes those of the next one for so long."""
@@ -38,6 +43,9 @@ _AGEING: Final = from_seconds(AGEING_SECONDS)
 DUE_MAX: Final = 1 << 62
 SEQ_BYTES: Final = 12
 _KNOWN_MAX: Final = 1000
+
+PAYLOAD_KEPT_MAX: Final = 512
+"""Of a payload that is not larger, in bytes, the entry has a copy."""
 
 LIVE: Final = 0
 DONE: Final = 1
@@ -59,6 +67,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         epoch: how many times it was fired before.
         not_before: of the head of an ordered group that failed: when it may be fired again.
         has_failed: its state tells why.
+        payload: of a small message without headers, so that its body need not be read when it is
+            fired first; ``None``: its body tells.
     """
 
     key: bytes
@@ -72,6 +82,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str = ""
     not_before: int = 0
     has_failed: bool = False
+    payload: bytes | None = None
 
     @property
     def locator(self) -> Locator:
@@ -79,8 +90,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.key, self.kind, self.id
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who holds a message.
+class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=False):
+    """What one claim was given: leased together, each until it is settled.
 
     Attributes:
         since, until: timestamps.
@@ -89,6 +100,23 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
         fired: when it was handed out, if that was before ``since``: it was extended.
     """
 
+    consumer: bytes
+    since: int
+    until: int
+    transaction: bytes
+    claim: int
+    entries: list[Entry]
+    fired: int = 0
+
+    @property
+    def fired_at(self) -> int:
+        """When it was handed out, however often it was extended since."""
+        return self.fired or self.since
+
+
+class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A lease as it was stored before there were holdings: each message had its own."""
+
     entry: Entry
     consumer: bytes
     since: int
@@ -96,11 +124,6 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     transaction: bytes = b""
     claim: int = 0
     fired: int = 0
-
-    @property
-    def fired_at(self) -> int:
-        """When it was handed out, however often it was extended since."""
-        return self.fired or self.since
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -151,10 +174,46 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 encode = msgspec.msgpack.encode
 entries: Final = msgspec.msgpack.Decoder(Entry)
-leases: Final = msgspec.msgpack.Decoder(Lease)
+marks: Final = msgspec.msgpack.Decoder(list[int])
+_holdings: Final = msgspec.msgpack.Decoder(Holding)
+_leases_of_one: Final = msgspec.msgpack.Decoder(_LeaseOfOne)
+_IS_HOLDING: Final = encode("holding")
 bodies: Final = msgspec.msgpack.Decoder(Body)
 states: Final = msgspec.msgpack.Decoder(State)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
+
+
+def read_holding(packed: bytes) -> Holding:
+    """A holding as it is stored, or the lease of one message as it once was."""
+    if packed.startswith(_IS_HOLDING, 1):
+        return _holdings.decode(packed)
+    old = _leases_of_one.decode(packed)
+    return Holding(
+        old.consumer, old.since, old.until, old.transaction, old.claim, [old.entry], old.fired
+    )
+
+
+def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
+    """The entries of a holding that no mark behind it names.
+
+    Args:
+        reader: of what is stored.
+        key: where the holding is stored; ``packed``: what is there.
+    """
+    over: set[int] = set()
+    for _, mark in reader.iterate(key + b"\x00", keys.after_prefix(key)):
+        over.update(marks.decode(mark))
+    return [each for n, each in enumerate(read_holding(packed).entries) if n not in over]
+
+
+def is_mark(where: bytes) -> bool:
+    """Whether a key of the part *leased* tells which messages of the holding before it are over
+    (:func:`mark_key`).
+
+    Args:
+        where: the key without what is the same for all keys of the queue.
+    """
+    return len(where) > len(keys.LEASED) + 8 + SEQ_BYTES
 
 
 def rank(entry: Entry, *, ordered: bool) -> int:
@@ -162,6 +221,26 @@ def rank(entry: Entry, *, ordered: bool) -> int:
     if ordered:
         return entry.first
     return max(entry.due + entry.priority * _AGEING, 0)
+
+
+def kept_payload(payload: bytes, headers: dict[str, Any] | None) -> bytes | None:
+    """The copy of it in the entry."""
+    return payload if headers is None and len(payload) <= PAYLOAD_KEPT_MAX else None
+
+
+def without_payload(entry: Entry) -> Entry:
+    """As it is leased: its holder has the payload."""
+    if entry.payload is None:
+        return entry
+    return Entry(
+        entry.key, entry.kind, entry.id, entry.seq, entry.due, entry.first, entry.priority,
+        entry.epoch, entry.group, entry.not_before, entry.has_failed,
+    )  # fmt: skip
+
+
+def mark_key(holding: bytes, stamp: bytes) -> bytes:
+    """Where it is told which messages of a holding are over since the proposal of this stamp."""
+    return holding + stamp
 
 
 class Layout:
@@ -206,9 +285,17 @@ class Layout:
         stands = rank(entry, ordered=ordered).to_bytes(8, "big")
         return self.group_prefix(entry.group) + stands + entry.seq
 
-    def leased_key(self, lease: Lease) -> bytes:
-        """Of an entry that a consumer holds."""
-        return self.leased + lease.until.to_bytes(8, "big") + lease.entry.seq
+    def holding_key(self, until: int, name: bytes) -> bytes:
+        """Of what a claim holds.
+
+        Args:
+            name: 12 bytes, which no other one has.
+        """
+        return self.leased + until.to_bytes(8, "big") + name
+
+    def is_mark(self, key: bytes) -> bool:
+        """The same of an engine key."""
+        return is_mark(key[len(self.whole) :])
 
     def dead_key(self, at: int, seq: bytes) -> bytes:
         """Of an entry that died at ``at``."""

@@ -28,11 +28,12 @@ import msgspec
 from postroom.kv.clock import from_seconds
 from postroom.limits import KEY_BYTES_MAX, REASON_CHARACTERS_MAX
 from postroom.messaging.backoff import due_after, jittered_backoff
-from postroom.messaging.queues import counters, groups, records
-from postroom.messaging.queues.attempts import held, is_attempt
+from postroom.messaging.queues import counters, groups, holdings, records
+from postroom.messaging.queues.attempts import held, held_together, is_attempt
+from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import Place, find, named, read_body
-from postroom.messaging.queues.records import Ended, Entry, Lease, State, encode
+from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import (
     LEASE_SECONDS_MAX,
     Acknowledge,
@@ -130,13 +131,9 @@ class Settling:
         status = records.ARCHIVED if settings.archive else records.DONE
         for first in range(0, len(request.attempts), TOGETHER_MAX):
             attempts = request.attempts[first : first + TOGETHER_MAX]
-            leases = {
-                (each.key, each.kind, each.id): held(ctx, manager, each)
-                for each in attempts
-                if each.epoch >= 0 and not each.by_id
-            }
-            if len(leases) == len(attempts):
-                self._end_leases(ctx, manager, list(leases.values()), status)
+            leases = held_together(ctx, manager, attempts)
+            if leases is not None:
+                self._end_leases(ctx, manager, leases, status)
                 ended += len(leases)
                 yield from _next(ctx, size_before)
                 continue
@@ -186,18 +183,16 @@ class Settling:
         manager, _ = self._queues.find(ctx, request.queue)
         seconds = min(request.seconds, LEASE_SECONDS_MAX)
         until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
-        layout = manager.layout
         for attempt in request.attempts:
             lease = held(ctx, manager, attempt)
+            holdings.end(ctx, manager, [lease])
             longer = msgspec.structs.replace(
-                lease, since=ctx.timestamp, until=until, fired=lease.fired_at
-            )
-            ctx.writes[layout.leased_key(lease)] = None
-            ctx.writes[layout.leased_key(longer)] = stored = encode(longer)
-            ctx.grow(len(stored))
-            manager.leases.extend(longer)
-            deadline = manager.around.monotonic() + seconds
-            ctx.notes.append((manager, (), Manager.lease_added, longer, deadline))
+                lease.hold.stored,
+                since=ctx.timestamp, until=until, entries=[lease.entry], fired=lease.fired_at,
+            )  # fmt: skip
+            hold = holdings.give(ctx, manager, longer, manager.around.monotonic() + seconds)
+            manager.leases.extend(Lease(lease.entry, hold, 0))
+            ctx.notes.append((manager, (), Manager.leases_added, hold, None))
             yield from _next(ctx, size_before)
         return until
 
@@ -221,25 +216,22 @@ class Settling:
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease
     ) -> None:
         """A message is done, by the attempt that holds it."""
-        key = manager.layout.leased_key(lease)
-        self._finish(ctx, manager, settings, Place(counters.LEASED, key, lease.entry, lease, None))
+        self._finish(ctx, manager, settings, _place_of(lease))
 
     def _end_leases(
-        self, ctx: Evaluation, manager: Manager, leases: list[Lease], status: int
+        self, ctx: Evaluation, manager: Manager, leases: dict[Locator, Lease], status: int
     ) -> None:
         """Messages are done, by the attempts that hold them: one note for all."""
         layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
-        locators, ended, size = [], [], 0
-        for lease in leases:
+        ended, size, state_of = [], 0, layout.state_key
+        holdings.end(ctx, manager, leases.values())
+        for (key, kind, id_), lease in leases.items():
             entry = lease.entry
-            key, kind, id_ = locator = entry.locator
-            state_key = layout.state_key(key, kind, id_)
-            writes[layout.leased_key(lease)] = None
+            state_key = state_of(key, kind, id_)
             writes[state_key] = encode(
                 State(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
             )
             size += 2 * len(state_key) + 128
-            locators.append(locator)
             ended.append(Ended(key, kind, id_, entry.seq, status))
             if entry.group:
                 self._group_ended(ctx, manager, entry.group)
@@ -248,7 +240,7 @@ class Settling:
         changes = counters.ARCHIVED if status == records.ARCHIVED else counters.ACKNOWLEDGED
         change = counters.times(changes[counters.LEASED], len(leases))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ctx.notes.append((manager, change, act, locators, ended))
+        ctx.notes.append((manager, change, act, list(leases), ended))
 
     def _finish(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
@@ -265,7 +257,7 @@ class Settling:
         """It is live no longer, wherever it was."""
         entry = place.entry
         state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
-        ctx.writes[place.key] = None
+        _leave(ctx, manager, place)
         fired = 0 if place.lease is None else place.lease.fired_at
         ctx.writes[state_key] = encode(
             State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
@@ -330,7 +322,7 @@ class Settling:
             chance = self._queues.chance()
             seconds = backoff_seconds(settings, entry.epoch, REJECTED, chance)
         if request.dead:
-            place = self._place_of(manager, lease)
+            place = _place_of(lease)
             death = Death(request.reason, entry.epoch + 1, REJECTED)
             self._bury(ctx, manager, settings, place, death)
         else:
@@ -356,7 +348,7 @@ class Settling:
         how, why, seconds = failure
         epoch = lease.entry.epoch + 1
         if settings.max_attempts is not None and epoch >= settings.max_attempts:
-            place = self._place_of(manager, lease)
+            place = _place_of(lease)
             self._bury(ctx, manager, settings, place, Death(why, epoch, how))
             return
         layout, now = manager.layout, ctx.timestamp
@@ -364,7 +356,7 @@ class Settling:
         entry = msgspec.structs.replace(
             lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
         )
-        ctx.writes[layout.leased_key(lease)] = None
+        holdings.end(ctx, manager, [lease])
         state = State(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
         ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)
         ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
@@ -390,15 +382,12 @@ class Settling:
     def give_back(self, ctx: Evaluation, manager: Manager, lease: Lease) -> None:
         """As if it had not been fired."""
         layout, entry = manager.layout, lease.entry
-        ctx.writes[layout.leased_key(lease)] = None
+        holdings.end(ctx, manager, [lease])
         key = layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[key] = stored = encode(entry)
         ctx.grow(2 * len(stored) + len(key))
         act = Manager.given_back
         ctx.notes.append((manager, counters.GIVEN_BACK, act, entry.locator, (key, entry)))
-
-    def _place_of(self, manager: Manager, lease: Lease) -> Place:
-        return Place(counters.LEASED, manager.layout.leased_key(lease), lease.entry, lease, None)
 
     # --- for good
 
@@ -423,7 +412,7 @@ class Settling:
             self._end(ctx, manager, place, records.MOVED, change)
             return
         layout, at = manager.layout, ctx.timestamp
-        ctx.writes[place.key] = None
+        _leave(ctx, manager, place)
         ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
         fired = 0 if place.lease is None else place.lease.fired_at
         state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
@@ -455,6 +444,18 @@ class Settling:
                 group=entry.group, is_unique=True,
             ),
         )  # fmt: skip
+
+
+def _place_of(lease: Lease) -> Place:
+    return Place(counters.LEASED, lease.hold.key, lease.entry, lease, None)
+
+
+def _leave(ctx: Evaluation, manager: Manager, place: Place) -> None:
+    """A message is there no longer."""
+    if place.lease is None:
+        ctx.writes[place.key] = None
+    else:
+        holdings.end(ctx, manager, [place.lease])
 
 
 def _next(ctx: Evaluation, size_before: int) -> Generator[None, None, None]:

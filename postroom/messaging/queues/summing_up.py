@@ -1,8 +1,8 @@
 """What a proposal comes to for the queues: its notes, added up, and applied.
 
 An evaluator leaves *notes* of what it does (:mod:`.manager`). At the end of a proposal they become
-one record of counters, and one list of what was ended, for each queue. When the proposal is
-applied, they take effect in memory.
+one record of counters, one list of what was ended, and the marks of its holdings, for each queue.
+When the proposal is applied, they take effect in memory.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from postroom.kv import keys
-from postroom.messaging.queues import counters, records
+from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.holdings import Marked
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended
 from postroom.ranges.evaluation import Evaluation
@@ -35,10 +36,11 @@ def sum_up(ctx: Evaluation) -> None:
         of_queue[change] = of_queue.get(change, 0) + 1
         if act is Manager.ended or act is Manager.archived:
             ended.setdefault((manager, act is Manager.archived), []).extend(thing)
-    counted = []
+    counted, marked = [], []
     for manager, of_queue in changes.items():
         after = counters.add(manager.name, manager.counted, of_queue)
         ctx.staged[manager.layout.counters] = records.encode(after)
+        marked += holdings.sum_up(ctx, manager)
         counted.append((manager, after))
     for (manager, is_archived), listed in ended.items():
         prefix = manager.layout.archived if is_archived else manager.layout.done
@@ -46,7 +48,7 @@ def sum_up(ctx: Evaluation) -> None:
             key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
             ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
     # Before what the rider has left behind: who is answered finds memory as it is stored.
-    ctx.after.insert(0, lambda: _apply(notes, counted))
+    ctx.after.insert(0, lambda: _apply(notes, counted, marked))
     ctx.scratch[_Finished] = True
 
 
@@ -59,10 +61,12 @@ def apply_bare(ctx: Evaluation) -> None:
     if _Finished not in ctx.scratch:
         ctx.scratch[_Finished] = True
         managers = dict.fromkeys(note[0] for note in ctx.notes)
-        _apply(ctx.notes, [(manager, manager.counted) for manager in managers])
+        _apply(ctx.notes, [(manager, manager.counted) for manager in managers], [])
 
 
-def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]]) -> None:
+def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]], marked: list[Marked]) -> None:
+    for hold, mark in marked:
+        hold.marks.append(mark)
     for manager, _, act, one, other in notes:
         act(manager, one, other)
     for manager, after in counted:

@@ -49,20 +49,23 @@ class Turns:
         ordered: whether only the first entry of a group counts.
 
     Attributes:
+        kinds: which ones are taken; ``None``: any.
+        is_plain: whether of a group the first one of these is taken, whatever it is.
         line: the groups, by turns. It holds about twice as many as there are at most.
     """
 
     __slots__ = (
-        "_alive", "_chosen", "_in_line", "_kept", "_kinds", "_ordered", "_refused", "_tests",
-        "_untested", "_wants", "line",
+        "_alive", "_chosen", "_in_line", "_kept", "_ordered", "_refused", "_tests", "_untested",
+        "_wants", "is_plain", "kinds", "line",
     )  # fmt: skip
 
     def __init__(self, wants: Wants | None, alive: dict[bytes, Entry], *, ordered: bool) -> None:
         self._wants = wants
         self._alive = alive
         self._ordered = ordered
-        self._kinds = None if wants is None else wants.kinds
+        self.kinds = None if wants is None else wants.kinds
         self._tests = wants is not None and wants.looks_closer and not ordered
+        self.is_plain = not (self._tests or ordered)
         self._untested: list[Queued] = []
         self._chosen: dict[str, list[Queued]] = {}
         self._kept = 0
@@ -89,13 +92,21 @@ class Turns:
         entry = queued[2]
         if self._ordered:
             self.join(entry.group)
-        elif self._kinds is None or entry.kind in self._kinds:
+        elif self.kinds is None or entry.kind in self.kinds:
             if not self._tests:
                 self.join(entry.group)
                 return
             self._untested.append(queued)
             if len(self._untested) > 2 * len(self._alive) + LEFTOVERS_MIN:
                 self._untested = [each for each in self._untested if self._is_alive(each)]
+
+    def added_all(self, name: str, queued: list[Queued]) -> None:
+        """Other entries of one group are."""
+        if queued and self.kinds is None and not self._tests:
+            self.join(name)
+            return
+        for each in queued:
+            self.added(each)
 
     def _is_alive(self, queued: Queued) -> bool:
         return self._alive.get(queued[0]) is queued[2]
@@ -128,8 +139,8 @@ class Turns:
         """What is taken next of a group; ``None``: it has nothing."""
         if self._tests:
             return self._first_chosen(name)
-        if not self._ordered:
-            return group.first(self._kinds)
+        if self.is_plain:
+            return group.first(self.kinds)
         head = group.first(None)
         if head is None or self._wants is None:
             return head

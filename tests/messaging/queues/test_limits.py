@@ -235,6 +235,15 @@ def test_what_comes_while_there_is_no_room_is_fired_too(queues: Queues) -> None:
     assert sorted(got, key=int) == [b"%d" % number for number in range(sent)]
 
 
+def test_who_does_not_wait_finds_what_is_stored_behind_the_last_round_of_reading(
+    queues: Queues,
+) -> None:
+    queues.update(cache_size=2)
+    queues.enqueue(b"1", b"2", b"3", b"4")
+    queues.store.restart()
+    assert [queues.payloads(1, wait=False) for _ in range(4)] == [[b"1"], [b"2"], [b"3"], [b"4"]]
+
+
 def test_nothing_stays_in_memory_when_all_is_done(queues: Queues) -> None:
     queues.update(order="group", group_max_rate=1000.0)
     for number in range(30):

@@ -14,7 +14,7 @@ import pytest
 
 from postroom.messaging.queues import manager
 from postroom.messaging.queues.lanes import Group, Sizes
-from postroom.messaging.queues.leases import LeaseTable
+from postroom.messaging.queues.leases import Hold, Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.turns import Turns
@@ -118,8 +118,8 @@ def things_in(manager: Manager) -> int:
             left += [*each, *each.values()]
         elif isinstance(each, list | tuple | set | deque):
             left += each
-        elif isinstance(each, ReadyCache | Group | Turns | Sizes | LeaseTable):
-            names = getattr(each, "__slots__", None) or vars(each)
+        elif isinstance(each, ReadyCache | Group | Turns | Sizes | LeaseTable | Hold | Lease):
+            names = getattr(type(each), "__slots__", None) or vars(each)
             left += [getattr(each, name) for name in names]
     return len(seen)
 

@@ -10,7 +10,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Lease
+from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import QueueMessage
 from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.trouble import SOUND_SECONDS
@@ -28,10 +28,10 @@ class Broken(Queues):
         self.create("other")
         sound = firing.leased_message
 
-        def leased(ctx: Any, manager: Manager, lease: Lease) -> QueueMessage:
+        def leased(ctx: Any, manager: Manager, entry: Entry, *when: int) -> QueueMessage:
             if self.is_broken and manager.name == "emails":
                 raise StoreCorrupted("its body is gone")
-            return sound(ctx, manager, lease)
+            return sound(ctx, manager, entry, *when)
 
         patched.setattr(firing, "leased_message", leased)
         self.enqueue(b"1", id=b"broken")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pytest
 import postroom
 from postroom.client import images
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.pipeline.jobs import export as exporting
-from postroom.pipeline.jobs import restore as restoring
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder, Manifest, decoded
 from postroom.pipeline.jobs.job import JobFailed
@@ -24,6 +23,8 @@ from postroom.server.loopback import LoopbackServer
 from tests.client.images import Workload, read
 from tests.pipeline.jobs.in_process import InProcess, Killed
 
+exporting = import_module("postroom.pipeline.jobs.export")
+restoring = import_module("postroom.pipeline.jobs.restore")
 QUEUES = list(Workload.QUEUES)
 
 
@@ -133,11 +134,14 @@ def test_an_export_that_was_killed_is_begun_anew(
         patched.setattr(Folder, "_replace", killed)
         with pytest.raises(Killed):
             export(None, store, str(folder))  # type: ignore[arg-type]
+    (folder / "manifest.json.new").write_text("half")
+    (folder / "started.json").rename(folder / "started.json.new")
     filled.put(b"later", b"1")
     done = export(None, store, str(folder))  # type: ignore[arg-type]
     named = {file.path for file in _manifest(folder).files}
     found = {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
     assert found == named
+    assert {path.name for path in folder.glob("*.json*")} == {"manifest.json", "started.json"}
     assert b"later" in pq.read_table(folder / "data")["key"].to_pylist()
     assert done.rows["data"] == len(list(filled.scan()))
 

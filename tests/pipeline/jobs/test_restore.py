@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import pytest
 import postroom
 from postroom.client.sync_images import Restore
 from postroom.errors import Error
-from postroom.pipeline.jobs import export as exporting
-from postroom.pipeline.jobs import restore as restoring
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder
 from postroom.pipeline.jobs.job import JobFailed
@@ -20,6 +19,9 @@ from postroom.pipeline.jobs.restore import abandon_restore, restore
 from postroom.server.loopback import LoopbackServer
 from tests.client.images import Workload, read
 from tests.pipeline.jobs.in_process import InProcess, Killed
+
+exporting = import_module("postroom.pipeline.jobs.export")
+restoring = import_module("postroom.pipeline.jobs.restore")
 
 
 @pytest.fixture

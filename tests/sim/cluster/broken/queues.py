@@ -9,10 +9,10 @@ from postroom.messaging.queues import settling
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.firing import Firing
-from postroom.messaging.queues.leases import LeaseTable
+from postroom.messaging.queues.leases import Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of
-from postroom.messaging.queues.records import Entry, Lease
+from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import Attempt
 from postroom.ranges.evaluation import Evaluation
 from tests.sim.cluster.broken import Patch

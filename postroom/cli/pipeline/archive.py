@@ -1,0 +1,71 @@
+"""``postroom pipeline run archive``: history out of a store, into Parquet."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import postroom
+from postroom.cli.options import AsJson, Store
+from postroom.cli.output import print_json
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+
+_To = Annotated[
+    str,
+    typer.Option("--to", metavar="FOLDER", help="Of the archive: a path, or a URI of Spark's."),
+]
+_Keep = Annotated[
+    float,
+    typer.Option(
+        "--keep", min=0, metavar="SECONDS", help="So long archived messages stay in the store too."
+    ),
+]
+_Grace = Annotated[
+    float,
+    typer.Option(
+        "--grace", min=0, metavar="SECONDS", help="So long files stay that were replaced."
+    ),
+]
+
+
+@on_spark
+def archive(
+    store: Store,
+    spark: Spark,
+    to: _To,
+    keep: _Keep = 86_400.0,
+    grace: _Grace = 86_400.0,
+    as_json: AsJson = False,
+) -> None:
+    """Move history out of a store into Parquet: messages of queues that are done, and those
+    consumed from inboxes. Run it again and again, and again when it was killed.
+    """
+    options = as_options(store)
+    with spark.session("archive") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline.jobs import archive as job  # noqa: PLC0415 - needs the extra
+
+        result = job(session, options, to, keep=keep, grace=grace, progress=progress)
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    out = Console()
+    out.print(
+        f"run {result.number}: {result.queue_messages:,} messages of queues and "
+        f"{result.inbox_messages:,} of inboxes are in {to}, {result.trimmed:,} deleted from the "
+        f"store; the archive has {result.rows:,} in {result.files:,} files",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    for gap in result.gaps:
+        what = f"the queue {gap.what}" if gap.is_queue else "inboxes"
+        out.print(
+            f"what ended in {what} between {_moment(gap.after)} and {_moment(gap.until)} may be "
+            "missing: the store had not kept it; archive more often",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _moment(timestamp: int) -> str:
+    return postroom.Timestamp(timestamp).datetime.isoformat(timespec="seconds")

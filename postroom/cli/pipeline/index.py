@@ -1,0 +1,93 @@
+"""``postroom pipeline run index``: builds a search index, or compares one with its documents."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from postroom.cli.options import AsJson, Store
+from postroom.cli.output import Notation, print_json, print_line
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.errors import Error
+
+if TYPE_CHECKING:
+    from postroom.client.search.checking import Difference
+    from postroom.pipeline.jobs.index import IndexResult
+
+_NOTATION = Notation()
+
+
+@on_spark
+def index(
+    store: Store,
+    spark: Spark,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    prefix: Annotated[
+        str | None, typer.Option(help="Of the keys of the documents, for a new index.")
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="A field that is searched; any number of them.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - as the option is called
+        str, typer.Option(help="Of the documents: text, json or msgpack.")
+    ] = "text",
+    anew: Annotated[bool, typer.Option("--anew", help="Build it anew.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare it with the documents; 1 if it differs.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="The same, and write anew what differs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build the search index NAME, unless it is built; compare it with its documents."""
+    options = as_options(store)
+    with spark.session("index") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
+
+        result = jobs.index(
+            session, options, name,
+            prefix=None if prefix is None else prefix.encode(),
+            fields=field or (), format=format, anew=anew, verify=verify, repair=repair,
+            progress=progress,
+        )  # fmt: skip
+    _print(result, as_json)
+    if result.different and not repair:
+        raise Error(
+            f"the search index {name!r} differs from its documents in {result.different} places: "
+            "--repair writes anew what differs"
+        )
+
+
+def _print(result: IndexResult, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(result) | {"differences": [_facts(each) for each in result.differences]})
+        return
+    if result.built:
+        print_line(
+            f"{result.documents} documents with {result.words} words are indexed by "
+            f"{result.postings} postings; {result.unindexable} cannot be; {result.settled} were "
+            "changed meanwhile"
+        )
+    for each in result.differences:
+        print_line(_told(each))
+    if result.verified:
+        repaired = f"; {result.repaired} documents were repaired" if result.repaired else ""
+        Console().print(f"{result.different} differences{repaired}", highlight=False)
+
+
+def _facts(each: Difference) -> dict[str, Any]:
+    return each._asdict() | {"key": _NOTATION.json_key(each.key)}
+
+
+def _told(each: Difference) -> str:
+    """A difference as a line: what, of which document, which word, and the two numbers."""
+    parts = [each.kind, _NOTATION.key(each.key)]
+    if each.word:
+        parts += [each.word, f"{each.found} instead of {each.expected}"]
+    if each.reason:
+        parts.append(each.reason)
+    return "\t".join(parts)

@@ -1,0 +1,95 @@
+"""``postroom pipeline run load``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postroom.cli.options import AsJson, Store
+from postroom.cli.output import print_json, print_line
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE...", show_default=False, help="Or folders, patterns.")
+]
+Name = Annotated[
+    str, typer.Option(metavar="NAME", show_default=False, help="Of the load: it happens once.")
+]
+Format = Annotated[
+    str, typer.Option(metavar="FORMAT", help="csv, json or parquet; else by the file's name.")
+]
+Mode = Annotated[str, typer.Option(help="put, message, queue, increment, or load (quick).")]
+Key = Annotated[str, typer.Option(metavar="TEMPLATE", help="As user/{id}; else the column key.")]
+Value = Annotated[
+    str, typer.Option(metavar="WHAT", help="json, msgpack (all columns), or a column.")
+]
+Queue = Annotated[str, typer.Option(help="Where messages go, with --mode queue.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=SQL", help="What else a row says: by, headers, deliver_at, id, kind, ..."
+    ),
+]
+Schema = Annotated[str, typer.Option(metavar="DDL", help="Of the files, as Spark writes it.")]
+ReaderOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader.")
+]
+Prefix = Annotated[str, typer.Option(help="Of all keys, with --mode load: that span is empty.")]
+SkipBad = Annotated[
+    str, typer.Option(metavar="FOLDER", help="Write rows aside that cannot be loaded.")
+]
+
+
+@on_spark
+def load(
+    store: Store,
+    spark: Spark,
+    files: Files,
+    name: Name,
+    format: Format = "",  # noqa: A002 - the name of the option
+    mode: Mode = "put",
+    key: Key = "",
+    value: Value = "",
+    queue: Queue = "",
+    set: Set = None,  # noqa: A002 - the name of the option
+    schema: Schema = "",
+    option: ReaderOption = None,
+    prefix: Prefix = "",
+    skip_bad: SkipBad = "",
+    as_json: AsJson = False,
+) -> None:
+    """Load FILEs of CSV, JSON or Parquet: each row becomes a value, a message or an increment.
+
+    Each row counts once: a load that was killed is run again under its name, and one that is
+    complete does nothing.
+    """
+    columns, options = _pairs(set, "--set"), _pairs(option, "--option")
+    reached = as_options(store)
+    with spark.session("load") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
+
+        wanted = jobs.LoadOptions(
+            name, format, mode, key, value, queue, columns, schema, options, prefix, skip_bad
+        )
+        done = jobs.load(session, reached, files, wanted, progress=progress)
+    if as_json:
+        print_json({
+            "name": done.name, "mode": done.mode, "rows": done.rows, "bad": done.bad,
+            "done_before": done.done_before,
+        })  # fmt: skip
+    elif done.done_before:
+        print_line(f"{done.name} was loaded before: nothing was done")
+    else:
+        aside = f", {done.bad} written aside in {skip_bad}/{done.name}" if skip_bad else ""
+        print_line(f"{done.name}: {done.rows} rows were loaded{aside}")
+
+
+def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    pairs = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=option)
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,90 @@
+"""What is written when leases are given and end.
+
+::
+
+    claim ─▶ holding (a b c d)
+             │ b is done, in a proposal that ends no other of them    holding, mark (b)
+             │ c and d are rejected                                   holding, mark (b), mark (c d)
+             │ a is done                                              nothing
+             └ all are done at once                                   nothing
+
+A lease that ends, while others of its holding go on, is noted among the writes of the request that
+ends it: a *flag*, which goes if the request fails, and tells the requests after it. Once the
+proposal holds all its requests, its flags become one mark for each holding, or the end of the
+holding (``sum_up``). No flag is ever stored. Who ends all that is left of a holding at once, as
+consumers do that settle batches, deletes it without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from postroom.kv import keys
+from postroom.messaging.queues import records
+from postroom.messaging.queues.leases import Hold, Lease
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Holding, encode
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+
+Marked: TypeAlias = tuple[Hold, bytes]
+"""A hold, and the key of another mark behind it."""
+
+
+def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) -> Hold:
+    """A claim is given messages, or a lease becomes one of its own that lasts longer."""
+    key = manager.layout.holding_key(stored.until, ctx.stamp + ctx.next_ordinal())
+    ctx.writes[key] = packed = encode(stored)
+    ctx.bytes += len(packed) + 2 * len(key) + WRITE_BYTES
+    return Hold(key, stored, deadline)
+
+
+def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
+    """Whether the requests before, or this one, have ended a lease."""
+    if ctx.is_deleted(lease.hold.key):
+        return True
+    return bool(manager.leases.flags(ctx)) and ctx.is_written(_flag(lease))
+
+
+def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
+    """These are over; each of them was not before."""
+    of_holds: dict[Hold, list[Lease]] = {}
+    for lease in leases:
+        ending = of_holds.get(lease.hold)
+        if ending is None:
+            of_holds[lease.hold] = ending = []
+        ending.append(lease)
+    for hold, ending in of_holds.items():
+        if len(ending) == hold.left:
+            ctx.writes[hold.key] = None
+            ctx.writes.update(dict.fromkeys(hold.marks))
+            continue
+        flags = manager.leases.flags(ctx)
+        for lease in ending:
+            flag = _flag(lease)
+            ctx.writes[flag] = b""
+            flags[flag] = lease
+    ctx.bytes += len(of_holds) * 2 * WRITE_BYTES
+
+
+def sum_up(ctx: Evaluation, manager: Manager) -> list[Marked]:
+    """The flags of a proposal that holds all its requests become marks, or ends of holdings."""
+    of_holds: dict[Hold, list[int]] = {}
+    staged = ctx.staged
+    for flag, lease in manager.leases.flags(ctx).items():
+        if staged.pop(flag, None) is not None:
+            of_holds.setdefault(lease.hold, []).append(lease.number)
+    marked: list[Marked] = []
+    for hold, numbers in of_holds.items():
+        if len(numbers) == hold.left:
+            staged[hold.key] = None
+            staged.update(dict.fromkeys(hold.marks))
+        else:
+            mark = records.mark_key(hold.key, ctx.stamp)
+            staged[mark] = encode(numbers)
+            marked.append((hold, mark))
+    return marked
+
+
+def _flag(lease: Lease) -> bytes:
+    return lease.hold.key + keys.u32(lease.number)

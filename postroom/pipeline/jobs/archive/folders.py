@@ -1,0 +1,231 @@
+"""The folder of an archive: what is asked of a file system, on this machine or elsewhere.
+
+Everything rests on four promises:
+
+* a file that was written and closed is there for everybody who reads or lists afterwards;
+* :meth:`Folder.put_new` makes a file appear as a whole or not at all, and never over another one;
+* after :meth:`Folder.sync` files outlive a loss of power;
+* deleting is not undone.
+
+On this machine they are kept by ``fsync``, of files and of the folders that name them, and by a
+hard link, which fails where there is a file. Elsewhere Hadoop's ``FileSystem`` is used, which is
+what Spark itself writes with: HDFS keeps them all. Stores of objects keep the first, third and
+fourth; two that rename onto one name at once may both succeed there, so only one run at a time may
+archive into such a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from postroom.errors import Invalid
+from postroom.pipeline.jobs.job import JobFailed
+
+_LOCAL: Final = {"", "file"}
+
+
+class Found(NamedTuple):
+    """A file: its path below the folder, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+class Folder(Protocol):
+    """See the module. Paths are relative, with ``/``."""
+
+    def uri(self, path: str = "") -> str:
+        """As Spark names it."""
+
+    def files(self, path: str) -> list[Found]:
+        """All files below a path, in order; none if there is no such path."""
+
+    def read(self, path: str) -> bytes:
+        """All of a small file."""
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Makes a small file that outlives a loss of power; ``False``: there is one already, and
+        nothing was changed.
+        """
+
+    def sync(self, paths: list[str]) -> None:
+        """These files outlive a loss of power from now on."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or nothing if there is none."""
+
+
+class LocalFolder:
+    """On this machine, or on a share that it has mounted.
+
+    Args:
+        root: need not be there yet.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def uri(self, path: str = "") -> str:
+        """As Spark names it, which takes percent signs for what they are."""
+        return f"file://{self._root / path}"
+
+    def files(self, path: str) -> list[Found]:
+        """All files below a path."""
+        top = self._root / path
+        found = [each for each in top.rglob("*") if each.is_file()]
+        return sorted(
+            Found(each.relative_to(self._root).as_posix(), each.stat().st_size) for each in found
+        )
+
+    def read(self, path: str) -> bytes:
+        """All of a small file."""
+        return (self._root / path).read_bytes()
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Written under another name, synced, and linked: a link fails where there is a file."""
+        place = self._root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f"{place.name}.{os.getpid()}.draft")
+        try:
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, place)
+            except FileExistsError:
+                return False
+        finally:
+            draft.unlink(missing_ok=True)
+        self._sync_folders({place.parent})
+        return True
+
+    def sync(self, paths: list[str]) -> None:
+        """Syncs files, and the folders that name them."""
+        folders = set()
+        for path in paths:
+            place = self._root / path
+            _sync(place)
+            folders.add(place.parent)
+        self._sync_folders(folders)
+
+    def _sync_folders(self, folders: set[Path]) -> None:
+        every = set(folders)
+        for folder in folders:
+            every |= {each for each in folder.parents if each.is_relative_to(self._root.parent)}
+        for folder in sorted(every, reverse=True):
+            _sync(folder)
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, and the folders that are empty then."""
+        place = self._root / path
+        place.unlink(missing_ok=True)
+        for folder in place.parents:
+            if folder == self._root or not folder.is_relative_to(self._root):
+                return
+            try:
+                folder.rmdir()
+            except OSError:  # it holds something, or is gone
+                return
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class HadoopFolder:
+    """Wherever Spark can write, through its own Java classes.
+
+    Args:
+        jvm: the gateway to Spark's Java.
+        configuration: Hadoop's, of the session.
+        root: a URI.
+    """
+
+    def __init__(self, jvm: Any, configuration: Any, root: str) -> None:
+        self._jvm = jvm
+        self._root = root.rstrip("/")
+        self._system = self._path("").getFileSystem(configuration)
+        self._top = unquote(self._system.makeQualified(self._path("")).toUri().getPath())
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
+
+    def uri(self, path: str = "") -> str:
+        """As Spark names it."""
+        return f"{self._root}/{path}" if path else self._root
+
+    def files(self, path: str) -> list[Found]:
+        """All files below a path."""
+        place, found = self._path(path), []
+        if not self._system.exists(place):
+            return []
+        listed = self._system.listFiles(place, True)
+        while listed.hasNext():
+            each = listed.next()
+            whole = str(each.getPath().toUri().getPath())
+            found.append(Found(whole.removeprefix(self._top).lstrip("/"), int(each.getLen())))
+        return sorted(found)
+
+    def read(self, path: str) -> bytes:
+        """All of a small file."""
+        stream = self._system.open(self._path(path))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Written under another name and renamed, which fails where there is a file."""
+        place, draft = self._path(path), self._path(f"{path}.{os.getpid()}.draft")
+        if self._system.exists(place):
+            return False
+        stream = self._system.create(draft, True)
+        try:
+            stream.write(bytearray(content))
+            stream.hsync()
+        finally:
+            stream.close()
+        if self._system.rename(draft, place):
+            return True
+        self._system.delete(draft, False)
+        return False
+
+    def sync(self, paths: list[str]) -> None:
+        """A file that was closed outlives a loss of power, by the promise of the file system; what
+        is asked for is there.
+        """
+        for path in paths:
+            if not self._system.exists(self._path(path)):
+                raise JobFailed(f"{self.uri(path)} was written, and is not there")
+
+    def delete(self, path: str) -> None:
+        """Deletes a file."""
+        self._system.delete(self._path(path), False)
+
+
+def open_folder(spark: SparkSession, where: str) -> Folder:
+    """The folder at a path, or at a URI.
+
+    Raises:
+        Invalid: it is elsewhere, and Spark's driver is too (Spark Connect).
+    """
+    parts = urlsplit(where)
+    if parts.scheme in _LOCAL:
+        return LocalFolder(Path(unquote(parts.path) if parts.scheme else where))
+    jvm, context = getattr(spark, "_jvm", None), getattr(spark, "_jsc", None)
+    if jvm is None or context is None:
+        raise Invalid(f"{where} can be archived into only where Spark's driver is on this machine")
+    return HadoopFolder(jvm, context.hadoopConfiguration(), where)
+
+
+__all__ = ["Folder", "Found", "HadoopFolder", "LocalFolder", "open_folder"]

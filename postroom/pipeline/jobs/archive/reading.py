@@ -1,0 +1,51 @@
+"""Reading an archive: each message once, whatever runs were killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from postroom.pipeline.jobs.archive.folders import open_folder
+from postroom.pipeline.jobs.archive.manifest import Manifest
+from postroom.pipeline.jobs.archive.run import latest
+from postroom.pipeline.jobs.archive.writing import INBOXES, QUEUES, read_files
+
+
+@dataclass(frozen=True)
+class Archived:
+    """An archive, as its newest manifest says.
+
+    Attributes:
+        queues: messages of queues that were done or archived: the columns of the table ``archive``,
+            and ``queue_created_at``.
+        inboxes: messages that were consumed from inboxes: the columns of the table ``reaped``.
+        manifest: what there is, and up to when.
+    """
+
+    queues: DataFrame
+    inboxes: DataFrame
+    manifest: Manifest
+
+
+def read_archive(spark: SparkSession, folder: str) -> Archived:
+    """The messages of an archive.
+
+    Args:
+        spark: a session.
+        folder: as it was given to :func:`.archive`.
+
+    Raises:
+        Invalid: it holds something else, or a later version has written it.
+    """
+    target = open_folder(spark, folder)
+    manifest = latest(target)
+
+    def frame(table: str) -> DataFrame:
+        files = [each for each in manifest.files if each.table == table]
+        return read_files(spark, target, table, files)
+
+    return Archived(frame(QUEUES), frame(INBOXES), manifest)
+
+
+__all__ = ["Archived", "read_archive"]

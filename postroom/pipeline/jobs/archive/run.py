@@ -1,0 +1,403 @@
+"""The job ``archive``: history out of the store, into files, and then out of the store.
+
+::
+
+    newest manifest, number n
+       │  the store is told: run n + 1 of this archive            identity
+       ▼  one timestamp is held
+    read what ended since manifest n ── files of this run ── synced, read back, counted
+       │                                small files ── fewer, larger ones
+       ▼
+    manifest n + 1 appears                                        the one step that counts
+       │
+       ▼
+    the store is trimmed up to what manifest n + 1 says           may be repeated
+    what nobody needs is deleted
+
+Killed before the manifest, a run has changed nothing that anybody sees, and the next one writes its
+files anew. Killed after it, the next one trims what this one would have trimmed, since trimming
+goes by the manifest. So no message is lost, and none is in the archive twice; and whoever reads the
+archive, and from the store only what ended later than the manifest says, sees each one once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from postroom.client.sync import Database
+from postroom.errors import SnapshotTooOld
+from postroom.kv.clock import from_seconds
+from postroom.pipeline.jobs.archive import manifest as manifests
+from postroom.pipeline.jobs.archive.folders import Folder, open_folder
+from postroom.pipeline.jobs.archive.manifest import Gap, Kept, Known, Manifest
+from postroom.pipeline.jobs.archive.writing import (
+    INBOXES,
+    QUEUES,
+    QUEUES_AT_ONCE,
+    Span,
+    Writer,
+    day_of,
+)
+from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+
+KEEP_SECONDS: Final = 86_400.0
+"""So long archived messages stay in the store as well, as long as done ones do by default."""
+GRACE_SECONDS: Final = 86_400.0
+"""So long files stay that were replaced by larger ones."""
+FILES_MAX: Final = 8
+"""Of a day of a queue, so many small files may stay before they become one."""
+SMALL_BYTES: Final = 64 * 1024 * 1024
+KEPT_SECONDS_MIN: Final = 75.0
+"""What was done stays readable for so long, however short ``purge_after`` is."""
+TRIMMED_AT_ONCE: Final = 50_000
+_PART_BYTES: Final = 1 << 60
+_TRIES: Final = 5
+
+Failpoint = Callable[[str], None]
+
+
+def _nothing(step: str) -> None:
+    del step
+
+
+@dataclass(frozen=True)
+class ArchiveResult:
+    """What a run has done.
+
+    Attributes:
+        number: of the run; the archive is what the manifest of this number says.
+        at: the timestamp up to which history is in the archive now.
+        queue_messages, inbox_messages: how many this run has added.
+        files: how many the archive has now; ``rows``: how many messages they hold.
+        compacted: how many files became fewer ones; ``deleted``: how many were deleted.
+        trimmed: how many messages were deleted from the store.
+        gaps: what may be missing since the run before, because the store did not keep it so long.
+    """
+
+    number: int
+    at: int
+    queue_messages: int
+    inbox_messages: int
+    files: int
+    rows: int
+    compacted: int
+    deleted: int
+    trimmed: int
+    gaps: tuple[Gap, ...]
+
+
+def archive(  # noqa: PLR0913 - each argument is an option
+    spark: SparkSession,
+    store: Mapping[str, str],
+    folder: str,
+    *,
+    keep: float = KEEP_SECONDS,
+    grace: float = GRACE_SECONDS,
+    files_max: int = FILES_MAX,
+    progress: Progress = SILENT,
+    failpoint: Failpoint = _nothing,
+) -> ArchiveResult:
+    """Moves history out of the store into Parquet: what was done or archived of queues, and what
+    was consumed from inboxes. Run it again and again, at least once in ``gc_ttl``; run it again
+    when it was killed.
+
+    Args:
+        spark: a session on which :func:`postroom.pipeline.register` was called.
+        store: options of the source that say which store.
+        folder: a path, or a URI of a file system that Spark can write.
+        keep: for so many seconds archived messages stay in the store as well, and their ids are
+            duplicates.
+        grace: files that were replaced are deleted after so many seconds.
+        files_max: so many small files of a day of a queue may stay.
+        progress: is told how far it is.
+        failpoint: is called before each step that changes something, with its name.
+
+    Raises:
+        JobFailed: this archive is another store's, or another run was quicker.
+        Invalid: the folder holds something else.
+    """
+    target = open_folder(spark, folder)
+    with database(spark, store) as db:
+        run = Run(db, target, Settings(keep, grace, files_max), progress, failpoint)
+        return run.whole(lambda name: Writer(spark, store, target, name))
+
+
+class Writes(Protocol):
+    """What a run asks of Spark: see :class:`.Writer`."""
+
+    def write_queues(self, span: Span) -> list[Kept]:
+        """What was done, or archived, of queues."""
+
+    def write_inboxes(self, after: int, until: int) -> list[Kept]:
+        """What was consumed from inboxes."""
+
+    def compact(self, table: str, files: list[Kept]) -> list[Kept]:
+        """The same messages in fewer files."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run: see :func:`archive`."""
+
+    keep: float = KEEP_SECONDS
+    grace: float = GRACE_SECONDS
+    files_max: int = FILES_MAX
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run reads.
+
+    Attributes:
+        queues: all there are, and up to when they are in the files after this run.
+        spans: what is new of them.
+        inboxes_after: what was consumed from inboxes after this timestamp is new.
+        gaps: what may be missing.
+    """
+
+    queues: dict[str, Known]
+    spans: list[Span]
+    inboxes_after: int
+    gaps: list[Gap]
+
+
+class Run:
+    """A run, and its steps. It knows nothing of Spark.
+
+    Args:
+        db: the store.
+        folder: of the archive.
+        settings: how much stays, and for how long.
+        progress: is told how far it is.
+        failpoint: is called before each step that changes something.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        folder: Folder,
+        settings: Settings,
+        progress: Progress = SILENT,
+        failpoint: Failpoint = _nothing,
+    ) -> None:
+        self._db = db
+        self._folder = folder
+        self._settings = settings
+        self._progress = progress
+        self._failpoint = failpoint
+
+    def whole(self, writer_of: Callable[[str], Writes]) -> ArchiveResult:
+        """All steps.
+
+        Args:
+            writer_of: makes who writes the files of a run, by its name.
+        """
+        before = self.begin()
+        writer = writer_of(f"{before.number + 1}-{secrets.token_hex(4)}")
+        with self.hold(before) as (since, at):
+            plan = self.plan(before, since, at)
+            new = self.write(writer, plan, at)
+        after = msgspec.structs.replace(
+            before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
+            gaps=[*before.gaps, *plan.gaps], files=[*before.files, *new],
+            dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
+        )  # fmt: skip
+        after, compacted = self.compact(writer, after)
+        self.commit(after)
+        trimmed = self.trim(after, at - from_seconds(self._settings.keep))
+        return ArchiveResult(
+            after.number, at,
+            sum(each.rows for each in new if each.table == QUEUES),
+            sum(each.rows for each in new if each.table == INBOXES),
+            len(after.files), sum(each.rows for each in after.files),
+            compacted, self.tidy(after), trimmed, tuple(plan.gaps),
+        )  # fmt: skip
+
+    def begin(self) -> Manifest:
+        """The newest manifest, which is of this store."""
+        before = latest(self._folder)
+        runs = {each.query: each.batch for each in self._db.staging.read().queries}
+        if before.number:
+            known = runs.get(_query(before))
+            if known is None:
+                raise JobFailed(
+                    f"the archive {self._folder.uri()} is of another store, or this store was "
+                    "made anew; nothing was changed: archive into another folder"
+                )
+            if known > before.number + 1:
+                raise JobFailed(
+                    f"this store was archived {known - 1} times at least, and the folder "
+                    f"{self._folder.uri()} knows of {before.number} runs: it is an old copy; "
+                    "nothing was changed: bring the folder back that was archived into last"
+                )
+        else:
+            before = msgspec.structs.replace(before, archive=secrets.token_hex(16))
+        self._failpoint("identity")
+        self._db.staging.publish(_query(before), before.number + 1, secrets.token_bytes(24), [])
+        return before
+
+    @contextmanager
+    def hold(self, before: Manifest) -> Iterator[tuple[int, int]]:
+        """The timestamps between which history is read: nothing of it goes meanwhile. The first one
+        is that of the run before, or the first that can be read.
+        """
+        with self._db.hold() as at, ExitStack() as stack:
+            after = before.inboxes_until
+            for left in reversed(range(_TRIES)):
+                parts = self._db.partitions(part_bytes=_PART_BYTES)
+                after = max(before.inboxes_until, *(each.readable_from for each in parts))
+                try:
+                    stack.enter_context(self._db.hold(max(after, 1)))
+                    break
+                except SnapshotTooOld:  # some was collected just now
+                    if not left:
+                        raise
+            yield int(after), int(at)
+
+    def plan(self, before: Manifest, after_inboxes: int, at: int) -> Plan:
+        """What is new, and what may have gone before anybody has read it."""
+        gaps, queues = [], {}
+        groups: dict[int, dict[str, int]] = defaultdict(dict)
+        for info in self._db.queues():
+            created_at = int(info.created_at)
+            after = before.until(info.name, created_at)
+            queues[info.name] = Known(created_at, at)
+            groups[after][info.name] = created_at
+            kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
+            lost = at - from_seconds(kept)
+            if 0 < after < lost and not info.settings.archive:
+                gaps.append(Gap(info.name, after, lost, is_queue=True))
+        spans = [
+            Span(dict(few), after, at)
+            for after, names in sorted(groups.items())
+            for few in _in_pieces(sorted(names.items()), QUEUES_AT_ONCE)
+        ]
+        if before.number and after_inboxes > before.inboxes_until:
+            gaps.append(Gap(INBOXES, before.inboxes_until, after_inboxes))
+        return Plan(queues, spans, after_inboxes, gaps)
+
+    def write(self, writer: Writes, plan: Plan, at: int) -> list[Kept]:
+        """The files of what is new."""
+        self._failpoint("files of queues")
+        new: list[Kept] = []
+        stages = len(plan.spans) + 1
+        for number, span in enumerate(plan.spans):
+            self._progress("history into files", number, stages)
+            new += writer.write_queues(span)
+        self._failpoint("files of inboxes")
+        self._progress("history into files", stages - 1, stages)
+        new += writer.write_inboxes(plan.inboxes_after, at)
+        self._progress("history into files", stages, stages)
+        return new
+
+    def compact(self, writer: Writes, manifest: Manifest) -> tuple[Manifest, int]:
+        """Small files become fewer."""
+        today, closed = day_of(manifest.at), {}
+        for each in manifest.files:
+            closed[each.part] = _day_in(each.part) < today - 1
+        small = manifests.to_compact(
+            manifest.files,
+            files_max=self._settings.files_max,
+            size_small=SMALL_BYTES,
+            closed=closed,
+        )
+        if not small:
+            return manifest, 0
+        self._failpoint("fewer files")
+        new: list[Kept] = []
+        for number, table in enumerate((QUEUES, INBOXES)):
+            self._progress("fewer files", number, 2)
+            some = [each for each in small if each.table == table]
+            new += writer.compact(table, some) if some else []
+        self._progress("fewer files", 2, 2)
+        files, dropped = manifests.replaced(manifest, small, new, manifest.at)
+        return msgspec.structs.replace(manifest, files=files, dropped=dropped), len(small)
+
+    def commit(self, manifest: Manifest) -> None:
+        """From here on the archive is what this manifest says."""
+        self._failpoint("manifest")
+        place = manifests.path_of(manifest.number)
+        if not self._folder.put_new(place, manifests.encode(manifest)):
+            raise JobFailed(
+                f"another run has archived into {self._folder.uri()} meanwhile; this one has "
+                "changed nothing, and nothing is missing: run one at a time"
+            )
+
+    def trim(self, manifest: Manifest, until: int) -> int:
+        """Deletes from the store what is safe in the files."""
+        there = {each.path for each in self._folder.files(manifests.FILES)}
+        missing = [each.path for each in manifest.files if each.path not in there]
+        if missing:
+            raise JobFailed(
+                f"{len(missing)} files of the archive are not there, as {missing[0]}; nothing was "
+                "deleted from the store: bring the folder back as it was"
+            )
+        trimmed, infos = 0, self._db.queues()
+        for number, info in enumerate(infos):
+            self._failpoint("trimming")
+            self._progress("out of the store", number, len(infos))
+            last = min(manifest.until(info.name, int(info.created_at)), until)
+            while last > 0:
+                gone = self._db.queue(info.name).trim_archive(
+                    last, created_at=int(info.created_at), limit=TRIMMED_AT_ONCE
+                )
+                trimmed += gone
+                if gone < TRIMMED_AT_ONCE:
+                    break
+        self._progress("out of the store", len(infos), len(infos))
+        return trimmed
+
+    def tidy(self, manifest: Manifest) -> int:
+        """Deletes files that count for nothing."""
+        every = [each.path for top in (manifests.MANIFESTS, manifests.FILES)
+                 for each in self._folder.files(top)]  # fmt: skip
+        useless = manifests.left_over(manifest, every)
+        for path in useless:
+            self._failpoint("tidying")
+            self._folder.delete(path)
+        return sum(path.endswith(".parquet") for path in useless)
+
+
+def latest(folder: Folder) -> Manifest:
+    """The newest manifest of a folder; an empty one if there is none.
+
+    Raises:
+        Invalid: it is none, or of a later version.
+    """
+    for _ in range(_TRIES):
+        number = manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
+        if not number:
+            return Manifest()
+        try:
+            return manifests.decode(folder.read(manifests.path_of(number)))
+        except FileNotFoundError:  # there are newer ones, and it was deleted
+            continue
+    raise JobFailed(f"the manifests of {folder.uri()} vanish while they are read: try again")
+
+
+def _query(manifest: Manifest) -> bytes:
+    """What the store knows an archive by."""
+    return b"archive " + manifest.archive.encode()
+
+
+def _day_in(part: str) -> int:
+    """The number of the day of a file's folder."""
+    day = datetime.date.fromisoformat(part.rpartition("day=")[2])
+    return (day - datetime.date(1970, 1, 1)).days
+
+
+def _in_pieces(items: list[tuple[str, int]], size: int) -> Iterator[list[tuple[str, int]]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+__all__ = ["ArchiveResult", "archive", "latest"]

@@ -1,0 +1,213 @@
+"""What Spark does for an archive: history out of the store into files, and files into fewer ones.
+
+Each file is of one queue, or of the inboxes, and of one day (UTC) by when its messages ended. What
+was written is read back, and counted, before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+from pyspark.sql.types import LongType, StructField, StructType
+
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.pipeline.jobs.archive.folders import Folder
+from postroom.pipeline.jobs.archive.manifest import FILES, Kept
+from postroom.pipeline.jobs.job import JobFailed
+from postroom.pipeline.tables import schema_of
+
+QUEUES: Final = "queues"
+INBOXES: Final = "inboxes"
+ENDED: Final = {QUEUES: "done_at", INBOXES: "reaped_at"}
+"""By table, the column that says when a message ended."""
+QUEUES_AT_ONCE: Final = 200
+"""So many queues are written by one query of Spark's."""
+_DAY: Final = 86_400_000 << LOGICAL_BITS
+_NAME_CHARACTERS: Final = 60
+
+
+def schema(table: str) -> StructType:
+    """The columns of the files of a table."""
+    if table == INBOXES:
+        return schema_of("reaped")
+    return schema_of("archive").add(StructField("queue_created_at", LongType()))
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is to be written of some queues.
+
+    Attributes:
+        created_at: of each queue, by its name.
+        after, until: timestamps; what ended after the one and up to the other.
+    """
+
+    created_at: Mapping[str, int]
+    after: int
+    until: int
+
+
+class Writer:
+    """Writes the files of one run.
+
+    Args:
+        spark: the session.
+        store: options of the source that say which store.
+        folder: of the archive.
+        run: the name of the run.
+    """
+
+    def __init__(
+        self, spark: SparkSession, store: Mapping[str, str], folder: Folder, run: str
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._folder = folder
+        self._run = run
+        self._number = 0
+
+    # --- out of the store
+
+    def write_queues(self, span: Span) -> list[Kept]:
+        """What was done, or archived, of queues."""
+        names, until = list(span.created_at), span.until
+        frame = (
+            self._spark.read.format("postroom")
+            .options(**self._store, table="queue", at=str(until))
+            .load()
+            .where(F.col("queue").isin(names))
+            .where(F.col("state").isin("done", "archived"))
+            .where((F.col("done_at") > F.lit(span.after)) & (F.col("done_at") <= F.lit(until)))
+        )
+        pairs = [F.lit(each) for pair in span.created_at.items() for each in pair]
+        known = F.create_map(*pairs)
+        return self._write(frame.withColumn("queue_created_at", known[F.col("queue")]), QUEUES)
+
+    def write_inboxes(self, after: int, until: int) -> list[Kept]:
+        """What was consumed from inboxes."""
+        frame = (
+            self._spark.read.format("postroom")
+            .options(**self._store, table="reaped", since=str(after), at=str(until))
+            .load()
+            .where(F.col("consumed"))
+        )
+        return self._write(frame, INBOXES)
+
+    # --- into fewer files
+
+    def compact(self, table: str, files: list[Kept]) -> list[Kept]:
+        """The same messages in fewer files.
+
+        Raises:
+            JobFailed: they would not be the same number.
+        """
+        new = self._write(read_files(self._spark, self._folder, table, files), table)
+        before, after = sum(each.rows for each in files), sum(each.rows for each in new)
+        if before != after:
+            raise JobFailed(
+                f"{len(files)} files of the archive say that they have {before} messages, and "
+                f"{after} were read from them; nothing was changed: see whether the folder is whole"
+            )
+        return new
+
+    # --- files
+
+    def _write(self, frame: DataFrame, table: str) -> list[Kept]:
+        """Writes, syncs, and reads back."""
+        self._number += 1
+        place = f"{FILES}/{self._run}/{table}/{self._number}"
+        placed = frame.select(frame["*"], *_places(table))
+        folders = [name for name in ("q", "day") if name in placed.columns]
+        seen = Observation()
+        (
+            placed.observe(seen, F.count(F.lit(1)).alias("rows"))
+            .repartition(*folders)
+            .sortWithinPartitions(*folders, ENDED[table])
+            .write.partitionBy(*folders)
+            .mode("overwrite")
+            .parquet(self._folder.uri(place))
+        )
+        sizes = {
+            each.path: each.size
+            for each in self._folder.files(place)
+            if each.path.endswith(".parquet")
+        }
+        self._folder.sync(list(sizes))
+        rows = self._count(place, table) if sizes else {}
+        if set(rows) - set(sizes):
+            raise JobFailed(
+                f"Spark finds files in {self._folder.uri(place)} that the folder does not list; "
+                "nothing was deleted: try again"
+            )
+        written = _rows(seen)
+        # A task that ran twice is counted twice: then it is counted anew, at the same timestamp.
+        if sum(rows.values()) != written and sum(rows.values()) != (written := frame.count()):
+            raise JobFailed(
+                f"{written} messages were written to {self._folder.uri(place)}, and "
+                f"{sum(rows.values())} can be read there; nothing was deleted: archive into a "
+                "folder that all of Spark's machines share"
+            )
+        for path in set(sizes) - set(rows):  # Spark writes one without rows where there is nothing
+            self._folder.delete(path)
+        return [
+            Kept(path, table, path[len(place) + 1 :].rpartition("/")[0], rows[path], sizes[path])
+            for path in sorted(rows)
+        ]
+
+    def _count(self, place: str, table: str) -> dict[str, int]:
+        """How many messages each file has, as Spark reads them."""
+        counted = (
+            self._spark.read.schema(schema(table))
+            .option("recursiveFileLookup", "true")
+            .parquet(self._folder.uri(place))
+            .groupBy(F.col("_metadata.file_path").alias("path"))
+            .count()
+        )
+        return {
+            place + unquote(row["path"]).partition(place)[2]: row["count"]
+            for row in counted.collect()  # a row a file
+        }
+
+
+def _rows(seen: Observation) -> int | None:
+    """How many there were; ``None``: Spark does not say, as where there was nothing to plan for."""
+    try:
+        return int(seen.get["rows"])
+    except (KeyError, TypeError, Py4JError):
+        return None
+
+
+def _places(table: str) -> list[Column]:
+    """What the folders of a message's file are named by."""
+    day = F.expr(f"date_add(date'1970-01-01', cast({ENDED[table]} div {_DAY} as int))")
+    columns = [F.date_format(day, "yyyy-MM-dd").alias("day")]
+    if table == QUEUES:
+        name = F.regexp_replace(F.substring("queue", 1, _NAME_CHARACTERS), "[^A-Za-z0-9._-]", "_")
+        made = F.lower(F.hex("queue_created_at"))
+        columns.insert(0, F.concat_ws("-", name, made).alias("q"))
+    return columns
+
+
+def day_of(timestamp: int) -> int:
+    """The number of the day of a timestamp."""
+    return timestamp // _DAY
+
+
+def read_files(spark: SparkSession, folder: Folder, table: str, files: list[Kept]) -> DataFrame:
+    """The messages of some files."""
+    if not files:
+        return spark.createDataFrame([], schema(table))
+    return (
+        spark.read.schema(schema(table))
+        .option("recursiveFileLookup", "true")
+        .parquet(*[folder.uri(each.path) for each in files])
+    )
+
+
+__all__ = ["ENDED", "INBOXES", "QUEUES", "Span", "Writer", "day_of", "read_files", "schema"]

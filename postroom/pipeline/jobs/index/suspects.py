@@ -1,0 +1,165 @@
+"""What tasks of a check do: who is suspected that something differs.
+
+Documents and the keys of an index become *traces*, each about one document. Sorted by document,
+those of one stand together, and are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import msgpack
+import pyarrow as pa
+
+from postroom.client.search.changes import Past
+from postroom.client.search.checking import (
+    Document,
+    Suspect,
+    compare,
+    frequency_of,
+    past_of,
+    read_document,
+)
+from postroom.client.search.definition import Definition
+from postroom.client.search.layout import BUILT, LIVE, Posting
+
+TRACES: Final = "document binary, kind string, place binary, value binary"
+SUSPECTS: Final = "document binary, strays binary, documents bigint, words bigint"
+
+_TRACES: Final = pa.schema(
+    [("document", pa.binary()), ("kind", pa.string()), ("place", pa.binary()),
+     ("value", pa.binary())]
+)  # fmt: skip
+_SUSPECTS: Final = pa.schema(
+    [("document", pa.binary()), ("strays", pa.binary()), ("documents", pa.int64()),
+     ("words", pa.int64())]
+)  # fmt: skip
+_DOCUMENT: Final = "document"
+_POSTING: Final = "posting"
+
+
+class Trace(NamedTuple):
+    """Something about a document.
+
+    Attributes:
+        document: its key.
+        kind: ``document`` (its words), ``live`` or ``built`` (a record), ``posting``.
+        place: the key of a posting.
+        value: as it is stored; of a document its words and why it has none.
+    """
+
+    document: bytes
+    kind: str
+    place: bytes
+    value: bytes
+
+
+class Counted(NamedTuple):
+    """Who is suspected, if anybody, and what the records of others count.
+
+    Attributes:
+        suspect: or ``None``.
+        documents, words: by records.
+    """
+
+    suspect: Suspect | None
+    documents: int
+    words: int
+
+
+def of_documents(
+    definition: Definition, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Traces of documents, which are keys and values."""
+    for batch in batches:
+        yield _batch(
+            [document_trace(definition, key, stored) for key, stored in _pairs(batch)], _TRACES
+        )
+
+
+def document_trace(definition: Definition, key: bytes, stored: bytes) -> Trace:
+    """Of a document as it is stored."""
+    words, reason = read_document(definition, key, stored)
+    return Trace(key, _DOCUMENT, b"", msgpack.packb([dict(words), reason]))
+
+
+def of_index(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Traces of the data of an index, which are keys and values."""
+    for batch in batches:
+        traces = (index_trace(definition, key, stored) for key, stored in _pairs(batch))
+        yield _batch([each for each in traces if each is not None], _TRACES)
+
+
+def index_trace(definition: Definition, key: bytes, stored: bytes) -> Trace | None:
+    """Of a key of the index; ``None``: it is about no document."""
+    kind, document, posting = definition.layout.read(key)
+    return None if kind == "sums" else Trace(document, kind, key if posting else b"", stored)
+
+
+def suspects(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Who is suspected, of traces that are sorted by document; the last row counts records."""
+    found: list[tuple[object, ...]] = []
+    documents = words = 0
+    for each in compared(definition, _traces(batches)):
+        documents += each.documents
+        words += each.words
+        if each.suspect is not None:
+            found.append((each.suspect.key, msgpack.packb(each.suspect.strays), 0, 0))
+            if len(found) == 1024:
+                yield _batch(found, _SUSPECTS)
+                found = []
+    yield _batch([*found, (None, None, documents, words)], _SUSPECTS)
+
+
+def compared(definition: Definition, traces: Iterable[Trace]) -> Iterator[Counted]:
+    """Each document in turn."""
+    for key, some in groupby(traces, key=itemgetter(0)):
+        yield _compare(definition, key, some)
+
+
+def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> Counted:
+    document: Document | None = None
+    records: dict[str, bytes] = {}
+    places: dict[Posting, bytes] = {}
+    postings: dict[Posting, int] = {}
+    for _, kind, place, value in traces:
+        if kind == _DOCUMENT:
+            document = Document(*msgpack.unpackb(value))
+        elif kind == _POSTING:
+            posting = definition.layout.read_posting(place)
+            places[posting] = place
+            postings[posting] = frequency_of(value, place)
+        else:
+            records[kind] = value
+    past = past_of(records.get(LIVE), records.get(BUILT))
+    known = Past() if past is None else past
+    suspect = None
+    if past is None or compare(definition, key, document, past, postings):
+        named = known.postings(key)
+        strays = tuple(place for posting, place in places.items() if posting not in named)
+        suspect = Suspect(key, strays)
+    counts = known.record
+    return Counted(suspect, int(counts is not None), 0 if counts is None else counts.length)
+
+
+def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
+    return zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _traces(batches: Iterable[pa.RecordBatch]) -> Iterator[Trace]:
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        yield from map(Trace._make, zip(*columns, strict=True))
+
+
+def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+__all__ = ["Counted", "Trace", "compared", "document_trace", "index_trace", "of_documents",
+           "of_index", "suspects"]  # fmt: skip

@@ -1,0 +1,387 @@
+"""The job ``load``: files of CSV, JSON or Parquet become values, messages or increments, once.
+
+::
+
+    files ─▶ rows ─┬─ key, value, ... ─▶ sink, as one batch of the query "load/NAME"
+                   └─ what cannot be one: fails the load, or is written aside
+
+Exactly once is the sink's: the batch has a name, and the store knows it for good. Whatever is run
+again under this name, or at the same time, changes nothing more. A bulk load (``mode="load"``) has
+the name that bulk loads have.
+
+What is wrong with a row is found by Spark while it is read, so that the file can be named: a row
+that is none, a key or a value that is null or too long. Everything else is for the sink to refuse.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from postroom.client import arguments
+from postroom.client.codec import resolve
+from postroom.client.sync import Database
+from postroom.errors import Error, Invalid
+from postroom.limits import KEY_BYTES_MAX, STAGED_QUERY_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.pipeline.filters import after_prefix
+from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+
+FORMATS: Final = ("csv", "json", "parquet")
+MODES: Final = ("put", "message", "queue", "increment", "load")
+PACKED: Final = ("json", "msgpack")
+QUERY: Final = "load/"
+_MEANT: Final[dict[str, frozenset[str]]] = {
+    "put": frozenset(),
+    "load": frozenset(),
+    "increment": frozenset({"by"}),
+    "message": frozenset({"headers", "deliver_at"}),
+    "queue": frozenset({"headers", "deliver_at", "queue", "kind", "id", "priority", "group"}),
+}
+"""Which columns of the sink may be set, besides key and value."""
+_CORRUPT: Final = "_corrupt_record"
+_FIELDS: Final = "_fields"
+_BAD: Final = "a row cannot be loaded: "
+_ENDS: Final = " [nothing was loaded]"
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What becomes of the rows.
+
+    Attributes:
+        name: of the load: under it, it happens once.
+        format: of the files; empty: by the end of the first one's name.
+        mode: one of ``MODES``.
+        key: a template with columns in braces, as ``user/{id}``; empty: the column ``key``, and in
+            a queue the message's id.
+        value: ``json`` or ``msgpack`` (all columns of the row, packed), or the name of a column;
+            empty: the column ``value``, or JSON if there is none.
+        queue: where messages go, with ``mode="queue"``.
+        columns: what else a row says, by the sink's column: an expression of Spark SQL.
+        schema: of the files, as Spark writes it (DDL); empty: as they say, and of CSV all text.
+        options: of Spark's reader.
+        prefix: of all keys of a bulk load.
+        skip_bad: a folder for rows that cannot be loaded; empty: one of them fails the load.
+    """
+
+    name: str
+    format: str = ""
+    mode: str = "put"
+    key: str = ""
+    value: str = ""
+    queue: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    skip_bad: str = ""
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What a load has come to.
+
+    Attributes:
+        name: of the load.
+        mode: what became of the rows.
+        rows: how many were loaded by this run.
+        bad: how many were written aside.
+        done_before: the load had happened already, and nothing was done.
+    """
+
+    name: str
+    mode: str
+    rows: int
+    bad: int
+    done_before: bool = False
+
+
+def load(
+    spark: SparkSession,
+    store: Mapping[str, str],
+    files: Sequence[str],
+    options: LoadOptions,
+    *,
+    progress: Progress = SILENT,
+) -> LoadResult:
+    """Loads files into a store, each row exactly once, whatever is killed and run again.
+
+    Args:
+        spark: a session on which ``register`` was called.
+        store: options of the source that say which store.
+        files: paths, folders or patterns, as Spark reads them.
+        options: what becomes of the rows.
+        progress: told how far it is.
+
+    Raises:
+        Invalid: the options cannot be.
+        JobFailed: a row cannot be loaded: its file and the reason are told. Nothing was loaded,
+            but by ``mode="load"``, which goes on when it is run again.
+    """
+    checked = check(options, files)
+    with database(spark, store) as db:
+        if is_done(db, checked):
+            return LoadResult(checked.name, checked.mode, 0, 0, done_before=True)
+    rows = judged(read(spark, files, checked), checked)
+    bad = 0
+    progress("loading rows", 0, None)
+    if checked.skip_bad:
+        bad = _write_aside(rows, f"{checked.skip_bad.rstrip('/')}/{checked.name}")
+        rows = rows.where(F.col("problem").isNull())
+    counted = Observation()
+    wanted = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
+    writer = written(spark, wanted, checked).write.format("postroom").options(**store)
+    try:
+        writer.options(**sink_options(checked)).mode("append").save()
+    except Exception as error:  # whatever Spark makes of it
+        raise failure(error) from error
+    loaded = int(counted.get["rows"])
+    progress("loading rows", loaded, loaded)
+    return LoadResult(checked.name, checked.mode, loaded, bad)
+
+
+def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
+    """The options, with a format.
+
+    Raises:
+        Invalid: they cannot be.
+    """
+    if not files:
+        raise Invalid("there are no files to load")
+    if not options.name or len((QUERY + options.name).encode()) > STAGED_QUERY_BYTES_MAX:
+        raise Invalid(f"a load has a name of up to {STAGED_QUERY_BYTES_MAX - 5} bytes")
+    if "/" in options.name or options.name in {".", ".."}:
+        raise Invalid(f"the name of a load has no slash, and is a name: {options.name!r}")
+    if options.mode not in MODES:
+        raise Invalid(f"mode is one of {', '.join(MODES)}, not {options.mode!r}")
+    wrong = sorted(options.columns.keys() - _MEANT[options.mode])
+    if wrong:
+        allowed = ", ".join(sorted(_MEANT[options.mode])) or "nothing"
+        raise Invalid(f"with mode={options.mode} {allowed} can be set, not {wrong[0]!r}")
+    if options.mode == "increment" and options.value:
+        raise Invalid("an increment has no value: set by=")
+    if options.prefix and options.mode != "load":
+        raise Invalid("a prefix belongs to mode=load")
+    format_ = options.format or files[0].rstrip("/").rpartition(".")[2].lower()
+    format_ = "json" if format_ in {"jsonl", "ndjson"} else format_
+    if format_ not in FORMATS:
+        raise Invalid(f"the format is one of {', '.join(FORMATS)}, not {format_!r}: give it")
+    fields_of(options.key)
+    return LoadOptions(**{**options.__dict__, "format": format_})
+
+
+def fields_of(template: str) -> list[tuple[str, str | None]]:
+    """The parts of a template: text, and the column after it, if any.
+
+    Raises:
+        Invalid: it is none.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise Invalid(f"{template!r} is no template: {error}") from error
+    for _, name, how, conversion in parts:
+        if name is not None and (not name or how or conversion):
+            raise Invalid(f"{template!r} is no template: braces have the name of a column")
+    return [(text, name) for text, name, _, _ in parts]
+
+
+def sink_options(options: LoadOptions) -> dict[str, str]:
+    """The options of the sink."""
+    if options.mode == "load":
+        return {"mode": "load", "load": QUERY + options.name, "prefix": options.prefix}
+    named = {"mode": options.mode, "query": QUERY + options.name, "batch": "0"}
+    return named | ({"queue": options.queue} if options.queue else {})
+
+
+def is_done(db: Database, options: LoadOptions) -> bool:
+    """Whether the load has happened; what is left of it is carried out."""
+    name = (QUERY + options.name).encode()
+    if options.mode == "load":
+        start = options.prefix.encode()
+        run = b"asks".ljust(16, b"\x00")
+        return db.staging.begin_load(name, run, start, after_prefix(start))
+    known = [query for query in db.staging.read().queries if query.query == name]
+    if known:
+        db.staging.finish(name)
+    return bool(known)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, files: Sequence[str], options: LoadOptions) -> DataFrame:
+    """The rows of the files, with a column for those that are none."""
+    reader = spark.read.format(options.format)
+    if options.format == "csv":
+        reader = reader.options(header="true", columnPruning="false")
+    reader = reader.options(**options.options)
+    if options.schema:
+        reader = reader.schema(options.schema)
+    if options.format == "parquet":
+        return reader.load(list(files))
+    schema = reader.load(list(files)).schema
+    known = StructType([each for each in schema.fields if each.name != _CORRUPT])
+    told = StructType([*known.fields, StructField(_CORRUPT, StringType())])
+    reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT)
+    return reader.schema(told).load(list(files))
+
+
+def judged(rows: DataFrame, options: LoadOptions) -> DataFrame:
+    """The columns of the sink, and of each row what is wrong with it (``problem``), and its file.
+
+    Raises:
+        Invalid: a column is not there.
+    """
+    names = [name for name in rows.columns if name != _CORRUPT]
+    found: dict[str, Column] = {
+        name: F.expr(expression) for name, expression in options.columns.items()
+    }
+    key = key_of(names, options)
+    if key is not None:
+        found["key"] = key
+    if options.mode != "increment":
+        found |= value_of(names, options)
+    elif "by" in names and "by" not in found:
+        found["by"] = F.col("`by`").cast("bigint")
+    corrupt = F.col(_CORRUPT) if _CORRUPT in rows.columns else F.lit(None).cast("string")
+    with_file = rows.withColumns({
+        "_file": F.col("_metadata.file_path"), "_said": corrupt,
+    })  # fmt: skip
+    return with_file.select(
+        *(column.alias(name) for name, column in found.items()),
+        _problem(found, options).alias("problem"),
+        F.col("_file").alias("file"),
+        F.coalesce(F.col("_said"), F.to_json(_all(names))).alias("row"),
+    )
+
+
+def _all(names: list[str]) -> Column:
+    return F.struct(*(F.col(f"`{name}`") for name in names))
+
+
+def key_of(names: list[str], options: LoadOptions) -> Column | None:
+    """The key of a row; ``None``: that of a queue message is its id."""
+    template = options.key
+    if not template:
+        if "key" in names:
+            return F.col("key")
+        if options.mode == "queue":
+            return None
+        raise Invalid('the files have no column "key": give a template for the key, as "user/{id}"')
+    parts: list[Column] = []
+    for text, name in fields_of(template):
+        if text:
+            parts.append(F.lit(text))
+        if name is not None:
+            _check_there(name, names)
+            parts.append(F.col(f"`{name}`"))
+    if len(parts) == 1:
+        return parts[0]
+    return F.concat(*(part.cast("string") for part in parts))
+
+
+def value_of(names: list[str], options: LoadOptions) -> dict[str, Column]:
+    """The column of the value; or of the fields that are packed into it."""
+    value = options.value or ("value" if "value" in names else "json")
+    if value == "json":
+        as_they_are = {"ignoreNullFields": "false"}
+        return {"value": F.to_json(_all(names), as_they_are)}
+    if value == "msgpack":
+        return {_FIELDS: _all(names)}
+    _check_there(value, names)
+    return {"value": F.col(f"`{value}`")}
+
+
+def _check_there(name: str, names: list[str]) -> None:
+    if name not in names:
+        raise Invalid(f"the files have no column {name!r}: columns are {', '.join(names)}")
+
+
+def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
+    """What is wrong with a row, in words; null: nothing."""
+    said = F.when(
+        F.col("_said").isNotNull(), F.lit(f"it is no {options.format.upper()} of these columns")
+    )
+    for name, most in (("key", KEY_BYTES_MAX), ("value", VALUE_BYTES_MAX)):
+        column = found.get(name)
+        if column is None:
+            continue
+        if name == "value" or options.mode != "queue":
+            said = said.when(column.isNull(), F.lit(f"its {name} is null"))
+        size = F.octet_length(column.cast("binary"))
+        said = said.when(size > most, F.lit(f"its {name} has more than {most} bytes"))
+    return said
+
+
+def written(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
+    """What is given to the sink: each row of it is sound, or fails the load."""
+    del spark
+    names = [name for name in rows.columns if name not in {"problem", "file", "row"}]
+    said = F.concat(
+        F.lit(_BAD), F.col("problem"), F.lit(" (in "), F.col("file"), F.lit("): "),
+        F.substring(F.col("row"), 1, 200), F.lit(_ENDS),
+    )  # fmt: skip
+    first, *others = names
+    sound = F.when(F.col("problem").isNull(), F.col(first)).otherwise(F.raise_error(said))
+    rows = rows.select(sound.alias(first), *others)
+    if _FIELDS in names:
+        rows = _packed(rows)
+    if options.mode == "load":
+        rows = rows.repartitionByRange("key").sortWithinPartitions("key")
+    return rows
+
+
+def _packed(rows: DataFrame) -> DataFrame:
+    """MessagePack of the fields takes their place."""
+    others = [each for each in rows.schema.fields if each.name != _FIELDS]
+    schema = StructType([*others, StructField("value", BinaryType())])
+    codec = resolve("msgpack")
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            packed = [
+                arguments.value(each, codec, b"") for each in batch.column(_FIELDS).to_pylist()
+            ]
+            kept = [batch.column(each.name) for each in others]
+            names = [each.name for each in others]
+            yield pa.RecordBatch.from_arrays(
+                [*kept, pa.array(packed, pa.binary())], names=[*names, "value"]
+            )
+
+    return rows.mapInArrow(pack, schema)
+
+
+def _write_aside(rows: DataFrame, folder: str) -> int:
+    """Writes the rows that cannot be loaded into a folder; how many there are."""
+    bad = rows.where(F.col("problem").isNotNull()).select("file", "problem", "row")
+    counted = Observation()
+    observed = bad.observe(counted, F.count(F.lit(1)).alias("rows"))
+    observed.write.mode("overwrite").json(folder)
+    return int(counted.get["rows"])
+
+
+def failure(error: Exception) -> Error:
+    """What to say of a load that Spark has given up."""
+    said = str(error)
+    start, end = said.find(_BAD), said.find(_ENDS)
+    if 0 <= start < end:
+        return JobFailed(
+            f"{said[start:end]}; nothing was loaded, but by mode=load: mend the file, or have such "
+            "rows written aside (skip_bad), and run it again"
+        )
+    for line in said.splitlines():
+        kind, colon, message = line.strip().partition(": ")
+        if colon and kind.startswith("postroom.errors."):
+            return JobFailed(message)
+    return JobFailed(f"the load has failed: {said.splitlines()[0] if said else type(error)}")
+
+
+__all__: list[Any] = ["LoadOptions", "LoadResult", "load"]

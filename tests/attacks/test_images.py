@@ -1,0 +1,121 @@
+"""Images: what administrators send that is hostile, or comes to much, has its bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom import limits
+from postroom.kv import keys
+from postroom.messaging.image_requests import (
+    AbandonRestore,
+    BeginRestore,
+    CheckImage,
+    EndPart,
+    EndRestore,
+    ReadRestore,
+    RestoreEntries,
+    ScanImage,
+)
+from postroom.server.cluster.access import Role
+from tests.attacks.hostile import Attacker, Target, memory_below
+
+MIB = 1024 * 1024
+RUN = b"1" * 16
+
+
+@pytest.fixture
+def administrator(target: Target, attacker: Attacker) -> Attacker:
+    """An attacker who was let in as an administrator."""
+    open_session = target.sessions.open
+
+    def as_administrator(peer: str, on_output: object) -> object:
+        return open_session(peer, on_output, Role.ADMIN)  # type: ignore[arg-type]
+
+    target.sessions.open = as_administrator  # type: ignore[assignment,method-assign]
+    del attacker
+    return Attacker(target, b"admin")
+
+
+def head(at: int, value: bytes = b"v") -> bytes:
+    return b"\x01" + keys.u64(at) + value
+
+
+def begun(target: Target, administrator: Attacker) -> int:
+    at = target.store.node.clock.reading() - 1
+    assert administrator.result(BeginRestore(RUN, b"i", at)) == "opening"
+    assert administrator.result(BeginRestore(RUN, b"i", at)) == "restoring"
+    return at
+
+
+def test_who_may_only_write_restores_nothing(attacker: Attacker, target: Target) -> None:
+    for request in (
+        BeginRestore(RUN, b"i", 1), RestoreEntries(RUN, [b"a"], [b"b"]), EndPart(RUN, 0, 0),
+        EndRestore(RUN, 0, 0), AbandonRestore(),
+    ):  # fmt: skip
+        assert attacker.failure(request)[0] == "AccessDenied"
+    assert attacker.result(ReadRestore())[0] == ""
+    target.check_alive()
+
+
+def test_chunks_of_any_size(target: Target, administrator: Attacker) -> None:
+    at = begun(target, administrator)
+    names = [keys.head_key(b"%08d" % n) for n in range(limits.RESTORED_CHUNK_ROWS_MAX)]
+    administrator.result(RestoreEntries(RUN, names, [head(at)] * len(names)))
+    administrator.result(RestoreEntries(RUN, names, [head(at)] * len(names)))
+    large = [keys.head_key(b"x%08d" % n) for n in range(30)]
+    with memory_below(200 * MIB):
+        chunk = RestoreEntries(RUN, large, [head(at, bytes(MIB))] * 30)
+        assert administrator.failure(chunk)[0] == "TransactionTooLarge"
+    target.check_turns()
+    assert administrator.result(CheckImage())[0] == {"data": len(names)}
+    while administrator.result(AbandonRestore()):
+        pass
+    target.check_turns()
+    target.check_alive()
+
+
+@pytest.mark.parametrize("stored", [b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b"\xc1", b""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        keys.inbox_prefix(b"a") + bytes(20),
+        keys.RANGE + keys.EXECUTABLE + bytes(20),
+        keys.RANGE + keys.QUEUES + keys.u32(1) + keys.DONE + bytes(8),
+        keys.RANGE + keys.STAGING + keys.STAGED_CHUNK + bytes(44),
+        keys.DATA + b"\x00\x01" + keys.QUEUE_BODY + bytes(4) + b"\x00\x01",
+        keys.mail_key(b"a"),
+        keys.DATA + b"\xff" * 40_000,
+    ],
+)
+def test_entries_that_are_none(
+    target: Target, administrator: Attacker, name: bytes, stored: bytes
+) -> None:
+    begun(target, administrator)
+    before = len(target.store.dump())
+    with memory_below(64 * MIB):
+        number = administrator.ask(RestoreEntries(RUN, [name], [stored]))
+        target.until(lambda: administrator.read() >= 0 and administrator.has(number))
+    assert number not in administrator.answers
+    assert len(target.store.dump()) == before
+    target.check_turns()
+
+
+def test_too_many_at_once_are_no_request(target: Target, administrator: Attacker) -> None:
+    begun(target, administrator)
+    many = [keys.head_key(b"%08d" % n) for n in range(limits.RESTORED_CHUNK_ROWS_MAX + 1)]
+    number = administrator.ask(RestoreEntries(RUN, many, [b""] * len(many)))
+    target.until(lambda: administrator.read() >= 0 and administrator.has(number))
+    assert number not in administrator.answers
+
+
+def test_reading_and_counting_take_their_turns(target: Target, attacker: Attacker) -> None:
+    target.fill(30_000)
+    for request in (ScanImage(b"", None, 0, False, b"", 1 << 60), CheckImage()):
+        attacker.result(request)
+    target.check_turns()
+    for after in (b"\x06", b"\xff" * 30, b"\x03", b"\x00" * 30):
+        attacker.ask(ScanImage(b"", None, 0, False, after, 1))
+        attacker.ask(ScanImage(b"", None, 0, True, after, 1))
+    target.settle()
+    target.check_turns()
+    target.check_alive()

@@ -1,0 +1,197 @@
+"""What one claim was given is stored together, and each message of it ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroom.errors import LeaseLost
+from postroom.kv import keys
+from postroom.messaging.queues.records import Entry, read_holding
+from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
+from tests.messaging.queues.harness import Q, Queues, attempt, by_id
+
+PAYLOADS = [b"%d" % number for number in range(6)]
+
+
+@pytest.fixture
+def queues() -> Queues:
+    queues = Queues()
+    queues.create(ack_wait=20.0, min_backoff=1000.0)
+    queues.enqueue(*PAYLOADS)
+    return queues
+
+
+def leased(queues: Queues) -> dict[bytes, bytes]:
+    """What is stored of leases."""
+    prefix = queues.manager().layout.leased
+    return {key: value for key, value in queues.stored().items() if key.startswith(prefix)}
+
+
+def held(queues: Queues) -> list[bytes]:
+    """What is leased, also to the next leader."""
+    found = [message.payload for message in queues.list("leased", messages_max=2)]
+    queues.store.restart()
+    assert [message.payload for message in queues.list("leased", messages_max=3)] == found
+    assert queues.counts().get("leased", 0) == len(found)
+    return found
+
+
+def at_once(queues: Queues, *writes: Any) -> list[Any]:
+    """Several transactions in one proposal; answers what each came to."""
+    driver = queues.store.driver
+    transactions = [queues.transaction(write) for write in writes]
+
+    async def all_of_them() -> list[Any]:
+        outcomes: list[Any] = []
+        for sent in [driver.send(each) for each in transactions]:
+            try:
+                outcomes += (await sent).answers
+            except LeaseLost:
+                outcomes.append(LeaseLost)
+        return outcomes
+
+    return driver.run(all_of_them())
+
+
+def acknowledging(*messages: QueueMessage) -> Acknowledge:
+    return Acknowledge(Q, [attempt(each) for each in messages])
+
+
+def test_a_claim_is_one_record_and_none_is_left_of_what_is_settled_together(
+    queues: Queues,
+) -> None:
+    messages = queues.claim(6)
+    (packed,) = leased(queues).values()
+    assert len(read_holding(packed).entries) == 6
+    assert held(queues) == PAYLOADS
+    queues.acknowledge(*messages)
+    assert not leased(queues)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_each_proposal_marks_what_it_has_ended_and_the_last_one_deletes_all(
+    queues: Queues, together: int
+) -> None:
+    messages = queues.claim(6)
+    for first in range(0, 6, together):
+        left = len(PAYLOADS) - first
+        assert len(leased(queues)) == 1 + first // together
+        assert len(held(queues)) == left
+        queues.acknowledge(*messages[first : first + together])
+    assert not leased(queues)
+    assert queues.counts() == {"enqueued": 6, "fired": 6, "acknowledged": 6, "done": 6}
+
+
+def test_transactions_of_one_proposal_make_one_mark_or_none(queues: Queues) -> None:
+    messages = queues.claim(6)
+    assert at_once(queues, *map(acknowledging, messages[:3])) == [1, 1, 1]
+    assert len(leased(queues)) == 2
+    assert held(queues) == PAYLOADS[3:]
+    assert at_once(queues, *map(acknowledging, messages[3:])) == [1, 1, 1]
+    assert not leased(queues)
+
+
+def test_what_another_transaction_of_the_proposal_has_ended_is_lost(queues: Queues) -> None:
+    messages = queues.claim(3)
+    one, both, two = messages[:1], messages[:2], messages[1:2]
+    outcomes = at_once(queues, *(acknowledging(*each) for each in (one, both, two)))
+    assert outcomes == [1, LeaseLost, 1]
+    assert held(queues) == PAYLOADS[2:3]
+    assert queues.counts()["acknowledged"] == 2
+
+
+WAYS: list[tuple[str, Callable[[Queues, QueueMessage], Any], str]] = [
+    ("rejected", lambda q, each: q.reject(each), "scheduled"),
+    ("given back", lambda q, each: q.reject(each, uncounted=True), "ready"),
+    ("at once", lambda q, each: q.reject(each, delay=0.0), "ready"),
+    ("dead", lambda q, each: q.reject(each, dead=True), "dead"),
+    ("by id", lambda q, each: q.commit(Acknowledge(Q, [by_id(each.id)])), "done"),
+    ("cancelled", lambda q, each: q.cancel(each.id), "cancelled"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0])
+def test_one_leaves_and_the_others_are_held(
+    queues: Queues, way: tuple[str, Callable[[Queues, QueueMessage], Any], str]
+) -> None:
+    _, leave, counter = way
+    messages = queues.claim(3)
+    leave(queues, messages[1])
+    assert queues.counts()[counter] >= 1
+    assert held(queues) == [PAYLOADS[0], PAYLOADS[2]]
+    with pytest.raises(LeaseLost):
+        queues.acknowledge(*messages)
+    queues.acknowledge(messages[0], messages[2])
+    assert not leased(queues)
+
+
+def test_one_that_is_extended_outlives_the_others(queues: Queues) -> None:
+    first, second, third = queues.claim(3)
+    queues.extend(second, 100.0)
+    assert sorted(held(queues)) == PAYLOADS[:3]
+    assert at_once(queues, *(Extend(Q, [attempt(second)], 50.0 + each) for each in (0, 1)))
+    assert sorted(held(queues)) == PAYLOADS[:3]
+    queues.pass_time(25)
+    assert held(queues) == [second.payload]
+    for each in (first, third):
+        with pytest.raises(LeaseLost):
+            queues.acknowledge(each)
+    queues.acknowledge(second)
+    assert not leased(queues)
+    assert queues.counts()["expired"] == 2
+
+
+def test_one_that_is_extended_and_ended_in_one_proposal_is_over(queues: Queues) -> None:
+    first, second = queues.claim(2)
+    extend = Extend(Q, [attempt(second)], 100.0)
+    at_once(queues, extend, acknowledging(second), extend)
+    assert held(queues) == [first.payload]
+    at_once(queues, Reject(Q, [attempt(first)], dead=True))
+    assert not leased(queues)
+
+
+def test_all_of_it_runs_out_together(queues: Queues) -> None:
+    messages = queues.claim(6)
+    queues.acknowledge(messages[2])
+    queues.pass_time(25)
+    assert not leased(queues)
+    assert queues.counts()["expired"] == 5
+
+
+@pytest.mark.parametrize("end", ["acknowledge", "extend", "expire", "drop"])
+def test_leases_that_were_stored_one_by_one_are_understood(queues: Queues, end: str) -> None:
+    """As they were before there were holdings."""
+    messages = queues.claim(3)
+    ((key, packed),) = leased(queues).items()
+    held_then = read_holding(packed)
+    layout, entries = queues.manager().layout, held_then.entries
+    old: dict[bytes, bytes | None] = {
+        layout.leased + keys.u64(held_then.until) + each.seq: packed_as_then(each, held_then)
+        for each in entries
+    }
+    queues.store.engine.inner.write({key: None, **old}, sync=True)
+    queues.store.restart()
+    assert held(queues) == PAYLOADS[:3]
+    if end == "acknowledge":
+        queues.acknowledge(*messages)
+    elif end == "extend":
+        queues.extend(messages[0], 100.0)
+        queues.acknowledge(*messages)
+    elif end == "expire":
+        queues.pass_time(25)
+        assert queues.counts()["expired"] == 3
+    else:
+        queues.drop()
+        queues.pass_time(5)
+        assert not queues.stored()
+        return
+    assert not leased(queues)
+
+
+def packed_as_then(entry: Entry, holding: Any) -> bytes:
+    fields = (entry, holding.consumer, holding.since, holding.until, b"", holding.claim)
+    return msgspec.msgpack.encode(fields)
