@@ -23,7 +23,7 @@ change of state or after it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -218,22 +218,19 @@ def _field(document: Any, path: str) -> Any:
 
 def _texts_in(value: Any) -> Iterator[str]:
     """Text and whole numbers, wherever they are in lists and values of dictionaries."""
-    match value:
-        case str():
-            yield value
-        case bool():
-            return
-        case int():
-            yield str(value)
-        case dict():
-            yield from _each(value.values())
-        case list():
-            yield from _each(value)
-
-
-def _each(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        yield from _texts_in(value)
+    left = [value]  # not by recursion: they may be nested as deep as a codec can read
+    while left:
+        match value := left.pop():
+            case str():
+                yield value
+            case bool():
+                pass
+            case int():
+                yield str(value)
+            case dict():
+                left += reversed(value.values())
+            case list():
+                left += reversed(value)
 
 
 __all__ = ["FORMATS", "Definition", "Format", "State", "check_tokenizer", "define", "read"]
