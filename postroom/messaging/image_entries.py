@@ -72,6 +72,7 @@ TABLES: Final = (
 _STAMP: Final = 8
 _POSITION_BYTES: Final = 12
 """Commit timestamp and position."""
+_QUEUE_DIGITS_MAX: Final = 10
 _KIND: Final = 1
 """Where the kind of what belongs to a range is in a name."""
 
@@ -135,7 +136,8 @@ def table_of(name: bytes) -> str | None:
 def _is_counters(record: bytes) -> bool:
     if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
         return True
-    return record.startswith(b"queue ") and record[6:].isdigit()
+    number = record.removeprefix(b"queue ")
+    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS_MAX
 
 
 def is_shown(name: bytes, stored: bytes) -> bool:
