@@ -33,7 +33,7 @@ decoded as what it must be, and nothing in it is later than the image.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -52,6 +52,7 @@ from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.periodic import Schedule
 from postroom.messaging.queues.requests import QueueDefinition
+from postroom.messaging.queues.summing_up import ENDED_LIST_MAX
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     DeadLetterRecord,
@@ -256,8 +257,7 @@ def _hold(rest: bytes, stored: bytes, until: bytes) -> None:
 
 def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
     _has_bytes(rest, 0)
-    if len(_sums.decode(stored)) > METRICS_PER_PREFIX_MAX:
-        raise ValueError("it has too many metrics")
+    _sums.decode(stored)
 
 
 def _queue_message(kind: Any) -> Check:
@@ -311,7 +311,13 @@ def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     decoder.decode(stored)
 
 
-_sums: Final = msgspec.msgpack.Decoder(dict[str, int])
+# With their bounds, which are looked at before anything is decoded.
+_sums: Final = msgspec.msgpack.Decoder(
+    Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
+)
+_ended: Final = msgspec.msgpack.Decoder(
+    Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_MAX)]
+)
 _counted: Final = msgspec.msgpack.Decoder(counters.Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
@@ -319,8 +325,8 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
     keys.READY: records.entries.decode,
     keys.LEASED: records.read_holding,
-    keys.DONE: records.ended_lists.decode,
-    keys.ARCHIVED: records.ended_lists.decode,
+    keys.DONE: _ended.decode,
+    keys.ARCHIVED: _ended.decode,
     keys.DEAD: records.entries.decode,
     keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
     keys.TICKS: msgspec.msgpack.Decoder(Schedule).decode,
