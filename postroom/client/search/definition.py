@@ -29,17 +29,26 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from postroom.client.codec import resolve
-from postroom.client.search.layout import Layout, Packing, definition_key, unpack
+from postroom.client.search.layout import Layout, Packing, Posting, definition_key, unpack
 from postroom.client.search.words import TOKENIZER, words
 from postroom.errors import Invalid, KeyTooLarge, StoreCorrupted, ValueTooLarge, shorten
 from postroom.kv.tuples import prefix as span_of
-from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX, SEARCH_NAME_BYTES_MAX
+from postroom.limits import (
+    DOCUMENT_WORDS_MAX,
+    INDEXED_KEY_BYTES_MAX,
+    SEARCH_NAME_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    WORD_CHARACTERS_MAX,
+)
 
 Format: TypeAlias = Literal["text", "json", "msgpack"]
 State: TypeAlias = Literal["building", "settling", "ready"]
 
 FORMATS: Final = ("text", "json", "msgpack")
 _FIELDS_MAX: Final = 64
+_POSTING_KEY_BYTES: Final = 4 * WORD_CHARACTERS_MAX + 128
+"""Of a posting's key, but for the document's."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -146,7 +155,30 @@ class Definition(msgspec.Struct, frozen=True):
                 f"search index ({self.name!r}) is {DOCUMENT_WORDS_MAX}; nothing was changed: "
                 "divide it, or index fewer of its fields"
             )
+        self._check_postings(found, key)
         return found
+
+    def _check_postings(self, found: Counter[str], key: bytes) -> None:
+        """Checks that one transaction can delete all postings of a document, which have its key:
+        else it could never be deleted.
+        """
+        count = len(found)
+        if count * _deferred(2 * len(key) + _POSTING_KEY_BYTES) <= TRANSACTION_BYTES_MAX:
+            return  # whatever its words are
+        but_word = len(self.layout.posting(Posting("", key, 1 << 63)))
+        size = sum(_deferred(but_word + len(word.encode())) for word in found)
+        if size > TRANSACTION_BYTES_MAX - VALUE_BYTES_MAX:
+            raise ValueTooLarge(
+                f"the document {shorten(key)} has {count} different words, and with a key of "
+                f"{len(key)} bytes a search index ({self.name!r}) could not delete them in one "
+                "transaction; nothing was changed: use a shorter key, divide it, or index fewer "
+                "of its fields"
+            )
+
+
+def _deferred(key_bytes: int) -> int:
+    """How much a deferred deletion adds to a transaction, about."""
+    return 2 * key_bytes + 64
 
 
 def read(stored: bytes) -> Definition:

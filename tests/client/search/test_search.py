@@ -216,6 +216,28 @@ def test_a_document_of_many_words_fits_into_a_transaction(db: postroom.Database)
     assert differences(db, "d") == []
 
 
+@pytest.mark.parametrize("part", [b"k", b"\x00"])  # which keys of tuples have twice
+def test_what_is_put_can_be_deleted(part: bytes) -> None:
+    with postroom.open(":memory:") as db:
+        index = db.create_search_index("d", b"d/")
+        key = b"d/" + part * (INDEXED_KEY_BYTES_MAX - 2)
+        for count in (500, 1900, 2500, 3900, 5000):
+            text = " ".join(f"word{n:060d}" for n in range(count)).encode()
+            try:
+                with db.begin() as tx:
+                    index.put(tx, key, text)
+            except postroom.ValueTooLarge:
+                assert count > 500
+                break
+            with db.begin() as tx:
+                index.delete(tx, key)
+        else:
+            pytest.fail("nothing is too large")
+        db.put(key, text)
+        assert db.search_index("d").search("word", consistent=True) == []
+        db.create_search_index("d", b"d/", anew=True)  # it is passed over
+
+
 def test_documents_may_be_nested_as_deep_as_they_can_be_read(db: postroom.Database) -> None:
     db.put(b"d/1", b'{"a":1,"b":' + b"[" * 600 + b'"wine"' + b"]" * 600 + b',"c":"red"}')
     db.put(b"d/2", b"[" * 100_000 + b"]" * 100_000)
