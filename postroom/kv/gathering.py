@@ -30,12 +30,15 @@ import heapq
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
 from postroom.limits import GATHERED_BYTES_MAX
 
+LARGE: Final = 8192
+"""A turn with more keys is a batch of its own; it is sorted in parts of that many."""
 _UNKNOWN: Final[Any] = object()
 
 
@@ -58,8 +61,8 @@ class Gathering:
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}
         self._bytes = 0
-        self._sorted: list[bytes] | None = None
-        self._sorted_under_way: list[bytes] | None = None
+        self._sorted: list[list[bytes]] | None = None
+        self._sorted_under_way: list[list[bytes]] | None = None
         self._failure: EngineFailed | None = None
 
     # --- writing
@@ -79,6 +82,12 @@ class Gathering:
         Raises:
             EngineFailed: somebody who read has found that the engine takes nothing any more.
         """
+        index = None
+        if len(writes) > LARGE:
+            # A batch of its own: adding it to another one, or sorting it as a whole, would keep
+            # everybody from the interpreter for as long.
+            self.flush()
+            index = _sorted_parts(writes)
         with self._changing:
             if self._failure is not None:
                 raise self._failure
@@ -88,7 +97,7 @@ class Gathering:
                 self._gathered.update(writes)
             else:
                 self._gathered = writes
-            self._sorted = None
+            self._sorted = index
 
     def flush(self) -> None:
         """Write what is gathered. Any thread may call it.
@@ -109,6 +118,7 @@ class Gathering:
         with self._writing:
             with self._changing:
                 self._gathered = {**self._gathered, **writes}
+                self._sorted = None
             self._flush(sync=sync)
 
     def _flush(self, *, sync: bool) -> None:
@@ -117,7 +127,7 @@ class Gathering:
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes = {}, 0
-            self._sorted, self._sorted_under_way = None, None
+            self._sorted, self._sorted_under_way = None, self._sorted
         try:
             self._engine.write(writes, sync=sync)
         except BaseException as error:
@@ -157,12 +167,11 @@ class Gathering:
             return False
         with self._changing:
             if self._sorted is None:
-                self._sorted = sorted(self._gathered)
+                self._sorted = _sorted_parts(self._gathered)
             if self._sorted_under_way is None:
-                self._sorted_under_way = sorted(self._under_way)
-            return _any_in(self._sorted, lower, upper) or _any_in(
-                self._sorted_under_way, lower, upper
-            )
+                self._sorted_under_way = _sorted_parts(self._under_way)
+            parts = (*self._sorted, *self._sorted_under_way)
+            return any(_any_in(part, lower, upper) for part in parts)
 
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now."""
@@ -198,6 +207,15 @@ class Gathering:
 
     def close(self) -> None:
         """Nothing: who opened the engine closes it."""
+
+
+def _sorted_parts(writes: WriteSet) -> list[list[bytes]]:
+    """The keys of ``writes``, each part of them in order: other threads run between the parts."""
+    left = iter(writes)
+    parts = []
+    while part := sorted(islice(left, LARGE)):
+        parts.append(part)
+    return parts
 
 
 def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:

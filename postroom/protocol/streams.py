@@ -89,9 +89,14 @@ _openings: Final = msgspec.msgpack.Decoder(Opening)
 _replies: Final = msgspec.msgpack.Decoder(Accepted | Refusal)
 
 
+def length_bytes(frame: bytes) -> bytes:
+    """What is sent before ``frame``."""
+    return len(frame).to_bytes(LENGTH_BYTES, "big")
+
+
 def framed(frame: bytes) -> bytes:
     """``frame`` as it is sent."""
-    return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
+    return length_bytes(frame) + frame
 
 
 def opening_bytes(opening: Opening) -> bytes:

@@ -39,9 +39,9 @@ from postroom.raft.messages import (
     Message,
     decode_frame,
     encode_frame,
-    frames_of,
 )
 from postroom.raft.options import RaftOptions
+from postroom.raft.outgoing import Outgoing
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
@@ -100,6 +100,7 @@ class Consensus:
         self._staged: list[Group] | None = None
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
+        self._outgoing = Outgoing(self._encode_and_send)
         self.failed: Exception | None = None
         self.needs_sync = False
         """After ``stage``: whether what was staged must be synced before ``release``.
@@ -201,6 +202,7 @@ class Consensus:
         if self.failed is not None:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
+        self._outgoing.begin_turn()
         self._receive(now)
         if self._has_peers:
             self._look_around(now)
@@ -267,6 +269,7 @@ class Consensus:
         self.failed = error
         self._staged = None
         self._ready.clear()
+        self._outgoing.clear()
         self._alarms, self._alarm_of = [], {}
         for group in self._groups.values():
             group.stop(error)
@@ -276,7 +279,7 @@ class Consensus:
 
     def next_deadline(self) -> float | None:
         """When ``stage`` must be called without new input, on the clock; ``None`` for never."""
-        if self._ready:
+        if self._ready or self._outgoing.waits:
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
@@ -290,11 +293,14 @@ class Consensus:
         return self._liveness.heard_at(node_id)
 
     def _send(self, envelopes: dict[NodeId, list[Envelope]]) -> None:
-        now, wall_milliseconds = self._monotonic(), self._wall_milliseconds()
         for to, batch in envelopes.items():
-            self._liveness.sent(to, now)
-            for part in frames_of(batch):
-                self._transport.send(to, encode_frame(part, wall_milliseconds))
+            self._outgoing.send(to, batch)
+
+    def _encode_and_send(self, to: NodeId, envelopes: Sequence[Envelope]) -> int:
+        self._liveness.sent(to, self._monotonic())
+        frame = encode_frame(envelopes, self._wall_milliseconds())
+        self._transport.send(to, frame)
+        return len(frame)
 
     def _say_that_it_lives(self) -> None:
         """An empty frame to each peer to which nothing was sent for a heartbeat."""

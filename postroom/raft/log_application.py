@@ -24,6 +24,7 @@ from postroom.raft.transfer import Transfer
 
 _COMMAND_KIND: Final = COMMAND[0]
 _NOOP_KIND: Final = NOOP[0]
+_VIEWED_BYTES: Final = 64 * 1024
 REPLAYED_BYTES: Final = 4 * 1024 * 1024
 """Of entries that are applied at a time when the group is opened."""
 
@@ -105,7 +106,7 @@ class LogApplication:
                 break
             context = proposals.applied(index, term)
             if payload[0] == _COMMAND_KIND:
-                state_machine.apply(index, term, payload[1:], context, writes)
+                state_machine.apply(index, term, _command_of(payload), context, writes)
             else:
                 state_machine.noop(index, term, writes)
                 if payload[0] > _NOOP_KIND:
@@ -155,6 +156,11 @@ class LogApplication:
         elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
             keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
         log.drop(min(core.applied_index, keeps))
+
+
+def _command_of(payload: bytes) -> bytes | memoryview:
+    """What a payload carries; of a large one, not a copy."""
+    return payload[1:] if len(payload) < _VIEWED_BYTES else memoryview(payload)[1:]
 
 
 __all__ = ["LogApplication"]

@@ -28,7 +28,12 @@ class StateMachine(Protocol):
     """One replica's state."""
 
     def apply(
-        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+        self,
+        index: int,
+        term: int,
+        command: bytes | memoryview,
+        context: object | None,
+        staged: WriteSet,
     ) -> None:
         """Stage the effects of the entry at ``index``, and ``index`` as applied.
 

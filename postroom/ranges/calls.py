@@ -91,15 +91,15 @@ def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
     unpacker.feed(packed)
     unpacker.read_array_header()
     lease_sequence = unpacker.unpack()
-    left = unpacker.read_map_header()
+    left = length = unpacker.read_map_header()
     writes: dict[bytes, bytes | None] = {}
     pairs = zip(unpacker, unpacker, strict=False)
+    share = max(limits.COMPLETED_AT_ONCE_MAX // 4, 1)  # making them costs more than reading them
     while left:
-        part = dict(islice(pairs, min(left, limits.COMPLETED_AT_ONCE_MAX)))
-        if not part:
+        writes.update(islice(pairs, min(left, share)))
+        if len(writes) + left == length:
             raise ValueError(f"{left} writes of a command are missing")
-        writes.update(part)
-        left -= len(part)
+        left = length - len(writes)
         yield
     return LeasedWrites(lease_sequence, writes)
 

@@ -9,7 +9,8 @@
 
 A turn reads and evaluates a bounded number of steps (:mod:`.evaluation`): what has more to do goes
 on with the next one. Reads are :mod:`.local_reads`; when the lease is asked for and given back is
-:mod:`.lease_acquisition`.
+:mod:`.lease_acquisition`. What clients hold in memory, and what frees it, is :mod:`.releases`; what
+those are told whose requests are not done here is :mod:`.refusals`.
 
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
 whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
@@ -32,19 +33,19 @@ Left out here: several ranges (intents, splits), reads on followers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-from postroom.errors import CommitUnknown, Error, Unavailable
+from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import BlockDamaged, Engine
+from postroom.kv.engine import Engine
 from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher
-from postroom.ranges.calls import Call, LeasedWrites, NotLeaseholder, Proposal, Result
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.feed import TOKEN
 from postroom.ranges.fresh_memory import FreshMemory
@@ -53,14 +54,13 @@ from postroom.ranges.host import Host
 from postroom.ranges.lease_acquisition import LeaseAcquisition
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.local_reads import LocalReads
+from postroom.ranges.refusals import Refusals
 from postroom.ranges.registry import Registry
+from postroom.ranges.releases import Releases
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+from postroom.ranges.spent import Spent
 from postroom.ranges.state import RangeState
 from postroom.ranges.waiting import Line
-
-CLIENT_HAS_GONE: Final = "its consumer has gone without a word"
-TIME_HAS_PASSED: Final = "the time of its consumer's transaction has passed"
-_COMMITS_SECONDS: Final = 1.0
 
 
 class Replica:
@@ -80,6 +80,8 @@ class Replica:
         holders: the transactions that hold something in this leaseholder's memory.
         memory: what it keeps as leaseholder.
         try_get: see :meth:`.LocalReads.try_get`.
+        wake, release_locks, release_client, release_expired, holds_for, clients_that_hold: see
+            :class:`.Releases`.
         on_room: called with each turn: there is room for reads again.
     """
 
@@ -105,7 +107,8 @@ class Replica:
         self._lease_holder = LeaseHolder(node_id, lease, clock, host.monotonic, host.lease_seconds)
         self._cache = Cache(stored)
         self._reads = LocalReads(stored, self._cache, clock, registry, self._lease_holder, host)
-        self._reads.translate = self._elsewhere_if_damaged
+        self._refusals = Refusals(node_id, lambda: self.group.leader, host)
+        self._reads.translate = self._refusals.elsewhere_if_damaged
         self.try_get = self._reads.try_get
         self._waiting = self._reads.waiting
         self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
@@ -114,7 +117,15 @@ class Replica:
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         lease_holder = self._lease_holder
         self.memory = FreshMemory(registry, stored, self._cache, self.holders, host, lease_holder)
+        self._releases = Releases(registry, self.holders, self._waiting, self._committing)
+        self.wake = self._releases.wake
+        self.release_locks = self._releases.release_locks
+        self.release_client = self._releases.release_client
+        self.release_expired = self._releases.release_expired
+        self.holds_for = self._releases.holds_for
+        self.clients_that_hold = self._releases.clients_that_hold
         self._proposal: Proposal | None = None
+        self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         self.on_room: Callable[[], None] | None = None
         registry.observers[self._lease_key] = self._observe_lease
@@ -142,51 +153,6 @@ class Replica:
         """Forget a request that still waits; false if it is too late for that."""
         call.cancelled = True
         return self._reads.cancel(call)
-
-    def wake(self, tokens: Iterable[object]) -> None:
-        """What ``tokens`` stand for may be free: those who are first in line are evaluated."""
-        for token in tokens if self._waiting.lines else ():
-            self._waiting.wake(token)
-
-    def release_locks(self, transaction_id: bytes) -> None:
-        """A transaction has ended: whoever waits for what it locked may go on."""
-        if not (self._waiting.lines or self.holders.knows(transaction_id)):
-            return  # whatever is taken for a transaction, it is among the holders from then on
-        self.holders.release(transaction_id)
-        for release in self.registry.on_release:
-            tokens = release(transaction_id)
-            if tokens:
-                self.wake(tokens)
-
-    def release_client(self, client: bytes) -> None:
-        """A client has gone: nothing is held for its transactions any more."""
-        self._release_vanished(self.holders.of(client), CLIENT_HAS_GONE)
-        for client_gone in self.registry.on_client_gone:
-            client_gone(client)
-
-    def holds_for(self, client: bytes) -> bool:
-        """Whether anything is held for a client, or for its transactions."""
-        return bool(self.holders.of(client)) or any(h(client) for h in self.registry.holds)
-
-    def clients_that_hold(self) -> set[bytes]:
-        """The clients that hold something by what is stored, whether they are there or not."""
-        return {client for holders in self.registry.holders for client in holders()}
-
-    def release_expired(self) -> None:
-        """Nothing is held for transactions whose time is over."""
-        self._release_vanished(self.holders.take_expired(), TIME_HAS_PASSED)
-
-    def _release_vanished(self, transaction_ids: list[bytes], why: str) -> None:
-        committing = self._committing() if transaction_ids else ()
-        for transaction_id in transaction_ids:
-            if transaction_id in committing:
-                # It has not ended without a word: the end of that releases it. If it has none,
-                # because the commit is put off and then given up, it is looked at once more.
-                self.holders.hold(transaction_id, _COMMITS_SECONDS)
-                continue
-            for vanished in self.registry.on_vanished:
-                vanished(transaction_id, why)
-            self.release_locks(transaction_id)
 
     def _committing(self) -> set[bytes]:
         """The transactions whose commits are under way."""
@@ -266,8 +232,11 @@ class Replica:
 
     def next_deadline(self) -> float | None:
         """When a turn has something to do without being woken; ``None``: never."""
-        deadlines = (self.holders.next_deadline(), self._lease_deadline())
-        return min((each for each in deadlines if each is not None), default=None)
+        first = self.holders.next_deadline()
+        if self._lease_holder.has_lease:  # it is asked for, and given back, when woken
+            return first
+        deadline = self._lease_deadline()
+        return deadline if first is None or (deadline is not None and deadline < first) else first
 
     def _lease_deadline(self) -> float | None:
         """When this leader may ask for the lease."""
@@ -278,6 +247,8 @@ class Replica:
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
         self._reads.begin_turn()
+        if self._spent.left:
+            self._free_spent()
         if self.on_room is not None:
             self.on_room()
         if not self.wants_turn():
@@ -298,6 +269,11 @@ class Replica:
             if reads.without_lease or reads.long:
                 reads.go_on(self._submit_again)
             self._propose_queued()
+
+    def _free_spent(self) -> None:
+        self._spent.go_on()
+        if self._spent.left:
+            self._host.wake(urgent=False)
 
     def _wants_to_write(self) -> bool:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
@@ -375,7 +351,7 @@ class Replica:
         waited = dict.fromkeys(
             (*self._waiting.clear(), *_taken(self._reads.blocked), *self._given_up())
         )
-        self._turn_away_calls([call for call in waited if call not in self._reads.without_lease])
+        self._refusals.turn_away([call for call in waited if call not in self._reads.without_lease])
 
     def _given_up(self) -> list[Call]:
         """What goes over several turns: under another lease it would be something else."""
@@ -408,6 +384,7 @@ class Replica:
             self._cache.wrote(proposal.command.writes)
         self._proposal = None
         self._reads.proposal_ended()
+        self._spent.add(proposal.command.writes)
         if applied:
             self._reads.last_commit = proposal.last_commit
             if proposal.lease_until:
@@ -418,7 +395,7 @@ class Replica:
             # below what a read would be served at: not under this lease.
             self.stop_serving()
             self._acquisition.wanted = self.group.is_leader
-            self._fail(proposal, outcome)
+            self._refusals.fail(proposal, outcome)
         self._go_on_after_proposal()
 
     def _tell(
@@ -431,38 +408,14 @@ class Replica:
         for call, answer, error in results:
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
-            call.complete(answer, None if error is None else self._elsewhere_if_damaged(error))
-
-    def _elsewhere_if_damaged(self, error: BaseException) -> BaseException:
-        """What to tell whoever asked for something that cannot be read here."""
-        if isinstance(error, BlockDamaged) and self._host.on_damage(error):
-            return self._not_leaseholder()
-        return error
-
-    def _fail(self, proposal: Proposal, outcome: Outcome) -> None:
-        unknown = outcome is Outcome.UNKNOWN
-        for call, _, error in proposal.results:
-            if error is not None or not unknown:
-                call.complete(None, self._not_leaseholder())
-            else:
-                call.complete(None, CommitUnknown(
-                    "the write was under way when its node lost the lead, or stopped; it may or "
-                    "may not be there: "
-                    "commit again with the same transaction id, or read what it wrote"
-                ))  # fmt: skip
+            call.complete(
+                answer, None if error is None else self._refusals.elsewhere_if_damaged(error)
+            )
 
     def _turn_away(self) -> None:
-        parts = (self._queue, self._upkeep, self._reads.without_lease)
-        self._turn_away_calls([call for part in parts for call in _taken(part)])
-
-    def _turn_away_calls(self, calls: Sequence[Call]) -> None:
-        error = self._not_leaseholder()
-        for call in calls:
-            call.complete(None, error)
-
-    def _not_leaseholder(self) -> NotLeaseholder:
-        leader = self.group.leader
-        return NotLeaseholder(None if leader == self.node_id else leader)
+        waiting = (*_taken(self._queue), *_taken(self._upkeep))
+        waiting = (*waiting, *_taken(self._reads.without_lease))
+        self._refusals.turn_away(waiting)
 
     def fail_all(self, error: Error) -> None:
         """Answer everything that waits, or will come, with ``error``: the node stops."""

@@ -91,7 +91,12 @@ class RangeState:
         return self._decoding.go_on()
 
     def apply(
-        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
+        self,
+        index: int,
+        term: int,
+        command: bytes | memoryview,
+        context: object | None,
+        staged: WriteSet,
     ) -> None:
         """An entry is committed: its raw writes, and the index, join ``staged``."""
         mine = context if isinstance(context, Proposal) else None
@@ -110,7 +115,7 @@ class RangeState:
         self._applied = index
         staged[self._applied_key] = keys.u64(index)
 
-    def _decoded(self, index: int, term: int, command: bytes) -> LeasedWrites:
+    def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
         decoding, self._decoding = self._decoding, None
         if decoding is not None and decoding.entry == (index, term) and decoding.decoded:
             return decoding.decoded

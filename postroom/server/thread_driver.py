@@ -281,6 +281,8 @@ class ThreadDriver:
             return True
         if answer.done:
             self.forget(answer)
+            # It may have been told between the two, and then it is its turn to wake the next one.
+            self.wake_next()
             return False
         try:
             in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))

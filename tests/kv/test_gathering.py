@@ -63,6 +63,34 @@ def test_large_values_do_not_wait() -> None:
     assert not state.gathering.is_full
 
 
+def test_a_large_turn_is_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding it to the small ones kept every thread waiting for 90 ms, and sorting it 380 ms."""
+    monkeypatch.setattr("postroom.kv.gathering.LARGE", 10)
+    state, sizes = State(), list[int]()
+    state.gathering.add({b"a": b"small", b"k05": b"small"})
+    before = state.disk.writes
+    large: WriteSet = {b"k%02d" % (number * 7 % 25): b"large" for number in range(25)}
+    added = dict(large)
+    state.gathering.add(large)
+    assert state.disk.writes == before + 1
+    assert state.written[b"k05"] == b"small"
+    assert state.gathering._gathered is large, "nothing was copied"
+
+    def counted(keys: object) -> list[bytes]:
+        found = sorted(keys)  # type: ignore[call-overload]
+        sizes.append(len(found))
+        return found  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("postroom.kv.gathering.sorted", counted, raising=False)
+    assert list(state.gathering.iterate(b"n", b"z")) == []
+    assert state.disk.writes == before + 1, "that span holds nothing of it"
+    assert [value for _, value in state.gathering.iterate(b"k05", b"k06")] == [b"large"]
+    assert state.disk.writes == before + 2
+    assert state.written | added == state.written | {b"mark": b"2"}
+    state.gathering.add({b"k%02d" % number: b"again" for number in range(25)})
+    assert max(sizes) == 10
+
+
 def test_whoever_reads_finds_what_was_added() -> None:
     state = State()
     state.gathering.add({b"b": b"new", b"c": None})

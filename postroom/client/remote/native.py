@@ -32,6 +32,7 @@ from postroom.protocol.streams import (
     OtherVersion,
     Refusal,
     framed,
+    length_bytes,
     opening_bytes,
     read_reply,
 )
@@ -109,7 +110,13 @@ class Stream(asyncio.Protocol):
 
     def write(self, frames: Sequence[bytes]) -> None:
         """Send ``frames`` now. To be called while it is writable."""
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if len(frames) == 1 and len(frames[0]) > WRITE_BUFFER_BYTES:
+            # Not put together first: that would copy it once more.
+            self._transport.write(length_bytes(frames[0]))
+            self._transport.write(frames[0])
+        else:
             self._transport.write(b"".join([framed(frame) for frame in frames]))
 
     def refused(self, frame: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from postroom.kv import versions
@@ -11,7 +12,7 @@ from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
-from postroom.ranges.replica import Replica
+from postroom.ranges.releases import Releases
 from postroom.ranges.requests import Changes
 from tests.sim.cluster.broken import Patch
 
@@ -112,12 +113,12 @@ def locks_everybody() -> Patch:
 
 def wakes_nobody() -> Patch:
     """Who waits for a lock or a message is looked at again only when a deadline has passed."""
-    wake = Replica.wake
+    wake = Releases.wake
 
-    def only_services(self: Replica, tokens: list[object]) -> None:
+    def only_services(self: Releases, tokens: Iterable[object]) -> None:
         wake(self, [token for token in tokens if not isinstance(token, bytes)])
 
-    return Replica, "wake", only_services
+    return Releases, "wake", only_services
 
 
 def collector_ends() -> Patch:
