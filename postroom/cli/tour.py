@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from postroom.cli.options import quiet_grpc
-
-NODES_MAX = 9
+from postroom.limits import LOCAL_NODES_MAX
 
 
 def demo(
@@ -37,7 +36,7 @@ def demo(
         int | None,
         typer.Option(
             min=1,
-            max=NODES_MAX,
+            max=LOCAL_NODES_MAX,
             metavar="N",
             help="On a cluster of N processes.",
             show_default="no cluster",
