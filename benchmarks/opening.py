@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import os
 import random  # noqa: TID251 - makes an instance, seeded
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import postroom
 from benchmarks.harness import Measured, Settings, benchmark
@@ -44,6 +49,66 @@ def open_gibibyte(settings: Settings) -> Measured:
     elapsed = _open_seconds(path, settings)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return Measured(elapsed, {"disk_mib": round(size / 2**20)})
+
+
+LOG_BYTES = 128 * 1024 * 1024
+VALUES_A_TRANSACTION = 32
+
+
+def _fill_log_and_die(path: Path, begin: Path, log_bytes: int, engine: str | None) -> None:
+    """A process that fills a segment of the log, and is killed when it has begun the next one."""
+    db = postroom.open(
+        path,
+        durability="none",
+        log_segment_bytes=log_bytes,
+        engine=engine,  # type: ignore[arg-type]  # its name
+    )
+    shutil.copytree(path, begin, ignore=lambda folder, _: ["log"] if folder == str(path) else [])
+    following, values, number = path / "log" / "segment-2", random.Random(1), 0
+    while not following.exists() or not following.open("rb").read(8).strip(b"\0"):
+        with db.begin() as tx:
+            for _ in range(VALUES_A_TRANSACTION):
+                tx.put(b"key/%08d" % (number * 7919 % 100_000), values.randbytes(1000))
+                number += 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _open_after_kill(settings: Settings, *, keep_state: bool) -> Measured:
+    path, begin = settings.folder / "store", settings.folder / "begin"
+    log_bytes = max(settings.size(LOG_BYTES), 1024 * 1024)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_fill_log_and_die, args=(path, begin, log_bytes, settings.engine)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, process.exitcode
+    if not keep_state:
+        (path / "log").rename(begin / "log")
+        shutil.rmtree(path)
+        begin.rename(path)
+    start = time.perf_counter()
+    db = postroom.open(path, engine=settings.engine)
+    elapsed = time.perf_counter() - start
+    keys = sum(1 for _ in db.scan())
+    db.close()
+    again = _open_seconds(path, settings)
+    return Measured(elapsed, {"keys": keys, "closed_cleanly_seconds": again})
+
+
+@benchmark("open after kill -9 with 128 MiB of log", "s", 2.0, at_most=True)
+def open_after_kill(settings: Settings) -> Measured:
+    """``postroom.open`` of a store whose process was killed when it had filled a segment of the log
+    of 128 MiB with transactions of 32 values of 1,000 bytes; all of it is read and checked.
+    """
+    return _open_after_kill(settings, keep_state=True)
+
+
+@benchmark("open with 128 MiB of log that the state lacks", "s", 2.0, at_most=True)
+def open_without_state(settings: Settings) -> Measured:
+    """The same, and the state is what it was when the store was made, as if a loss of power had
+    taken all that was not synced since: all entries of the log are applied again.
+    """
+    return _open_after_kill(settings, keep_state=False)
 
 
 @benchmark("peak memory while scanning 1,000,000 keys", "MiB", 200, at_most=True)

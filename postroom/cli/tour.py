@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here an instance is made, to be passed in
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from postroom.cli.options import quiet_grpc
+from postroom.cli.pipeline.running import Spark
 from postroom.limits import LOCAL_NODES_MAX
+
+if TYPE_CHECKING:
+    from postroom.demo.third_act import ThirdAct
 
 
 def demo(
@@ -46,31 +52,56 @@ def demo(
         bool,
         typer.Option("--chaos", help="Kill a random node every few seconds, of 3 if not told."),
     ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark", help="Then archive and audit it with Spark, into files beside DIR."
+        ),
+    ] = False,
 ) -> None:
     """Replay the departures from New York's airports in 2013, and check every unit.
 
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on where it was, and still ends exact.
     """
-    if nodes is None and not chaos:
-        exact = _embedded(path or Path("postroom-demo"), flights, fresh=fresh)
-    else:
-        exact = _on_cluster(
-            path or Path("postroom-demo-cluster"), nodes, flights, fresh=fresh, chaos=chaos
-        )
+    with _third_act(wanted=spark) as act:
+        if nodes is None and not chaos:
+            exact = _embedded(path or Path("postroom-demo"), flights, act, fresh=fresh)
+        else:
+            exact = _on_cluster(
+                path or Path("postroom-demo-cluster"), nodes, flights, act, fresh=fresh, chaos=chaos
+            )
     if not exact:
         raise typer.Exit(1)
 
 
-def _embedded(path: Path, flights: int | None, *, fresh: bool) -> bool:
+@contextmanager
+def _third_act(*, wanted: bool) -> Iterator[ThirdAct | None]:
+    """What Spark is to do; it is started before anything else, or says what it needs."""
+    if not wanted:
+        yield None
+        return
+    from postroom.demo.third_act import ThirdAct  # noqa: PLC0415 - so that others start without
+
+    with Spark("local[*]", {}).session("demo") as session:
+        yield ThirdAct(session)
+
+
+def _embedded(path: Path, flights: int | None, act: ThirdAct | None, *, fresh: bool) -> bool:
     # Only now, so that the other commands start without it.
     from postroom.demo.tour import demonstrate  # noqa: PLC0415
 
-    return asyncio.run(demonstrate(path, flights, fresh))
+    return asyncio.run(demonstrate(path, flights, fresh, act))
 
 
 def _on_cluster(
-    path: Path, nodes: int | None, flights: int | None, *, fresh: bool, chaos: bool
+    path: Path,
+    nodes: int | None,
+    flights: int | None,
+    act: ThirdAct | None,
+    *,
+    fresh: bool,
+    chaos: bool,
 ) -> bool:
     from postroom.demo.cluster import (  # noqa: PLC0415 - as above
         FLIGHTS,
@@ -79,5 +110,7 @@ def _on_cluster(
 
     quiet_grpc()
     randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
-    running = demonstrate_on_cluster(path, nodes, flights or FLIGHTS, randomness, fresh=fresh)
+    running = demonstrate_on_cluster(
+        path, nodes, flights or FLIGHTS, randomness, fresh=fresh, third_act=act
+    )
     return asyncio.run(running)

@@ -6,6 +6,7 @@
 `turn_rounds`  the second act's job: aircraft that arrive are turned round, by workers of a queue
 `crews`        those workers, of whom one is killed
 `second_act`   the second act, from the first departure to the last turn-round
+`third_act`    the third one: Spark archives, reports and audits: ``postroom demo --spark``
 `check`        compares the store with the departures, to the last unit
 `report`       the progress bar and the tables
 `tour`         puts these together: ``postroom demo``

@@ -119,10 +119,7 @@ async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Fi
 async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> list[Finding]:
     """Compare what the second act left with ``legs``, which are those that it was played with."""
     flown = await asyncio.to_thread(list, legs)
-    hangars: dict[str, list[int]] = {}
-    for leg in flown:
-        turns, numbers = hangars.get(leg.tail, (0, 0))
-        hangars[leg.tail] = [turns + 1, numbers + leg.number]
+    hangars = turned_round(flown)
     turned = {str(leg.number): f"{leg.tail} at {leg.destination}" for leg in flown}
     done, early = await _turn_rounds(db)
     found = {name: decode(value) for name, value in await _pairs(db, b"hangar/")}
@@ -134,6 +131,15 @@ async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> l
         compare("turn-rounds before their time", {}, early),
         compare("turn-rounds still waiting", {}, await _queued(db)),
     ]
+
+
+def turned_round(legs: Iterable[Leg]) -> dict[str, list[int]]:
+    """Of each aircraft how many turn-rounds there must be, and the sum of their numbers."""
+    hangars: dict[str, list[int]] = {}
+    for leg in legs:
+        turns, numbers = hangars.get(leg.tail, (0, 0))
+        hangars[leg.tail] = [turns + 1, numbers + leg.number]
+    return hangars
 
 
 def compare(subject: str, expected: Values, found: Values) -> Finding:

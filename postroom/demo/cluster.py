@@ -10,7 +10,7 @@ import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -20,6 +20,7 @@ from rich.console import Console
 import postroom.aio
 from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
+from postroom.demo.third_act import MARK_FILE, ThirdAct, files_of, keeping, play, remove_files
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
 from postroom.errors import Error
 from postroom.server.local_cluster import LocalCluster, LocalNode
@@ -33,7 +34,6 @@ FIRST_KILL_SECONDS: Final = 0.1
 KILL_SECONDS: Final = (2.0, 4.0)
 """Between the return of one node and the death of the next one."""
 DOWN_SECONDS: Final = (0.5, 2.0)
-MARK_FILE: Final = "made by postroom demo"
 
 
 async def demonstrate_on_cluster(
@@ -43,6 +43,7 @@ async def demonstrate_on_cluster(
     randomness: random.Random | None,
     *,
     fresh: bool,
+    third_act: ThirdAct | None = None,
 ) -> bool:
     """Run the tour on a cluster in ``folder``; returns whether the store ended exact.
 
@@ -52,6 +53,7 @@ async def demonstrate_on_cluster(
         flights_asked: how many departures.
         randomness: which nodes are killed, and when; ``None``: none.
         fresh: whether to remove the cluster first.
+        third_act: what Spark does with it afterwards, if anything.
     """
     if fresh:
         await asyncio.to_thread(_remove, folder)
@@ -61,13 +63,17 @@ async def demonstrate_on_cluster(
             (folder / MARK_FILE).touch()
         running = LocalCluster(held)
         try:
-            return await _demonstrate(running, folder, flights_asked, randomness)
+            return await _demonstrate(running, folder, flights_asked, randomness, third_act)
         finally:
             await asyncio.to_thread(running.stop)
 
 
 async def _demonstrate(
-    running: LocalCluster, folder: Path, flights_asked: int, randomness: random.Random | None
+    running: LocalCluster,
+    folder: Path,
+    flights_asked: int,
+    randomness: random.Random | None,
+    third_act: ThirdAct | None,
 ) -> bool:
     console = Console()
     console.out(f"{len(running.nodes)} nodes: {','.join(running.addresses)}", highlight=False)
@@ -75,16 +81,23 @@ async def _demonstrate(
         running.addresses, insecure=True, timeout=CONNECT_SECONDS
     ) as db:
         await claim(db, folder)
-        pauses = Pauses()
-        wanted = min(flights_asked, count_flights())
-        async with _with_faults(console, running, db, randomness):
-            total = await replay_missing(console, db, folder, wanted, pauses.note)
-        if randomness is not None:
-            console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
-        crew = ProcessCrew(running.addresses, folder)
-        async with _with_faults(console, running, db, randomness):
-            turned = await turn_round(console, db, crew, total)
-        return await compare(console, db, total, turned)
+        async with AsyncExitStack() as stack:
+            if third_act is not None:
+                await stack.enter_async_context(keeping(db))
+            pauses = Pauses()
+            wanted = min(flights_asked, count_flights())
+            async with _with_faults(console, running, db, randomness):
+                total = await replay_missing(console, db, folder, wanted, pauses.note)
+            if randomness is not None:
+                console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
+            crew = ProcessCrew(running.addresses, folder)
+            async with _with_faults(console, running, db, randomness):
+                turned = await turn_round(console, db, crew, total)
+            exact = await compare(console, db, total, turned)
+            if third_act is None:
+                return exact
+            store = {"connect": ",".join(running.addresses), "insecure": "true"}
+            return await play(console, third_act, store, files_of(folder), total, turned) and exact
 
 
 def _remove(folder: Path) -> None:
@@ -96,6 +109,7 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(folder)
         finally:
             held.release()
+    remove_files(folder)
 
 
 class Pauses:

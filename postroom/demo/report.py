@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,6 +25,9 @@ from rich.table import Table
 from postroom.demo.check import Finding
 from postroom.demo.replay import Measures
 from postroom.demo.turn_rounds import Attempts
+
+if TYPE_CHECKING:
+    from postroom.pipeline.jobs.job import Progress as JobProgress
 
 DIFFERENCES_SHOWN: Final = 3
 
@@ -50,6 +54,33 @@ def _line_per_tenth(console: Console, done: int, total: int, what: str) -> Calla
             console.out(f"{done:,} of {total:,} {what}", highlight=False)
 
     return advance
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[JobProgress]:
+    """Shows how far a job of Spark's is; what it gives is the job's ``progress``."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None  # a log says what a job did, when it is done
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield progress
+
+
+def show_jobs(console: Console, rows: Sequence[tuple[str, str, float]]) -> None:
+    """What the jobs of Spark did, and how long each took."""
+    table = Table("job", "result", "seconds", title_justify="left")
+    table.columns[2].justify = "right"
+    for name, result, seconds in rows:
+        table.add_row(name, result, f"{seconds:,.1f}")
+    console.print(table)
 
 
 def show_measures(console: Console, measures: Measures, folder: Path) -> None:

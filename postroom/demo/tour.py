@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from itertools import compress
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
 
@@ -17,14 +18,23 @@ from postroom.demo.flights import count_flights, flights, legs
 from postroom.demo.replay import numbers_done, replay
 from postroom.demo.report import progress, show_attempts, show_findings, show_measures
 from postroom.demo.second_act import turn_round_missing
+from postroom.demo.third_act import (
+    KEPT_SECONDS,
+    MARK,
+    ThirdAct,
+    files_of,
+    play,
+    remove_files,
+)
 from postroom.demo.turn_rounds import attempts
 from postroom.errors import Error
+from postroom.limits import GC_TTL_SECONDS
+from postroom.server.loopback import LoopbackServer
 
-MARK: Final = b"demo"
-"""The key that tells a store of the tour's from anybody else's, which it must not touch."""
 
-
-async def demonstrate(path: Path, flights_asked: int | None, fresh: bool) -> bool:
+async def demonstrate(
+    path: Path, flights_asked: int | None, fresh: bool, third_act: ThirdAct | None = None
+) -> bool:
     """Run the tour in the store at ``path``; returns whether the store ended exact.
 
     Args:
@@ -32,16 +42,24 @@ async def demonstrate(path: Path, flights_asked: int | None, fresh: bool) -> boo
         flights_asked: how many departures; ``None`` for the whole year. A store that has gone
             further already is checked as far as it has gone.
         fresh: whether to remove the store first.
+        third_act: what Spark does with it afterwards, if anything.
     """
     console = Console()
     available = count_flights()
     if fresh:
         await _remove(path)
-    async with await postroom.aio.open(str(path)) as db:
+        await asyncio.to_thread(remove_files, path)
+    kept = GC_TTL_SECONDS if third_act is None else KEPT_SECONDS
+    async with await postroom.aio.open(str(path), gc_ttl=kept) as db:
         await claim(db, path)
         total = await replay_missing(console, db, path, min(flights_asked or available, available))
         turned = await turn_round(console, db, LocalCrew(db), total)
-        return await compare(console, db, total, turned)
+        exact = await compare(console, db, total, turned)
+    if third_act is None:
+        return exact
+    with closing(LoopbackServer(path, gc_ttl=KEPT_SECONDS)) as server:
+        store = {"connect": server.address, "insecure": "true"}
+        return await play(console, third_act, store, files_of(path), total, turned) and exact
 
 
 async def replay_missing(

@@ -50,6 +50,11 @@ class Cache:
         self.offer(key, value)
         return value  # type: ignore[no-any-return]
 
+    def get_once(self, key: bytes) -> bytes | None:
+        """The same of a key that will hardly be asked for again: it is not kept."""
+        is_known, value = self.peek(key)
+        return value if is_known else self._stored.get(key)
+
     def peek(self, key: bytes) -> tuple[bool, bytes | None]:
         """Whether the value of ``key`` is known here, and what it is. Changes nothing."""
         value = self._young.get(key, _UNKNOWN)

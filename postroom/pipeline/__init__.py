@@ -43,7 +43,8 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session.
     """
-    spark.conf.set(PUSHDOWN, "true")
+    if spark.conf.get(PUSHDOWN, None) != "true":  # where it may not be set, it may be there
+        spark.conf.set(PUSHDOWN, "true")
     context = _context(spark)
     line = None
     if context is not None:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from postroom.errors import Invalid
-from postroom.pipeline import connections, tables
+from postroom.pipeline import connect_updates, connections, tables
 from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.driver_service import Line
@@ -42,6 +42,7 @@ class PostroomSource(DataSource):
     line: ClassVar[Line | None] = None
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        self._planned()
         self.options = options
         self.is_sink = of_sinks.is_sink(options)
         self.wanted = wanted = parse(of_sinks.of_store(options) if self.is_sink else options)
@@ -49,6 +50,11 @@ class PostroomSource(DataSource):
             raise Invalid("path= needs the driver on this machine: give connect= instead")
         self.store = wanted.store if self.line is None else self.line.address(wanted.store)
         self.at = 0 if self.is_sink else self._pinned()
+
+    def _planned(self) -> None:
+        """This process plans."""
+        if self.line is None:
+            connect_updates.drop_empty()
 
     def _pinned(self) -> int:
         """The timestamp of this data frame."""
@@ -82,6 +88,7 @@ class PostroomSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans and reads a batch."""
+        self._planned()
         tables.check(schema, self.wanted.table, self.wanted.format)
         wanted = self.wanted
         if wanted.table in tables.SINCE and wanted.since is None:
@@ -90,6 +97,7 @@ class PostroomSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """What plans and reads a stream of changes."""
+        self._planned()
         if self.wanted.table != "changes":
             raise Invalid(
                 f"a stream is read from the table changes, not {self.wanted.table!r}: give "
@@ -119,6 +127,7 @@ class PostroomSource(DataSource):
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
         """The options of a sink, which fit to the rows."""
+        self._planned()
         if overwrite:
             raise Invalid(
                 "a store is added to, and not overwritten as a whole; nothing was written: say "

@@ -94,6 +94,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
         leader: who leads, as far as this node knows; 0: nobody.
         nodes: the number and address of each node of the cluster; none if it stands alone.
         requests_max: how many requests this stream may have unanswered, those that wait apart.
+        revision: which requests the node knows (:mod:`.revisions`).
     """
 
     version: int
@@ -102,6 +103,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     leader: int
     nodes: list[tuple[int, str]]
     requests_max: int
+    revision: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -31,6 +31,7 @@ from typing import Any, Final
 from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
+from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Reader, WriteSet, join
 from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_BYTES_MAX
 
@@ -296,6 +297,14 @@ class Evaluation:
         if key in self.staged:
             return self.staged[key]
         return self._reader.get(key)
+
+    def get_once(self, key: bytes) -> bytes | None:
+        """The same of a key that will hardly be asked for again."""
+        value = self._pending(key)
+        if value is not _UNKNOWN:
+            return value
+        reader = self._reader
+        return reader.get_once(key) if isinstance(reader, Cache) else reader.get(key)
 
     def is_deleted(self, key: bytes) -> bool:
         """Whether the requests before, or this one, have deleted an engine key. Reads nothing."""

@@ -230,8 +230,11 @@ class Replica:
 
     def next_deadline(self) -> float | None:
         """When a turn has something to do without being woken; ``None``: never."""
-        deadlines = (self.holders.next_deadline(), self._lease_deadline())
-        return min((each for each in deadlines if each is not None), default=None)
+        first = self.holders.next_deadline()
+        if self._lease_holder.has_lease:  # it is asked for, and given back, when woken
+            return first
+        deadline = self._lease_deadline()
+        return deadline if first is None or (deadline is not None and deadline < first) else first
 
     def _lease_deadline(self) -> float | None:
         """When this leader may ask for the lease."""

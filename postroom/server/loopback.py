@@ -44,6 +44,7 @@ class LoopbackServer:
     Args:
         path: the folder of a store, which nobody has open.
         create: whether a store is made if there is none.
+        gc_ttl: seconds that overwritten versions, and what left inboxes, stay readable.
 
     Attributes:
         address: where it is served, ``host:port``.
@@ -54,7 +55,9 @@ class LoopbackServer:
         StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
     """
 
-    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, create: bool = False, gc_ttl: float = GC_TTL_SECONDS
+    ) -> None:
         check_no_local_cluster(Path(path))
         self._path = Path(path)
         self._closed = False
@@ -64,7 +67,7 @@ class LoopbackServer:
         )
         self._thread.start()
         try:
-            self.address: str = self._on_loop(self._open(create=create))
+            self.address: str = self._on_loop(self._open(create=create, gc_ttl=gc_ttl))
         except BaseException:
             self._end()
             raise
@@ -86,13 +89,13 @@ class LoopbackServer:
         self._thread.join()
         self._loop.close()
 
-    async def _open(self, *, create: bool) -> str:
+    async def _open(self, *, create: bool, gc_ttl: float) -> str:
         randomness = random.Random(random.SystemRandom().randbytes(32))
         engine = open_storage(self._path, randomness, create=create)
         try:
             options = NodeOptions(
                 node_id=node_alone(engine) or NodeOptions().node_id,
-                gc_ttl_seconds=GC_TTL_SECONDS,
+                gc_ttl_seconds=gc_ttl,
                 disk_reserve_bytes=DISK_RESERVE_BYTES,
                 rests_alone=True,
             )

@@ -360,11 +360,13 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """When a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
-        deadlines = [
-            self.tasks.next_deadline(), self.consensus.next_deadline(),
-            self._writer.sync_due(), self.replicas.next_deadline(),
-        ]  # fmt: skip
-        return min((each for each in deadlines if each is not None), default=None)
+        first = self.tasks.next_deadline()
+        for deadline in (
+            self.consensus.next_deadline(), self._writer.sync_due(), self.replicas.next_deadline()
+        ):  # fmt: skip
+            if deadline is not None and (first is None or deadline < first):
+                first = deadline
+        return first
 
     def close(self) -> None:
         """Let go of everything. What has not been answered by now gets an error."""

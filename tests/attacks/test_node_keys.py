@@ -21,7 +21,7 @@ from postroom.client.remote.connection import TLS
 from postroom.client.remote.rebinding import rebind_node
 from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock
-from postroom.ranges.nodes import NodeDescriptor, RebindNode, short
+from postroom.ranges.nodes import Admitted, NodeDescriptor, RebindNode, short
 from postroom.server.cluster import formation, joining, key_binding
 from postroom.server.cluster.access_files import Tokens
 from postroom.server.cluster.nodes_service import JoinRequest
@@ -242,6 +242,13 @@ def test_nobody_else_says_where_a_node_is_or_which_key_it_will_have(machines: Ma
     on(machines, story)
 
 
+async def answered(questions: Questions, machines: Machines, application: JoinRequest) -> Admitted:
+    """What the leader says, once there is one."""
+    while (admitted := await questions.admit(machines.first, application)) is None:
+        await asyncio.sleep(0.05)
+    return admitted
+
+
 def test_a_stranger_who_answers_where_it_says_moves_nobody(machines: Machines) -> None:
     async def story() -> None:
         await machines.start(1, 2, 3)
@@ -253,8 +260,9 @@ def test_a_stranger_who_answers_where_it_says_moves_nobody(machines: Machines) -
         there.service._hello = lambda: formation.SelfDescription(victim.store_id, (), None)
         questions = Questions(there.security)
         try:
+            forged = JoinRequest(victim.store_id, host, 2)
             with pytest.raises((Invalid, AccessDenied)):
-                await questions.admit([leader.address], JoinRequest(victim.store_id, host, 2))
+                await answered(questions, machines, forged)
         finally:
             await questions.close()
             await there.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from importlib.util import find_spec
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -124,6 +125,8 @@ class Workload:
         db.create_queue("graves")
         db.create_queue("mail", max_attempts=2, archive=True, ack_wait=20)
         db.create_queue("jobs", order="group", dead_letter_queue="graves", max_attempts=2)
+        if find_spec("cronsim"):
+            db.queue("mail").schedule("hourly", cron="0 * * * *", payload=b"tick")
         self._acts = (
             self._put, self._send, self._defer, self._reap, self._try_in_vain, self._enqueue,
             self._enqueue, self._consume, self._delete, self._count,

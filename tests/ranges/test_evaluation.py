@@ -5,8 +5,27 @@ from __future__ import annotations
 from collections.abc import ItemsView
 from random import Random  # noqa: TID251 (seeded)
 
+from postroom.kv.cache import Cache
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.ranges.evaluation import Evaluation
+
+
+def test_a_key_that_is_asked_for_once_is_as_the_requests_have_left_it_and_not_kept() -> None:
+    engine = MemoryEngine(MemoryDisk())
+    engine.write({b"stored": b"1", b"replaced": b"1", b"deleted": b"1"}, sync=True)
+    cache = Cache(engine)
+    ctx = Evaluation(cache, 1, 0)
+    ctx.begin(1)
+    ctx.writes[b"replaced"] = b"2"
+    ctx.accept()
+    ctx.begin(2)
+    ctx.writes[b"deleted"] = None
+    wanted = {b"stored": b"1", b"replaced": b"2", b"deleted": None, b"unknown": None}
+    assert {key: ctx.get_once(key) for key in wanted} == wanted
+    assert not any(cache.peek(key)[0] for key in wanted)
+    cache.offer(b"stored", b"known here")
+    assert ctx.get_once(b"stored") == b"known here"
+    assert Evaluation(engine, 1, 0).get_once(b"stored") == b"1"
 
 
 class _LookedThrough(dict[bytes, bytes | None]):

@@ -12,6 +12,7 @@ from postroom.errors import (
 )
 from postroom.protocol import frames
 from postroom.protocol.failures import NOT_LEASEHOLDER
+from postroom.protocol.revisions import REVISION
 from postroom.ranges.requests import (
     Committed,
     CommitTransaction,
@@ -72,9 +73,12 @@ class Stream:
         self.world.router.received(self.link, frames.encode(message))
         self.world.read()
 
-    def welcome(self, leader: int, requests_max: int = 100) -> None:
+    def welcome(self, leader: int, requests_max: int = 100, *revision: int) -> None:
+        """By default as a node of this version does; ``revision``: as an earlier one."""
         node = next(node for node, address in NODES if address == self.address)
-        self.say(0, 1, self.world.clock(), node, leader, NODES, requests_max)
+        self.say(
+            0, 1, self.world.clock(), node, leader, NODES, requests_max, *(revision or [REVISION])
+        )
 
     def answer(self, number: int, result: Any, *, lease: int = 1) -> None:
         del self.requests[number]

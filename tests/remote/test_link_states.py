@@ -29,7 +29,7 @@ def test_nothing_but_the_hello_leaves_before_the_node_has_said_who_it_is() -> No
     assert each.state is State.GREETED
     assert each.take(0) is None
     each.heard(1.0)
-    each.welcomed(1, 100)
+    each.welcomed(1, 100, 1)
     assert each.state is State.READY
     assert each.take(0) is not None
     assert each.sent
@@ -39,7 +39,7 @@ def test_who_is_asked_and_silent_is_given_up_and_whatever_is_said_counts() -> No
     each = link()
     each.take(0)
     each.heard(1.0)
-    each.welcomed(1, 100)
+    each.welcomed(1, 100, 1)
     each.look_up(2.0)
     assert each.state is State.ASKED
     assert not each.is_silent(2.0)
@@ -54,5 +54,5 @@ def test_who_welcomes_before_it_was_greeted_makes_no_sense() -> None:
     each = link()
     each.heard(0.5)
     with pytest.raises(WireError, match="before the Hello"):
-        each.welcomed(1, 100)
+        each.welcomed(1, 100, 1)
     assert not each.ready

@@ -12,6 +12,7 @@ from postroom.cli.pipeline.audit import audit
 from postroom.cli.pipeline.export import export
 from postroom.cli.pipeline.index import index
 from postroom.cli.pipeline.load import load
+from postroom.cli.pipeline.report import report
 from postroom.cli.pipeline.restore import restore
 
 app = typer.Typer(
@@ -27,4 +28,5 @@ run.command()(audit)
 run.command()(export)
 run.command()(index)
 run.command()(load)
+run.command()(report)
 run.command()(restore)

@@ -56,14 +56,14 @@ def archive(
         f"run {result.number}: {result.queue_messages:,} messages of queues and "
         f"{result.inbox_messages:,} of inboxes are in {to}, {result.trimmed:,} deleted from the "
         f"store; the archive has {result.rows:,} in {result.files:,} files",
-        highlight=False, markup=False,
+        highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
     for gap in result.gaps:
         what = f"the queue {gap.what}" if gap.is_queue else "inboxes"
         out.print(
             f"what ended in {what} between {_moment(gap.after)} and {_moment(gap.until)} may be "
             "missing: the store had not kept it; archive more often",
-            highlight=False, markup=False,
+            highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
 
 

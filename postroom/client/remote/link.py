@@ -92,6 +92,7 @@ class Link:
         commits: those that wait for company; of all else that is not sent yet there is ``batch``.
         sent: what may have reached the node and is not answered, by number.
         open: how many of those, and of what is not sent yet, do not wait there for long.
+        revision: which requests are known there.
         state: see above.
         heard_at: when a frame last came in.
         spoke_at: when the last frame was taken.
@@ -115,6 +116,7 @@ class Link:
         "number",
         "open",
         "requests_max",
+        "revision",
         "sent",
         "speaks",
         "spoke_at",
@@ -135,7 +137,7 @@ class Link:
         self.withdrawn: list[int] = []
         self.looks_up = False
         self.open = 0
-        self.requests_max = 0
+        self.requests_max = self.revision = 0
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
@@ -156,8 +158,8 @@ class Link:
         self.heard_at = now
         self.state = TRANSITIONS[self.state][Event.HEARD]
 
-    def welcomed(self, node_id: int, requests_max: int) -> None:
-        """The node has said who it is.
+    def welcomed(self, node_id: int, requests_max: int, revision: int) -> None:
+        """The node has said who it is, and which requests it knows.
 
         Raises:
             WireError: nobody has greeted it.
@@ -168,6 +170,7 @@ class Link:
         self.state = state
         self.node_id = node_id
         self.requests_max = requests_max
+        self.revision = revision
 
     # --- what is to be sent
 

@@ -44,7 +44,7 @@ from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
-from postroom.protocol import frames
+from postroom.protocol import frames, revisions
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import RebindNode, RetireNode
@@ -148,7 +148,7 @@ class Router:
             or (link.open >= link.requests_max and not call.waits)
         ):
             self._enqueue(call)
-        elif link.place(call):
+        elif not self._is_refused(link, call) and link.place(call):
             self._port.output(link.number)
 
     def _next_number(self) -> int:
@@ -274,8 +274,17 @@ class Router:
             if not (call.done or call.waits) and link.open >= link.requests_max:
                 return
             queue.popleft()
-            if not call.done:
+            if not (call.done or self._is_refused(link, call)):
                 self._upkeep.place(link, call)
+
+    def _is_refused(self, link: Link, call: RemoteCall) -> bool:
+        """Whether the node does not know what is asked: it would end the stream."""
+        if link.revision >= revisions.REVISION:
+            return False
+        failure = revisions.refusal(call.request, link.revision)
+        if failure is not None:
+            self._attempts.failed(link, call, failure, self.clock.reading())
+        return failure is not None
 
     # --- answers
 

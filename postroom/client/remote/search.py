@@ -83,7 +83,7 @@ class Search:
         self._addresses.welcomed(link.address)
         if not link.ready:
             self.newest[message.node_id] = link.number
-        link.welcomed(message.node_id, message.requests_max)
+        link.welcomed(message.node_id, message.requests_max, message.revision)
         leads = message.leader == message.node_id
         if self.target is None and leads:
             self.target = link

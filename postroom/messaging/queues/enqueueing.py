@@ -53,7 +53,7 @@ def enqueue(
     check_headers(request.headers, request.key)
     if request.is_unique:
         key, id_ = request.key, request.id
-        if ctx.get(manager.layout.body_key(key, request.kind, id_)) is not None:
+        if ctx.get_once(manager.layout.body_key(key, request.kind, id_)) is not None:
             raise Invalid(
                 f"the queue {manager.name!r} has a message {shorten(id_)}, which is no made-up id "
                 "then; nothing was changed: an id that may be there is not sent as unique"

@@ -10,6 +10,7 @@ from postroom.pipeline.jobs.audit import AuditResult, audit
 from postroom.pipeline.jobs.export import ExportResult, export
 from postroom.pipeline.jobs.index import IndexResult, index
 from postroom.pipeline.jobs.load import LoadOptions, LoadResult, load
+from postroom.pipeline.jobs.report import ReportResult, report
 from postroom.pipeline.jobs.restore import RestoreResult, abandon_restore, restore
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "IndexResult",
     "LoadOptions",
     "LoadResult",
+    "ReportResult",
     "RestoreResult",
     "abandon_restore",
     "archive",
@@ -27,5 +29,6 @@ __all__ = [
     "index",
     "load",
     "read_archive",
+    "report",
     "restore",
 ]

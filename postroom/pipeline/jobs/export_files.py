@@ -9,17 +9,15 @@
 
 Files that the manifest does not name do not count: tasks may run twice, or be killed. It has the
 number of rows and the SHA-256 of each file, and of each table the same in all, so damage is found
-before anything of a file is restored.
-
-The table ``data`` has columns for people and programs. The others have the entries as the store
-has them: ``key`` (null where there is none), ``name`` and ``stored``.
+before anything of a file is restored. What is in the files is told by
+:mod:`postroom.pipeline.jobs.export_rows`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -30,7 +28,6 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from postroom.errors import Invalid
-from postroom.kv import keys, versions
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging import image_entries as entries
 
@@ -39,22 +36,6 @@ MANIFEST: Final = "manifest.json"
 STARTED: Final = "started.json"
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _HASHED_AT_ONCE: Final = 1024 * 1024
-
-DATA_SCHEMA: Final = pa.schema([
-    pa.field("key", pa.binary(), nullable=False),
-    pa.field("value", pa.binary(), nullable=False),
-    pa.field("timestamp", pa.int64(), nullable=False),
-    pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
-    pa.field("integer", pa.bool_(), nullable=False),
-])  # fmt: skip
-ENTRY_SCHEMA: Final = pa.schema([
-    pa.field("key", pa.binary()),
-    pa.field("name", pa.binary(), nullable=False),
-    pa.field("stored", pa.binary(), nullable=False),
-])  # fmt: skip
-
-Entry = tuple[bytes, bytes]
-"""The name of an entry, and its value."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -112,6 +93,11 @@ class _Started(msgspec.Struct, frozen=True):
     export: str
 
 
+def _new(path: str) -> str:
+    """What a file is called until it is complete."""
+    return f"{path}.new"
+
+
 def manifest_of(export: str, timestamp: int, ranges: list[int], files: list[File]) -> Manifest:
     """The manifest of an export that consists of these files."""
     tables = {name: [file for file in files if file.table == name] for name in entries.TABLES}
@@ -150,6 +136,7 @@ class Folder:
                 self._fs, self._root = fs.LocalFileSystem(), str(Path(place).absolute())
         except (pa.ArrowException, ValueError) as error:
             raise Invalid(f"{place!r} is no folder that can be used: {error}") from error
+        self._is_local = isinstance(self._fs, fs.LocalFileSystem)
 
     def _at(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"
@@ -182,8 +169,9 @@ class Folder:
         self._fs.create_dir(self._root, recursive=True)
         found = self._fs.get_file_info(fs.FileSelector(self._root))
         names = {info.base_name for info in found}
-        if names - {STARTED, *entries.TABLES} or (names and STARTED not in names):
-            other = sorted(names - {STARTED, *entries.TABLES} or names)[0]
+        ours = {STARTED, _new(STARTED), _new(MANIFEST), *entries.TABLES}
+        if names - ours or (names and not names & {STARTED, _new(STARTED)}):
+            other = sorted(names - ours or names)[0]
             raise Invalid(
                 f"{self.place} is not empty ({other} is in it); nothing was changed: export into a "
                 "folder of its own"
@@ -191,6 +179,8 @@ class Folder:
         for info in found:
             if info.base_name in entries.TABLES:
                 self._fs.delete_dir(info.path)
+            elif info.base_name != STARTED:
+                self._fs.delete_file(info.path)
         self._replace(STARTED, msgspec.json.encode(_Started(export)))
 
     def commit(self, manifest: Manifest) -> None:
@@ -220,10 +210,25 @@ class Folder:
 
     def _replace(self, path: str, content: bytes) -> None:
         """Writes a file that is there as a whole, or not at all."""
-        beside = self._at(f"{path}.new")
-        with self._fs.open_output_stream(beside) as file:
+        with self._fs.open_output_stream(self._at(_new(path))) as file:
             file.write(content)
-        self._fs.move(beside, self._at(path))
+        self.sync(_new(path))
+        if not self._is_local and self.size_of(path) is not None:
+            self._fs.delete_file(self._at(path))  # elsewhere moving may not overwrite
+        self._fs.move(self._at(_new(path)), self._at(path))
+        self.sync(path)
+
+    def sync(self, path: str) -> None:
+        """A file is on the disk, if that is one of this machine; elsewhere it is when closed."""
+        if not self._is_local:
+            return
+        file = Path(self._at(path))
+        for place in (file, file.parent):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def write(self, path: str) -> Written:
         """A new file."""
@@ -306,100 +311,3 @@ class Written(io.RawIOBase):
     def sha256(self) -> str:
         """Of what was written."""
         return self._digest.hexdigest()
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def schema_of(table: str) -> pa.Schema:
-    """The columns of a table."""
-    return DATA_SCHEMA if table == entries.DATA else ENTRY_SCHEMA
-
-
-def batch_of(table: str, rows: list[Entry]) -> pa.RecordBatch:
-    """Entries of a table as its rows."""
-    make = _data if table == entries.DATA else _entries
-    return pa.RecordBatch.from_arrays(make(rows), schema=schema_of(table))
-
-
-def _data(rows: list[Entry]) -> list[pa.Array]:
-    stamps = [int.from_bytes(stored[1:9], "big") for _, stored in rows]
-    times = [stamp >> LOGICAL_BITS for stamp in stamps]
-    return [
-        pa.array([keys.user_key(name) for name, _ in rows], pa.binary()),
-        pa.array([stored[versions.PAYLOAD :] for _, stored in rows], pa.binary()),
-        pa.array(stamps, pa.int64()),
-        pa.array(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC")),
-        pa.array([stored[0] == versions.INTEGER for _, stored in rows], pa.bool_()),
-    ]
-
-
-def _entries(rows: list[Entry]) -> list[pa.Array]:
-    of_key = [None if name[:1] == keys.RANGE else keys.user_key(name) for name, _ in rows]
-    return [
-        pa.array(of_key, pa.binary()),
-        pa.array([name for name, _ in rows], pa.binary()),
-        pa.array([stored for _, stored in rows], pa.binary()),
-    ]
-
-
-def entries_of(table: str, batch: pa.RecordBatch) -> Iterator[Entry]:
-    """The entries in rows of a table."""
-    if table != entries.DATA:
-        columns = (batch.column("name").to_pylist(), batch.column("stored").to_pylist())
-        yield from zip(*columns, strict=True)
-        return
-    names = ("key", "value", "timestamp", "integer")
-    for key, value, stamp, integer in zip(
-        *(batch.column(name).to_pylist() for name in names), strict=True
-    ):
-        kind = versions.INTEGER_KIND if integer else versions.VALUE_KIND
-        yield keys.head_key(key), kind + keys.u64(stamp) + value
-
-
-class TableWriter:
-    """Writes the rows of a table that one task has, into files of bounded size.
-
-    Args:
-        folder: of the export.
-        table: which.
-        part: the number of the task's part.
-        attempt: by what files of a task that is run twice differ.
-        file_bytes: about how much a file holds, before it is compressed.
-    """
-
-    def __init__(
-        self, folder: Folder, table: str, part: int, attempt: str, file_bytes: int
-    ) -> None:
-        self.files: list[File] = []
-        self._folder = folder
-        self._table = table
-        self._name: Callable[[int], str] = lambda number: (
-            f"{table}/part-{part:05d}-{number:03d}-{attempt}.parquet"
-        )
-        self._file_bytes = file_bytes
-        self._open: tuple[str, Written, pq.ParquetWriter] | None = None
-        self._rows = self._bytes = 0
-
-    def add(self, rows: list[Entry]) -> None:
-        """More of them."""
-        if self._open is None:
-            path = self._name(len(self.files))
-            written = self._folder.write(path)
-            writer = pq.ParquetWriter(written, schema_of(self._table), compression="zstd")
-            self._open = path, written, writer
-        self._open[2].write_batch(batch_of(self._table, rows))
-        self._rows += len(rows)
-        self._bytes += sum(len(name) + len(stored) for name, stored in rows)
-        if self._bytes >= self._file_bytes:
-            self.close()
-
-    def close(self) -> None:
-        """That was all."""
-        if self._open is None:
-            return
-        path, written, writer = self._open
-        writer.close()
-        written.close()
-        self.files.append(File(self._table, path, self._rows, written.bytes, written.sha256))
-        self._open, self._rows, self._bytes = None, 0, 0

@@ -8,6 +8,7 @@ from typing import Protocol
 from postroom.errors import Error
 from postroom.kv.clock import HybridLogicalClock
 from postroom.protocol import frames
+from postroom.protocol.revisions import REVISION
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import Nodes, NodeStatus
@@ -60,5 +61,6 @@ def welcome_of(node: Node, requests_max: int) -> bytes:
         frames.Welcome(
             frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
             leader if isinstance(leader, int) else 0, addresses, requests_max,
+            REVISION,
         )
     )  # fmt: skip

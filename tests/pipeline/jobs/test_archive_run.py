@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,23 @@ def test_files_that_were_replaced_are_deleted_later(archiver: Archiver) -> None:
     archiver.store.advance(2000)
     assert archiver.run().deleted == 9
     assert archiver.archived() == archiver.expected
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_store_keeps_what_no_manifest_has(archiver: Archiver, step: str) -> None:
+    """Also what nobody could read any more otherwise: it is trimmed at once."""
+    archiver.work()
+    archiver.store.advance(2 * GC_TTL)
+    with suppress(Killed):
+        archiver.run(killer(step))
+    archiver.work()
+    archiver.store.advance(2 * GC_TTL)
+    archiver.run()
+    assert archiver.db.queue("kept").stats().archived == 0
+
+    def of_queues(counted: Counter[tuple[str, str]]) -> Counter[str]:
+        return Counter(
+            {row: number for (table, row), number in counted.items() if table == "queues"}
+        )
+
+    assert of_queues(archiver.archived()) == of_queues(archiver.expected)

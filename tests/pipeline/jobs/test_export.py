@@ -134,11 +134,14 @@ def test_an_export_that_was_killed_is_begun_anew(
         patched.setattr(Folder, "_replace", killed)
         with pytest.raises(Killed):
             export(None, store, str(folder))  # type: ignore[arg-type]
+    (folder / "manifest.json.new").write_text("half")
+    (folder / "started.json").rename(folder / "started.json.new")
     filled.put(b"later", b"1")
     done = export(None, store, str(folder))  # type: ignore[arg-type]
     named = {file.path for file in _manifest(folder).files}
     found = {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
     assert found == named
+    assert {path.name for path in folder.glob("*.json*")} == {"manifest.json", "started.json"}
     assert b"later" in pq.read_table(folder / "data")["key"].to_pylist()
     assert done.rows["data"] == len(list(filled.scan()))
 

@@ -1,0 +1,62 @@
+"""``postroom pipeline run report``: how messages fare, as a table and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from postroom.cli.options import AsJson, Store
+from postroom.cli.output import print_json
+from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+
+_To = Annotated[
+    str,
+    typer.Option("--to", metavar="FOLDER", help="Where to: a path, or a URI of Spark's."),
+]
+_Archive = Annotated[
+    str | None,
+    typer.Option("--archive", metavar="FOLDER", help="Of the store's archive, if there is one."),
+]
+_Hours = Annotated[
+    float | None,
+    typer.Option("--hours", min=0, help="Only what ended in the last hours, or has not ended."),
+]
+_Separator = Annotated[
+    str, typer.Option("--separator", help="Of keys; their prefix is what comes before it.")
+]
+_Title = Annotated[str, typer.Option("--title", help="What the page calls the store.")]
+
+
+@on_spark
+def report(
+    store: Store,
+    spark: Spark,
+    to: _To,
+    archive: _Archive = None,
+    hours: _Hours = None,
+    separator: _Separator = "/",
+    title: _Title = "",
+    as_json: AsJson = False,
+) -> None:
+    """Report how long messages take, how many come and go, what waits and what is dead: a Parquet
+    table, and a page for a browser.
+    """
+    options = as_options(store)
+    with spark.session("report") as session, shown(quiet=as_json) as progress:
+        from postroom.pipeline.jobs import report as job  # noqa: PLC0415 - needs the extra
+
+        result = job(
+            session, options, to, archive=archive, hours=hours, separator=separator, title=title,
+            progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    Console().print(
+        f"{result.done:,} messages done, {result.waiting:,} waiting or at work, {result.dead:,} "
+        f"dead: {result.page}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip

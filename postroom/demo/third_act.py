@@ -1,0 +1,230 @@
+"""The third act, ``postroom demo --spark``: Spark moves the year into files, and audits the store.
+
+::
+
+    store ──archive──▶ DIR-spark/archive   mail that was read, turn-rounds that are done: Parquet
+          ──report───▶ DIR-spark/report    a page, and the table that it is made of
+          ──audit────▶                     everything that the store claims, counted again
+
+What is in the archive is compared with the departures, as the store itself was: every message that
+an airport has read, and every turn-round, is there once. So are numbers of the report. The audit
+must find nothing, and must have found as many sums as the departures make.
+
+The store keeps what was read for a day (on a cluster: as long as this runs), so that it can be
+archived. If it was read by a demonstration that did not know of Spark, it may be gone: then the
+mail is not compared, and a line says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+import postroom.aio
+from postroom.demo.check import Finding, compare, expect, turned_round
+from postroom.demo.flights import flights, legs
+from postroom.demo.report import show_findings, show_jobs, stages
+from postroom.demo.turn_rounds import QUEUE
+from postroom.errors import SnapshotTooOld
+
+if TYPE_CHECKING:
+    from postroom.pipeline.jobs.archive import ArchiveResult
+    from postroom.pipeline.jobs.audit import AuditResult
+
+MARK: Final = b"demo"
+"""The key that tells a store of the tour's from anybody else's, which it must not touch."""
+MARK_FILE: Final = "made by postroom demo"
+WHOLE_FILE: Final = "the archive has all mail"
+KEPT_SECONDS: Final = 86_400.0
+_MARKED: Final = (MARK, MARK + b"\x00")
+
+
+@dataclass(frozen=True)
+class ThirdAct:
+    """What is needed for it.
+
+    Attributes:
+        spark: a session.
+    """
+
+    spark: Any
+
+
+def files_of(store: Path) -> Path:
+    """Where the files go that are made of a store."""
+    return store.with_name(f"{store.name}-spark")
+
+
+def remove_files(store: Path) -> None:
+    """Delete what was made of a store that is removed."""
+    files = files_of(store)
+    if (files / MARK_FILE).exists():
+        shutil.rmtree(files)
+
+
+@asynccontextmanager
+async def keeping(db: postroom.aio.Database) -> AsyncGenerator[None, None]:
+    """What is read meanwhile stays readable, from the beginning of the store on if it can be."""
+    async with AsyncExitStack() as stack:
+        at = await stack.enter_async_context(db.hold())
+        async for page in db.bulk.columns(*_MARKED, at=at, values=False):
+            with suppress(SnapshotTooOld):
+                made_at = int.from_bytes(page.timestamps, "big")
+                await stack.enter_async_context(db.hold(made_at))
+        yield
+
+
+async def play(
+    console: Console, act: ThirdAct, store: Mapping[str, str], files: Path, total: int, turned: int
+) -> bool:
+    """Archive, report and audit; returns whether all of it is as the departures say.
+
+    Args:
+        console: what to tell it.
+        act: what is needed.
+        store: options of the source that say which store.
+        files: a folder.
+        total: how many departures there are.
+        turned: after how many of them there are turn-rounds.
+    """
+    # In a thread: the client of a cluster shares this loop, and goes on to be heard of.
+    return await asyncio.to_thread(Play(console, act, store, files).play, total, turned)
+
+
+class Play:
+    """See the module. Blocking."""
+
+    def __init__(
+        self, console: Console, act: ThirdAct, store: Mapping[str, str], files: Path
+    ) -> None:
+        self._console = console
+        self._spark = act.spark
+        self._store = store
+        self._files = files
+
+    def play(self, total: int, turned: int) -> bool:
+        """All of it."""
+        self._files.mkdir(exist_ok=True)
+        (self._files / MARK_FILE).touch()
+        self._note_whether_whole()
+        began = perf_counter()
+        archived = self._archive()
+        audited_from = perf_counter()
+        audited = self._audit()
+        ended = perf_counter()
+        show_jobs(
+            self._console,
+            [
+                ("archive", _told(archived), audited_from - began),
+                ("audit", f"{audited.compared:,} values counted again", ended - audited_from),
+            ],
+        )
+        self._console.print("Comparing files and audit with the source ...")
+        findings = self._compare(archived, audited, total, turned)
+        show_findings(self._console, findings)
+        return all(finding.passed for finding in findings)
+
+    # --- the jobs
+
+    def _archive(self) -> ArchiveResult:
+        from postroom.pipeline.jobs import archive  # noqa: PLC0415 - needs the extra
+
+        with stages(self._console) as progress:
+            return archive(
+                self._spark, self._store, str(self._files / "archive"), progress=progress
+            )
+
+    def _audit(self) -> AuditResult:
+        from postroom.pipeline.jobs import audit  # noqa: PLC0415 - needs the extra
+
+        with stages(self._console) as progress:
+            return audit(self._spark, self._store, progress=progress)
+
+    def _note_whether_whole(self) -> None:
+        """Whether the first archive begins with the first departure."""
+        from postroom.pipeline.jobs.job import database  # noqa: PLC0415 - needs the extra
+
+        if (self._files / "archive").exists():
+            return
+        with database(self._spark, self._store) as db, db.hold() as at:
+            (page,) = db.bulk.columns(*_MARKED, at=at, values=False)
+            made_at = int.from_bytes(page.timestamps, "big")
+            readable_from = max(each.readable_from for each in db.partitions())
+        if readable_from <= made_at:
+            (self._files / WHOLE_FILE).touch()
+
+    # --- the comparison
+
+    def _compare(
+        self, archived: ArchiveResult, audited: AuditResult, total: int, turned: int
+    ) -> list[Finding]:
+        expected = expect(flights(total))
+        flown = list(legs(turned))
+        sums = sum(map(_metrics, expected.accounts.values()))
+        found = [compare("archived turn-rounds", turned_round(flown), self._turn_rounds())]
+        if (self._files / WHOLE_FILE).exists() and not archived.gaps:
+            found.append(compare("archived mail per airport", expected.mail, self._mail()))
+        else:
+            self._console.out(
+                "What was read before Spark came is not kept, and so not in the archive: start "
+                "over with --fresh --spark to compare it.",
+                highlight=False,
+            )
+        different = {each.counter: each.differences for each in audited.findings}
+        claimed = {each.counter: each.compared for each in audited.findings}
+        found.append(
+            compare("sums that were audited", {"sums": sums}, {"sums": claimed["accounting"]})
+        )
+        nothing = dict.fromkeys(different, 0)
+        found.append(compare("claims of the store", nothing, different))
+        return found
+
+    def _turn_rounds(self) -> dict[str, object]:
+        """Of each aircraft how many, and the sum of the numbers, by the files."""
+        rows = self._asked(
+            "queues",
+            "SELECT `group` AS tail, count(*) AS turns, "
+            "sum(CAST(get_json_object(CAST(payload AS STRING), '$[0]') AS BIGINT)) AS numbers "
+            f"FROM {{archived}} WHERE queue = '{QUEUE}' GROUP BY `group`",
+        )
+        return {row.tail: [row.turns, row.numbers] for row in rows}
+
+    def _mail(self) -> dict[str, object]:
+        """Of each airport how many came, how many did not leave, and the sum of the numbers."""
+        rows = self._asked(
+            "inboxes",
+            "SELECT substring(CAST(key AS STRING), 9) AS airport, "
+            "count_if(get_json_object(told, '$[1]') = 'false') AS arrivals, "
+            "count_if(get_json_object(told, '$[1]') = 'true') AS cancelled, "
+            "sum(CAST(get_json_object(told, '$[0]') AS BIGINT)) AS numbers "
+            "FROM (SELECT key, CAST(value AS STRING) AS told FROM {archived} WHERE consumed) "
+            "GROUP BY key",
+        )
+        return {row.airport: (row.arrivals, row.cancelled, row.numbers) for row in rows}
+
+    def _asked(self, table: str, question: str) -> list[Any]:
+        from postroom.pipeline.jobs.archive import read_archive  # noqa: PLC0415 - needs the extra
+
+        archived = read_archive(self._spark, str(self._files / "archive"))
+        frame = archived.queues if table == "queues" else archived.inboxes
+        return list(self._spark.sql(question, archived=frame).collect())
+
+
+def _metrics(sums: Mapping[str, int]) -> int:
+    """How many metrics a prefix has, of which some may be zero: a departure adds to three, one
+    that is cancelled to another one.
+    """
+    return 3 * (sums["departures"] > 0) + (sums["cancelled"] > 0)
+
+
+def _told(archived: ArchiveResult) -> str:
+    new = archived.queue_messages + archived.inbox_messages
+    return f"{new:,} messages into {archived.files:,} files, which hold {archived.rows:,} now"

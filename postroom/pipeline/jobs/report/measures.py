@@ -1,0 +1,219 @@
+"""What a report measures: latencies, retries, throughput and backlog, as one table of Spark's.
+
+A row is a *measure* at a *level*: of all messages of a source, of an hour, a queue, a queue in an
+hour, a kind of a queue, or a prefix of keys. Columns that a level does not divide by are null.
+
+==========================  ========================================================================
+measure                     of whom
+==========================  ========================================================================
+commit to delivery          consumed from inboxes: seconds until it was in the inbox
+delivery to reap            seconds from there
+commit to reap              both
+schedule to firing          done messages of queues: seconds from when it was due, at last
+firing to acknowledgement   seconds from there
+commit to acknowledgement   all of it, with what it waited for its schedule and for its retries
+retries                     failed attempts a message
+enqueued, done, dead        messages (of a queue in an hour)
+backlog                     messages that were there at the end of the hour
+now                         messages by state (column ``kind``) when the store was read
+dead, by reason             dead messages of queues by their last error (column ``kind``)
+==========================  ========================================================================
+
+For the first seven there are ``messages``, ``mean``, ``p50``, ``p90``, ``p99`` and ``max``; of the
+others, ``messages`` alone. Percentiles are Spark's ``percentile_approx``: off by a ten thousandth
+of the ranks at most.
+
+The backlog is counted back from now: what is there, plus what ended since, less what came since.
+So it is right for as long as history is whole, however far that goes back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+
+from postroom.pipeline.jobs.report.sources import INBOX, QUEUE, hours_of, seconds_between
+
+STAGES: Final = {
+    INBOX: ("commit to delivery", "delivery to reap", "commit to reap"),
+    QUEUE: ("schedule to firing", "firing to acknowledgement", "commit to acknowledgement"),
+}
+RETRIES: Final = "retries"
+FLOWS: Final = ("enqueued", "done", "dead")
+BACKLOG: Final = "backlog"
+NOW: Final = "now"
+REASON: Final = "dead, by reason"
+LEVELS: Final[dict[str, tuple[str, ...]]] = {
+    "all": (),
+    "hour": ("hour",),
+    "queue": ("queue",),
+    "queue and hour": ("queue", "hour"),
+    "kind": ("queue", "kind"),
+    "prefix": ("prefix",),
+}
+COLUMNS: Final = (
+    "level", "source", "measure", "hour", "queue", "kind", "prefix", "messages", "mean", "p50",
+    "p90", "p99", "max",
+)  # fmt: skip
+_DIVIDED_BY: Final = ("hour", "queue", "kind", "prefix")
+_SHARES: Final = (0.5, 0.9, 0.99)
+
+
+def measures(found: DataFrame, since_hour: int = 0) -> DataFrame:
+    """All measures of messages, as :func:`.messages` finds them.
+
+    Args:
+        found: the messages.
+        since_hour: the number of the first hour of which all is known.
+    """
+    flows = _flows(found).where(F.col("hour") >= since_hour)
+    now = _now(found).unionByName(_reasons(found))
+    return _latencies(found).unionByName(flows).unionByName(now)
+
+
+# --- of each message ------------------------------------------------------------------------------
+
+
+def _latencies(found: DataFrame) -> DataFrame:
+    """By levels: what each message that is done has taken."""
+    taken = _taken(found)
+    always, columns = ["source", "measure"], [F.col(name) for name in _DIVIDED_BY]
+    sets = [[F.col(name) for name in (*always, *level)] for level in LEVELS.values()]
+    grouped = taken.groupingSets(sets, F.col("source"), F.col("measure"), *columns).agg(
+        F.grouping_id().alias("set"),
+        F.count(F.lit(1)).alias("messages"),
+        F.avg("value").alias("mean"),
+        F.percentile_approx("value", list(_SHARES)).alias("shares"),
+        F.max("value").alias("max"),
+    )
+    named = F.create_map(
+        *[F.lit(each) for level, by in LEVELS.items() for each in (_set_of(by), level)]
+    )
+    parts = [F.col("shares")[number].alias(f"p{share * 100:g}")
+             for number, share in enumerate(_SHARES)]  # fmt: skip
+    return grouped.select(
+        named[F.col("set").cast("int")].alias("level"), *always, *_DIVIDED_BY, "messages", "mean",
+        *parts, "max",
+    ).select(*COLUMNS)  # fmt: skip
+
+
+def _set_of(by: tuple[str, ...]) -> int:
+    """The ``grouping_id`` of a level: a bit for each column that it does not divide by."""
+    return sum(1 << bit for bit, name in enumerate(reversed(_DIVIDED_BY)) if name not in by)
+
+
+def _taken(found: DataFrame) -> DataFrame:
+    """A row for each message and measure."""
+    ends = {
+        INBOX: (("sent", "due"), ("due", "ended"), ("sent", "ended")),
+        QUEUE: (("due", "fired"), ("fired", "ended"), ("sent", "ended")),
+    }
+    rows = [
+        F.struct(
+            F.lit(source).alias("of"), F.lit(stage).alias("measure"),
+            seconds_between(first, last).alias("value"),
+        )
+        for source, stages in STAGES.items()
+        for stage, (first, last) in zip(stages, ends[source], strict=True)
+    ]  # fmt: skip
+    retries = F.col("retries").cast("double").alias("value")
+    rows.append(F.struct(F.col("source").alias("of"), F.lit(RETRIES).alias("measure"), retries))
+    done = found.where(F.col("state") == "done")
+    exploded = done.withColumn("hour", hours_of("ended")).withColumn(
+        "taken", F.explode(F.array(*rows))
+    )
+    mine = (F.col("taken.of") == F.col("source")) & F.col("taken.value").isNotNull()
+    value = F.greatest(F.col("taken.value"), F.lit(0.0))  # clocks of before may have stood ahead
+    return exploded.where(mine).select(
+        "source", F.col("taken.measure").alias("measure"), *_DIVIDED_BY, value.alias("value")
+    )
+
+
+# --- of hours -------------------------------------------------------------------------------------
+
+
+def _flows(found: DataFrame) -> DataFrame:
+    """What came and ended in each hour, and what was there at its end."""
+    came = found.select("source", "queue", hours_of("sent").alias("hour"), _one("enqueued"))
+    ended = found.where(F.col("ended").isNotNull()).select(
+        "source", "queue", hours_of("ended").alias("hour"), F.col("state").alias("measure")
+    )
+    counted = (
+        came.unionByName(ended)
+        .groupBy("source", "queue", "hour")
+        .pivot("measure", list(FLOWS))
+        .count()
+        .na.fill(0)
+    )
+    here = (
+        found.where(F.col("ended").isNull())
+        .groupBy("source", "queue")
+        .agg(F.count(F.lit(1)).alias("here"))
+    )
+    later = (
+        Window.partitionBy("source", "queue").orderBy(F.col("hour").desc())
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )  # fmt: skip
+    gone_since = F.coalesce(F.sum(F.expr("done + dead - enqueued")).over(later), F.lit(0))
+    flows = counted.join(here, ["source", "queue"], "left").withColumn(
+        BACKLOG, F.coalesce(F.col("here"), F.lit(0)) + gone_since
+    )
+    pairs = ", ".join(f"'{name}', {name}" for name in (*FLOWS, BACKLOG))
+    return flows.select(
+        F.lit("queue and hour").alias("level"), "source", "hour", "queue",
+        F.expr(f"stack({len(FLOWS) + 1}, {pairs}) as (measure, messages)"),
+    ).select(*_only("hour", "queue"))  # fmt: skip
+
+
+def _one(measure: str) -> Column:
+    return F.lit(measure).alias("measure")
+
+
+def _now(found: DataFrame) -> DataFrame:
+    """What is there when the store is read, by state."""
+    return (
+        found.where(F.col("state") != "done")
+        .groupBy("source", "queue", F.col("state").alias("kind"))
+        .agg(F.count(F.lit(1)).alias("messages"))
+        .withColumn("level", F.lit("queue"))
+        .withColumn("measure", F.lit(NOW))
+        .select(*_only("queue", "kind"))
+    )
+
+
+def _reasons(found: DataFrame) -> DataFrame:
+    """Why messages of queues are dead."""
+    return (
+        found.where((F.col("source") == QUEUE) & (F.col("state") == "dead"))
+        .groupBy("source", "queue", F.col("error").alias("kind"))
+        .agg(F.count(F.lit(1)).alias("messages"))
+        .withColumn("level", F.lit("queue"))
+        .withColumn("measure", F.lit(REASON))
+        .select(*_only("queue", "kind"))
+    )
+
+
+def _only(*there: str) -> list[Column]:
+    """All columns of the table; those that are not there are null."""
+    present = {"level", "source", "measure", "messages", *there}
+    kinds = {"hour": "bigint", "queue": "string", "kind": "string", "prefix": "string"}
+    return [
+        F.col(name) if name in present
+        else F.lit(None).cast(kinds.get(name, "double")).alias(name)
+        for name in COLUMNS
+    ]  # fmt: skip
+
+
+__all__ = [
+    "BACKLOG",
+    "COLUMNS",
+    "FLOWS",
+    "LEVELS",
+    "NOW",
+    "REASON",
+    "RETRIES",
+    "STAGES",
+    "measures",
+]

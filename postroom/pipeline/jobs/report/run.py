@@ -1,0 +1,310 @@
+"""The job ``report``: how long messages took, how many came and went, what waits and what is dead.
+
+::
+
+    manifest of the archive ─┐
+    store, at one timestamp ─┴─▶ messages, each once ─▶ measures ─▶ FOLDER/measures (Parquet)
+                                                          │ the busiest, the last hours
+                                                          ▼
+                                                    FOLDER/report.html
+
+If there is a newer manifest when all is read, the store may have been trimmed meanwhile of what was
+to be read in it; then all is read again. The page is written last: with it the report is whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+
+from postroom.client.sync import Database
+from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
+from postroom.pipeline.jobs.archive.folders import Folder, open_folder
+from postroom.pipeline.jobs.archive.reading import Archived, read_archive
+from postroom.pipeline.jobs.archive.run import latest
+from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.report import measures as made
+from postroom.pipeline.jobs.report.content import (
+    HOURS_MAX,
+    QUEUES_DRAWN,
+    ROWS_MAX,
+    Content,
+    Flow,
+    Letters,
+    Taken,
+    there,
+)
+from postroom.pipeline.jobs.report.page import page
+from postroom.pipeline.jobs.report.sources import Reads, messages, reads
+
+PAGE: Final = "report.html"
+MEASURES: Final = "measures"
+_TRIES: Final = 3
+_REASONS_MAX: Final = 1000
+_HOUR: Final = 3_600_000 << LOGICAL_BITS
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """What was reported.
+
+    Attributes:
+        at: the timestamp at which the store was read.
+        page: the URI of the page; ``measures``: of the table.
+        done, waiting, dead: how many messages are done (archived included, of those that are known
+            yet), live, and are dead.
+        rows: of the table of measures.
+    """
+
+    at: int
+    page: str
+    measures: str
+    done: int
+    waiting: int
+    dead: int
+    rows: int
+
+
+def report(  # noqa: PLR0913 - each argument is an option
+    spark: SparkSession,
+    store: Mapping[str, str],
+    folder: str,
+    *,
+    archive: str | None = None,
+    hours: float | None = None,
+    separator: str = "/",
+    title: str = "",
+    progress: Progress = SILENT,
+) -> ReportResult:
+    """Reports on the messages of a store: a Parquet table, and a page for a browser.
+
+    Args:
+        spark: a session on which :func:`postroom.pipeline.register` was called.
+        store: options of the source that say which store.
+        folder: where to: a path, or a URI of a file system that Spark can write. What an earlier
+            report has left there is replaced.
+        archive: the folder of the store's archive, if there is one.
+        hours: only what ended in the last hours, and what has not ended; ``None``: everything.
+        separator: of keys: their prefix is what comes before the first one.
+        title: what the page calls the store.
+        progress: is told how far it is.
+
+    Raises:
+        JobFailed: archives are made faster than they can be read.
+    """
+    target = open_folder(spark, folder)
+    with database(spark, store) as db:
+        for _ in range(_TRIES):
+            archived = None if archive is None else read_archive(spark, archive)
+            with db.hold(whole=True) as at:
+                since = 0 if hours is None else max(int(at) - from_seconds(hours * 3600), 0)
+                what = reads(db, archived, int(at), since, separator)
+                with db.hold(max(what.after_inboxes, 1)):  # at once, before it is collected
+                    letters, outbox = _unread(db, int(at), progress)
+                    _write(spark, store, archived, what, target, progress)
+            if archived is None or archive is None or _is_newest(spark, archive, archived):
+                break
+        else:
+            raise JobFailed(
+                f"there was a new manifest in {archive} each time that all was read; no report was "
+                "made: report when nobody archives"
+            )
+    table = spark.read.parquet(target.uri(MEASURES))
+    told = _content(table, what, archived, letters)
+    content = Content(
+        store=title or store.get("path") or store.get("connect", ""), archive=archive,
+        outbox=outbox, **told,
+    )  # fmt: skip
+    progress("the page", 0, 1)
+    target.delete(PAGE)
+    target.put_new(PAGE, page(content).encode())
+    progress("the page", 1, 1)
+    return ReportResult(
+        int(at), target.uri(PAGE), target.uri(MEASURES),
+        sum(each.messages for each in content.overall if each.measure == made.RETRIES),
+        sum(map(there, content.totals.values())), content.dead, table.count(),
+    )  # fmt: skip
+
+
+def _is_newest(spark: SparkSession, archive: str, archived: Archived) -> bool:
+    return latest(open_folder(spark, archive)).number == archived.manifest.number
+
+
+def _write(
+    spark: SparkSession,
+    store: Mapping[str, str],
+    archived: Archived | None,
+    what: Reads,
+    target: Folder,
+    progress: Progress,
+) -> None:
+    """The table of measures."""
+    progress("reading messages", 0, 2)
+    found = messages(spark, store, archived, what).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        measured = made.measures(found, -(-what.since // _HOUR))
+        hour = F.timestamp_seconds(F.col("hour") * 3600).alias("hour")
+        columns = [hour if name == "hour" else F.col(name) for name in made.COLUMNS]
+        (
+            measured.select(*columns)
+            .repartition(1)
+            .sortWithinPartitions("level", "source", "measure", "hour", "queue", "kind", "prefix")
+            .write.mode("overwrite")
+            .parquet(target.uri(MEASURES))
+        )
+    finally:
+        found.unpersist()
+    progress("reading messages", 2, 2)
+
+
+def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], int]:
+    """Dead letters that are in no queue, and how much waits in outboxes: page by page."""
+    reasons: Counter[str] = Counter()
+    for number, letters in enumerate(db.bulk.dead_letters(at=at)):
+        progress("dead letters", number, None)
+        for each in letters.letters:
+            reason = each.record.reason
+            is_known = reason in reasons or len(reasons) < _REASONS_MAX
+            reasons[reason if is_known else "(others)"] += 1
+    waiting = 0
+    for number, entries in enumerate(db.bulk.outbox(at=at)):
+        progress("outboxes", number, None)
+        waiting += len(entries.entries)
+    return [Letters(None, reason, count) for reason, count in reasons.most_common()], waiting
+
+
+# --- what the page shows --------------------------------------------------------------------------
+
+
+def _content(
+    table: DataFrame, what: Reads, archived: Archived | None, letters: list[Letters]
+) -> dict[str, Any]:
+    """The part of the table that is on the page: as many rows as that has, however large it is."""
+    last = _hour_of(what.at)
+    table = table.withColumn("hour", F.expr("unix_seconds(hour) div 3600"))
+    recent = table.where(F.col("hour") > last - HOURS_MAX)
+    flows = recent.where(F.col("level") == "queue and hour").where(
+        F.col("measure").isin(*made.FLOWS)
+    )
+    busiest = [
+        row["queue"]
+        for row in flows.where(F.col("source") == "queue")
+        .groupBy("queue").agg(F.sum("messages").alias("messages"))
+        .orderBy(F.col("messages").desc(), "queue").limit(QUEUES_DRAWN).collect()
+    ]  # fmt: skip
+    dead = [
+        Letters(row["queue"], row["kind"], row["messages"])
+        for row in table.where(F.col("measure") == made.REASON)
+        .orderBy(F.col("messages").desc()).limit(ROWS_MAX).collect()
+    ]  # fmt: skip
+    manifest, totals = None if archived is None else archived.manifest, _totals(table)
+    return {
+        "at": _seconds(what.at),
+        "since": _seconds(what.since),
+        "archived_until": 0.0 if manifest is None else _seconds(manifest.at),
+        "gaps": [] if manifest is None else [
+            f"What ended in {f'the queue {each.what}' if each.is_queue else 'inboxes'} between "
+            f"{_text(each.after)} and {_text(each.until)} may be missing: it was not archived "
+            "in time."
+            for each in manifest.gaps[-ROWS_MAX:]
+        ],
+        "overall": _taken(table.where(F.col("level") == "all")),
+        "hourly": _taken(recent.where(F.col("level") == "hour").orderBy("hour")),
+        "queues": _top(table, "queue"),
+        "kinds": _top(table.where(F.col("source") == "queue"), "kind"),
+        "prefixes": _top(table, "prefix"),
+        "flows": _flows(flows.groupBy("source", "hour", "measure"), "source"),
+        "queue_flows": {} if not busiest else _flows(
+            flows.where((F.col("source") == "queue") & F.col("queue").isin(busiest))
+            .groupBy("queue", "hour", "measure"), "queue",
+        ),
+        "totals": totals,
+        "now": _now(table),
+        "dead": totals.get("queue", {}).get("dead", 0) + sum(each.messages for each in letters),
+        "letters": sorted([*dead, *letters], key=lambda each: -each.messages)[:ROWS_MAX],
+    }  # fmt: skip
+
+
+def _taken(found: DataFrame) -> list[Taken]:
+    """Rows with percentiles; the caller bounds how many."""
+    rows = found.where(F.col("mean").isNotNull()).collect()
+    return [
+        Taken(
+            row["source"], row["measure"], row["hour"], row["queue"], row["kind"], row["prefix"],
+            row["messages"], row["mean"], row["p50"], row["p90"], row["p99"], row["max"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _top(table: DataFrame, level: str) -> list[Taken]:
+    """The rows of those of a level that have most messages."""
+    by = {"queue": ["queue"], "kind": ["queue", "kind"], "prefix": ["prefix"]}[level]
+    found = table.where((F.col("level") == level) & F.col("mean").isNotNull())
+    busiest = (
+        found.where(F.col("measure") == made.RETRIES)
+        .select("source", *by, F.col("messages").alias("of"))
+        .orderBy(F.col("of").desc(), *by).limit(ROWS_MAX)
+    )  # fmt: skip
+    return _taken(
+        found.join(F.broadcast(busiest), ["source", *by]).orderBy(
+            F.col("of").desc(), *by, "measure"
+        )
+    )
+
+
+def _flows(grouped: Any, name: str) -> dict[str, list[Flow]]:
+    """What came and went, by the column ``name`` and by hour."""
+    found: dict[str, dict[int, Counter[str]]] = {}
+    for row in grouped.agg(F.sum("messages").alias("messages")).collect():
+        hours = found.setdefault(row[name], {})
+        hours.setdefault(row["hour"], Counter())[row["measure"]] += row["messages"]
+    return {
+        each: [
+            Flow(hour, counted["enqueued"], counted["done"], counted["dead"])
+            for hour, counted in sorted(hours.items())
+        ]
+        for each, hours in sorted(found.items())
+    }
+
+
+def _totals(table: DataFrame) -> dict[str, dict[str, int]]:
+    """How many messages are in which state, by source."""
+    found: dict[str, dict[str, int]] = {}
+    counted = table.where(F.col("measure") == made.NOW).groupBy("source", "kind")
+    for row in counted.agg(F.sum("messages").alias("messages")).collect():
+        found.setdefault(row["source"], {})[row["kind"]] = row["messages"]
+    return found
+
+
+def _now(table: DataFrame) -> dict[tuple[str, str], dict[str, int]]:
+    """How many messages are in which state, of the queues that have most."""
+    rows: Iterable[Any] = (
+        table.where(F.col("measure") == made.NOW)
+        .orderBy(F.col("messages").desc()).limit(10 * ROWS_MAX).collect()
+    )  # fmt: skip
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for row in rows:
+        found.setdefault((row["source"], row["queue"]), {})[row["kind"]] = row["messages"]
+    return found
+
+
+def _hour_of(timestamp: int) -> int:
+    return timestamp // _HOUR
+
+
+def _seconds(timestamp: int) -> float:
+    return (timestamp >> LOGICAL_BITS) / 1000
+
+
+def _text(timestamp: int) -> str:
+    return Timestamp(timestamp).datetime.strftime("%Y-%m-%d %H:%M:%S")
+
+
+__all__ = ["MEASURES", "PAGE", "ReportResult", "report"]

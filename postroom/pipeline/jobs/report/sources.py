@@ -1,0 +1,192 @@
+"""What a report is about: messages of queues and of inboxes, each once, as one data frame.
+
+What ended up to the archive's manifest is read from its files, what ended later, lives or is dead
+from the store, at one timestamp. So a message that is in both, since the store was not trimmed yet,
+counts once.
+
+::
+
+    source    queue or inbox
+    queue     its name; empty for inboxes
+    kind      of a queue's message
+    prefix    of the key: what comes before the first separator; empty if there is none
+    state     of queues done (also archived ones), dead, scheduled, ready, leased; of inboxes done,
+              waiting
+    sent      when it was committed                           ┐
+    due       when it was to be fired; when it was delivered  │ timestamps
+    fired     when it was given to whoever ended it           │
+    ended     when it was acknowledged, consumed, or died     ┘
+    retries   how many attempts had failed
+    error     why the last of them did
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+
+from postroom.client.sync import Database
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.pipeline.jobs.archive.reading import Archived
+
+QUEUE: Final = "queue"
+INBOX: Final = "inbox"
+LIVING: Final = ("scheduled", "ready", "leased", "dead")
+_ENDED: Final = ("done", "archived")
+_QUEUE_COLUMNS: Final = (
+    "queue string, key binary, kind string, created_at bigint, first_scheduled bigint, "
+    "scheduled bigint, epoch int, last_error string, state string, done_at bigint, fired_at bigint"
+)
+_REAPED_COLUMNS: Final = (
+    "key binary, sent_at bigint, delivered_at bigint, reaped_at bigint, consumed boolean, "
+    "attempts int, last_error string"
+)
+_INBOX_COLUMNS: Final = "key binary, sent_at bigint, delivered_at bigint"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What is read, and from when on.
+
+    Attributes:
+        at: the timestamp at which the store is read.
+        since: what ended up to this timestamp is left out; 0: nothing is.
+        after_queues: by queue, up to when the archive has it.
+        after_inboxes: up to when it has what was consumed from inboxes, or the store has nothing.
+        separator: of keys.
+    """
+
+    at: int
+    since: int
+    after_queues: Mapping[str, int]
+    after_inboxes: int
+    separator: str
+
+
+def reads(db: Database, archived: Archived | None, at: int, since: int, separator: str) -> Reads:
+    """What is to be read of a store, beside its archive."""
+    manifest = None if archived is None else archived.manifest
+    after = {
+        info.name: max(
+            since, 0 if manifest is None else manifest.until(info.name, int(info.created_at))
+        )
+        for info in db.queues()
+    }
+    readable = max(int(each.readable_from) for each in db.partitions(part_bytes=1 << 60))
+    inboxes = max(since, readable, 0 if manifest is None else manifest.inboxes_until)
+    return Reads(at, since, after, inboxes, separator)
+
+
+def messages(
+    spark: SparkSession, store: Mapping[str, str], archived: Archived | None, what: Reads
+) -> DataFrame:
+    """The messages of archive and store: see the module."""
+    made = _Frames(spark, store, what)
+    frames = [made.inboxes(), made.reaped()]
+    if what.after_queues:
+        frames += [made.living(), made.ended()]
+    if archived is not None:
+        frames.append(_of_queues(archived.queues, what).where(F.col("ended") > what.since))
+        frames.append(_of_reaped(archived.inboxes, what).where(F.col("ended") > what.since))
+    found = frames[0]
+    for each in frames[1:]:
+        found = found.unionByName(each)
+    return found
+
+
+class _Frames:
+    """The tables of the store."""
+
+    def __init__(self, spark: SparkSession, store: Mapping[str, str], what: Reads) -> None:
+        self._spark, self._store, self._what = spark, store, what
+
+    def _table(self, name: str, columns: str, **options: object) -> DataFrame:
+        given = {key: str(value) for key, value in options.items()}
+        return (
+            self._spark.read.format("postroom")
+            .schema(columns)
+            .options(**self._store, table=name, at=str(self._what.at), **given)
+            .load()
+        )
+
+    def living(self) -> DataFrame:
+        """Messages of queues that live, or are dead."""
+        found = self._table("queue", _QUEUE_COLUMNS).where(F.col("state").isin(*LIVING))
+        return _of_queues(found, self._what).where(
+            (F.col("state") != "dead") | (F.col("ended") > self._what.since)
+        )
+
+    def ended(self) -> DataFrame:
+        """Messages of queues that ended after what the archive has."""
+        after = self._what.after_queues
+        known = F.create_map(*[F.lit(each) for pair in after.items() for each in pair])
+        found = self._table("queue", _QUEUE_COLUMNS).where(
+            F.col("state").isin(*_ENDED)
+            & (F.col("done_at") > F.lit(min(after.values())))
+            & (F.col("done_at") > known[F.col("queue")])
+        )
+        return _of_queues(found, self._what)
+
+    def reaped(self) -> DataFrame:
+        """Messages that were consumed from inboxes after what the archive has."""
+        found = self._table("reaped", _REAPED_COLUMNS, since=self._what.after_inboxes)
+        return _of_reaped(found, self._what)
+
+    def inboxes(self) -> DataFrame:
+        """Messages that wait in inboxes."""
+        none = F.lit(None)
+        return self._table("inbox", _INBOX_COLUMNS).select(
+            F.lit(INBOX).alias("source"), F.lit("").alias("queue"), F.lit("").alias("kind"),
+            _prefix(self._what.separator), F.lit("waiting").alias("state"),
+            F.col("sent_at").alias("sent"), F.col("delivered_at").alias("due"),
+            none.cast("bigint").alias("fired"), none.cast("bigint").alias("ended"),
+            F.lit(0).alias("retries"), F.lit("").alias("error"),
+        )  # fmt: skip
+
+
+def _of_queues(found: DataFrame, what: Reads) -> DataFrame:
+    ended = F.when(F.col("state").isin(*_ENDED, "dead"), F.col("done_at"))
+    state = F.when(F.col("state") == "archived", F.lit("done")).otherwise(F.col("state"))
+    return found.select(
+        F.lit(QUEUE).alias("source"), F.col("queue"), F.col("kind"), _prefix(what.separator),
+        state.alias("state"), F.col("created_at").alias("sent"), F.col("scheduled").alias("due"),
+        F.col("fired_at").alias("fired"), ended.alias("ended"), F.col("epoch").alias("retries"),
+        F.col("last_error").alias("error"),
+    )  # fmt: skip
+
+
+def _of_reaped(found: DataFrame, what: Reads) -> DataFrame:
+    return found.where(F.col("consumed")).select(
+        F.lit(INBOX).alias("source"), F.lit("").alias("queue"), F.lit("").alias("kind"),
+        _prefix(what.separator), F.lit("done").alias("state"), F.col("sent_at").alias("sent"),
+        F.col("delivered_at").alias("due"), F.lit(None).cast("bigint").alias("fired"),
+        F.col("reaped_at").alias("ended"), F.col("attempts").alias("retries"),
+        F.col("last_error").alias("error"),
+    )  # fmt: skip
+
+
+def _prefix(separator: str) -> Column:
+    """What comes before the first separator; bytes that are no text are replaced."""
+    text = F.make_valid_utf8(F.col("key").cast("string"))
+    first = F.substring_index(text, separator, 1)
+    whole = F.when(F.instr(text, separator) > 0, first).otherwise(F.lit(""))
+    return whole.alias("prefix")
+
+
+def hours_of(column: str) -> Column:
+    """The number of the hour (since 1970, UTC) of a timestamp."""
+    return F.expr(f"cast({column} div {3_600_000 << LOGICAL_BITS} as bigint)")
+
+
+def seconds_between(first: str, last: str) -> Column:
+    """Seconds from one timestamp to another."""
+    return F.expr(
+        f"(shiftright({last}, {LOGICAL_BITS}) - shiftright({first}, {LOGICAL_BITS})) / 1000.0"
+    ).cast("double")
+
+
+__all__ = ["INBOX", "LIVING", "QUEUE", "Reads", "hours_of", "messages", "reads", "seconds_between"]

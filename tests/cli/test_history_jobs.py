@@ -1,0 +1,25 @@
+"""The commands of the jobs about history, as far as they need no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from postroom.cli.application import app
+
+
+@pytest.mark.parametrize("job", ["archive", "report"])
+def test_a_store_that_is_not_there_is_said_before_spark_is_started(
+    job: str, tmp_path: Path
+) -> None:
+    run = ["pipeline", "run", job]
+    shown = CliRunner().invoke(app, [*run, "--help"])
+    assert shown.exit_code == 0
+    assert "--to" in shown.output
+    given = ["--path", str(tmp_path / "nothing"), "--to", str(tmp_path / "to")]
+    refused = CliRunner().invoke(app, [*run, *given])
+    assert refused.exit_code == 2
+    assert not (tmp_path / "to").exists()
+    assert CliRunner().invoke(app, [*run, "--path", str(tmp_path)]).exit_code == 2

@@ -1,0 +1,105 @@
+"""The report as Spark makes it, of a store and its archive together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.pipeline.jobs import archive, report
+from postroom.pipeline.jobs.job import JobFailed
+from postroom.pipeline.jobs.report import run as reporting
+
+
+def work(db: postroom.Database, number: int) -> None:
+    with db.begin() as tx:
+        for index in range(5):
+            tx.enqueue("a", b"", id=f"{number}-{index}", key=b"user/%d" % index, kind="k")
+            tx.enqueue("b", b"", id=f"{number}-{index}")
+            tx.enqueue_message(b"in/%d" % (index % 2), b"")
+    for name in ("a", "b"):
+        while messages := db.queue(name).claim(10):
+            for message in messages:
+                if message.id.endswith("-4") and name == "b":
+                    message.reject(0, reason="no such user")
+                else:
+                    message.acknowledge()
+    with db.begin() as tx:
+        tx.reap_queue(b"in/0")
+
+
+def select(rows: list[Any], **wanted: object) -> list[Any]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def test_messages_of_archive_and_store_count_once(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    store = {"connect": served, "insecure": "true"}
+    kept, folder = str(tmp_path / "archive"), tmp_path / "report"
+    a = db.create_queue("a", archive=True)
+    db.create_queue("b", max_attempts=2)
+    work(db, 1)
+    archive(spark, store, kept)  # gc_ttl has not passed: the store has all of it, too
+    work(db, 2)
+    with db.begin() as tx:
+        tx.enqueue("a", b"", id="later", deliver_at=1000)
+        tx.enqueue_message(b"in/0", b"", deliver_at=1000)
+    result = report(spark, store, str(folder), archive=kept, title="the shop")
+    assert (result.done, result.waiting, result.dead) == (10 + 8 + 6, 1 + 4, 2)
+    rows = spark.read.parquet(str(folder / "measures")).collect()
+    assert len(rows) == result.rows
+    done = {row["queue"]: row["messages"] for row in select(rows, level="queue", measure="retries")}
+    assert done == {"a": 10, "b": 8, "": 6}
+    (prefix,) = select(rows, level="prefix", measure="delivery to reap")
+    assert (prefix["prefix"], prefix["messages"]) == ("in", 6)
+    (kind,) = select(rows, level="kind", measure="retries", queue="a")
+    assert (kind["kind"], kind["max"]) == ("k", 0.0)
+    took = [
+        ((message.done_at >> LOGICAL_BITS) - (message.fired_at >> LOGICAL_BITS)) / 1000
+        for message in a.archive()
+        if message.done_at is not None and message.fired_at is not None
+    ]
+    (row,) = select(rows, level="queue", measure="firing to acknowledgement", queue="a")
+    assert len(took) == row["messages"] == 10
+    assert row["max"] == max(took)
+    assert row["mean"] == pytest.approx(sum(took) / 10)
+    assert min(took) <= row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
+    hours = select(rows, level="queue and hour", source="queue")
+    flows = {
+        name: sum(each["messages"] for each in select(hours, measure=name))
+        for name in ("enqueued", "done", "dead")
+    }
+    assert flows == {"enqueued": 21, "done": 18, "dead": 2}
+    newest = max(each["hour"] for each in select(hours, measure="backlog", queue="a"))
+    (backlog,) = select(hours, measure="backlog", queue="a", hour=newest)
+    assert backlog["messages"] == 1
+    (reason,) = select(rows, measure="dead, by reason")
+    assert (reason["queue"], reason["kind"], reason["messages"]) == ("b", "no such user", 2)
+    page = (folder / "report.html").read_text()
+    assert "Messages of the shop" in page
+    assert "no such user" in page
+
+
+def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+
+    def write(*given: object) -> None:
+        reads.append(given[3])
+
+    def newest(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(reporting, "_write", write)
+    monkeypatch.setattr(reporting, "_is_newest", newest)
+    store: Mapping[str, str] = {"connect": served, "insecure": "true"}
+    with pytest.raises(JobFailed, match="new manifest"):
+        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
+    assert len(reads) == 3
+    assert all(each.at - each.since == from_seconds(2 * 3600) for each in reads)

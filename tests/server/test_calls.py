@@ -1,0 +1,76 @@
+"""What a transaction costs, with its node: calls of functions, which are counted, not time, which
+varies.
+
+The bounds are what the first release needed for the same transaction. With one at a time, all that
+is done once a proposal, and once a turn, is done once a transaction: what grows there shows here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+
+pytest.importorskip("plyvel")
+
+TRANSACTIONS = 40
+VALUE = b"x" * 100
+
+
+async def _outbox(db: postroom.aio.Database, number: int) -> None:
+    async with db.begin() as tx:
+        await tx.get(b"account/%d" % number)
+        tx.put(b"account/%d" % number, VALUE)
+        tx.enqueue_message(b"inbox/%d" % number, VALUE)
+        tx.enqueue_update(postroom.Increment(b"counter/%d" % number))
+
+
+async def _reap(db: postroom.aio.Database, number: int) -> None:
+    async with db.begin() as tx:
+        taken = await tx.reap_queue(b"queue", 100)
+        assert len(taken) == 100
+        tx.put(b"state", b"%d" % number)
+
+
+async def _fill(db: postroom.aio.Database) -> None:
+    for _ in range(TRANSACTIONS + 1):
+        async with db.begin() as tx:
+            for _ in range(100):
+                tx.enqueue_message(b"queue", VALUE)
+
+
+async def _calls(db: postroom.aio.Database, work: Callable[[Any, int], Awaitable[None]]) -> float:
+    """Of functions, of Python and of C, for each transaction."""
+    await work(db, 0)
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        for number in range(1, TRANSACTIONS + 1):
+            await work(db, number)
+    finally:
+        sys.setprofile(None)
+    return calls / TRANSACTIONS
+
+
+@pytest.mark.parametrize(("work", "calls_max"), [(_outbox, 519), (_reap, 1756)])
+def test_a_transaction_takes_no_more_calls_than_in_the_first_release(
+    tmp_path: Path, work: Callable[[Any, int], Awaitable[None]], calls_max: int
+) -> None:
+    async def run() -> float:
+        async with await postroom.aio.open(tmp_path / "store", engine="leveldb") as db:
+            await _fill(db)
+            return await _calls(db, work)
+
+    assert asyncio.run(run()) <= calls_max
