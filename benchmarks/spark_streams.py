@@ -12,9 +12,9 @@ import tempfile
 import threading
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.spark_session import session
+from benchmarks.spark_session import processor_seconds, session
 
 ROWS_PER_SECOND = 1000
 WRITE_SECONDS = 0.02
@@ -44,31 +44,52 @@ class Writer:
         self._thread.join()
 
 
-def batches(rows: Any, count: int, warm: int, folder: Path) -> list[dict[str, int]]:
-    """How long each phase of a batch took, in milliseconds."""
+class Batches(NamedTuple):
+    """What a query did: how long each phase of its batches took, in milliseconds, and the processor
+    time of a batch on each side.
+    """
+
+    milliseconds: list[dict[str, int]]
+    processor: dict[str, float]
+
+
+def batches(rows: Any, count: int, warm: int, folder: Path) -> Batches:
+    """Runs a query until it has had so many batches."""
     query = (
         rows.writeStream.format("noop").option("checkpointLocation", str(folder))
         .trigger(processingTime="0 seconds").start()
     )  # fmt: skip
     seen: dict[int, dict[str, int]] = {}
+    before, of_warm = processor_seconds(), 0
     waiting = threading.Event()
     while len(seen) < warm + count and query.isActive:
         waiting.wait(0.05)
         for progress in query.recentProgress:
             if progress["numInputRows"]:
                 seen[progress["batchId"]] = progress["durationMs"]
+        if len(seen) <= warm:
+            before, of_warm = processor_seconds(), len(seen)
+    after = processor_seconds()
     if query.exception() is not None:
         raise RuntimeError(str(query.exception()))
     query.stop()
-    return [seen[number] for number in sorted(seen)][warm:]
+    spent = {
+        each: 1000 * (after[each] - before[each]) / max(len(seen) - of_warm, 1) for each in after
+    }
+    return Batches([seen[number] for number in sorted(seen)][warm:], spent)
 
 
-def told(name: str, found: list[dict[str, int]]) -> float:
+def told(name: str, found: Batches) -> float:
     """Prints a line; answers the middle time of a batch."""
-    phases = {each: median(batch.get(each, 0) for batch in found) for each in PHASES}
-    whole = median(batch["triggerExecution"] for batch in found)
+    took = found.milliseconds
+    phases = {each: median(batch.get(each, 0) for batch in took) for each in PHASES}
+    whole = median(batch["triggerExecution"] for batch in took)
     parts = ", ".join(f"{each} {value:.0f}" for each, value in phases.items())
-    print(f"micro-batch of {name}: median {whole:.0f} ms ({parts})")
+    spent = ", ".join(f"{each} {value:.0f}" for each, value in found.processor.items())
+    print(
+        f"micro-batch of {name}: median {whole:.0f} ms ({parts}); processor time in ms: {spent}",
+        flush=True,
+    )
     return whole
 
 

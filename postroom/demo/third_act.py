@@ -38,6 +38,7 @@ from postroom.errors import SnapshotTooOld
 if TYPE_CHECKING:
     from postroom.pipeline.jobs.archive import ArchiveResult
     from postroom.pipeline.jobs.audit import AuditResult
+    from postroom.pipeline.jobs.report import ReportResult
 
 MARK: Final = b"demo"
 """The key that tells a store of the tour's from anybody else's, which it must not touch."""
@@ -117,18 +118,22 @@ class Play:
         self._note_whether_whole()
         began = perf_counter()
         archived = self._archive()
+        reported_from = perf_counter()
+        reported = self._report()
         audited_from = perf_counter()
         audited = self._audit()
         ended = perf_counter()
         show_jobs(
             self._console,
             [
-                ("archive", _told(archived), audited_from - began),
+                ("archive", _told(archived), reported_from - began),
+                ("report", f"{reported.rows:,} measures", audited_from - reported_from),
                 ("audit", f"{audited.compared:,} values counted again", ended - audited_from),
             ],
         )
-        self._console.print("Comparing files and audit with the source ...")
-        findings = self._compare(archived, audited, total, turned)
+        self._console.out(f"The report is {reported.page}", highlight=False)
+        self._console.print("Comparing files, report and audit with the source ...")
+        findings = self._compare(archived, reported, audited, total, turned)
         show_findings(self._console, findings)
         return all(finding.passed for finding in findings)
 
@@ -140,6 +145,19 @@ class Play:
         with stages(self._console) as progress:
             return archive(
                 self._spark, self._store, str(self._files / "archive"), progress=progress
+            )
+
+    def _report(self) -> ReportResult:
+        from postroom.pipeline.jobs import report  # noqa: PLC0415 - needs the extra
+
+        with stages(self._console) as progress:
+            return report(
+                self._spark,
+                self._store,
+                str(self._files / "report"),
+                archive=str(self._files / "archive"),
+                title="departures from New York, 2013",
+                progress=progress,
             )
 
     def _audit(self) -> AuditResult:
@@ -164,7 +182,12 @@ class Play:
     # --- the comparison
 
     def _compare(
-        self, archived: ArchiveResult, audited: AuditResult, total: int, turned: int
+        self,
+        archived: ArchiveResult,
+        reported: ReportResult,
+        audited: AuditResult,
+        total: int,
+        turned: int,
     ) -> list[Finding]:
         expected = expect(flights(total))
         flown = list(legs(turned))
@@ -172,6 +195,8 @@ class Play:
         found = [compare("archived turn-rounds", turned_round(flown), self._turn_rounds())]
         if (self._files / WHOLE_FILE).exists() and not archived.gaps:
             found.append(compare("archived mail per airport", expected.mail, self._mail()))
+            done = {"mail": total, "turn-rounds": len(flown)}
+            found.append(compare("messages in the report", done, self._done(reported.measures)))
         else:
             self._console.out(
                 "What was read before Spark came is not kept, and so not in the archive: start "
@@ -209,6 +234,16 @@ class Play:
             "GROUP BY key",
         )
         return {row.airport: (row.arrivals, row.cancelled, row.numbers) for row in rows}
+
+    def _done(self, measures: str) -> dict[str, object]:
+        """How many messages were done, by the report's table."""
+        rows = self._spark.sql(
+            "SELECT prefix, queue, messages FROM {measures} "
+            "WHERE (level = 'prefix' AND prefix = 'airport' AND measure = 'commit to reap') "
+            f"OR (level = 'queue' AND queue = '{QUEUE}' AND measure = 'commit to acknowledgement')",
+            measures=self._spark.read.parquet(measures),
+        ).collect()
+        return {"mail" if row.prefix else row.queue: row.messages for row in rows}
 
     def _asked(self, table: str, question: str) -> list[Any]:
         from postroom.pipeline.jobs.archive import read_archive  # noqa: PLC0415 - needs the extra

@@ -34,7 +34,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",
 }
 
 

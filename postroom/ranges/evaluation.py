@@ -33,8 +33,7 @@ from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Reader, WriteSet, join
-from postroom.limits import TRANSACTION_BYTES_MAX
-from postroom.raft.messages import COMMAND_BYTES_MAX
+from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_BYTES_MAX
 
 
 class Blocked(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,53 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import postroom
+import postroom.aio
 from postroom.cli.application import app
 from postroom.cli.pipeline import running
-from postroom.demo import third_act
+from postroom.demo import third_act, tour
 from postroom.demo.check import expect, turned_round
 from postroom.demo.flights import flights, legs
 from postroom.demo.replay import sums
-from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, keeping
+from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, files_of, keeping
+from postroom.demo.tour import demonstrate
 from postroom.pipeline.jobs.audit import Finding
 from postroom.ranges.accounting import prefixes
 from tests.client.stores import Store
+
+SUBJECTS = 14 + 5
+"""So many lines have the tables of what was compared."""
+
+
+async def read_what_nobody_sent(db: postroom.aio.Database) -> None:
+    """A message more, which no departure has sent, is read."""
+    async with db.begin() as tx:
+        tx.enqueue_message(b"airport/IAH", b'[1000, false, "XX1", "EWR", "1200"]')
+    async with db.begin() as tx:
+        assert await tx.reap_queue(b"airport/IAH", 9)
+
+
+def test_what_is_in_the_files_is_compared_with_the_departures(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message is in the archive that no departure has sent; all else is as it must be."""
+    real = tour.compare
+
+    async def compare(console: Console, db: postroom.aio.Database, total: int, turned: int) -> bool:
+        exact = await real(console, db, total, turned)
+        await read_what_nobody_sent(db)
+        return exact
+
+    monkeypatch.setattr(tour, "compare", compare)
+    store = tmp_path / "store"
+    assert not asyncio.run(demonstrate(store, 60, fresh=False, third_act=ThirdAct(spark)))
+    shown = capsys.readouterr().out
+    wrong, reported = (line for line in shown.splitlines() if "instead of" in line)
+    assert wrong.startswith("archived mail per airport: IAH: ")
+    assert reported == "messages in the report: mail: 61 instead of 60"
+    assert (shown.count("PASS"), shown.count("FAIL")) == (SUBJECTS - 2, 2)
+    assert (files_of(store) / "archive" / "manifests").is_dir()
+
 
 # --- without Spark --------------------------------------------------------------------------------
 
@@ -30,13 +68,15 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
     play = Play(Console(), ThirdAct(None), {}, tmp_path)
     monkeypatch.setattr(Play, "_turn_rounds", lambda _: turned_round(legs(5)))
     archived: Any = SimpleNamespace(gaps=())
+    reported: Any = SimpleNamespace(measures="")
     audited: Any = SimpleNamespace(findings=[Finding("accounting", 1, 0)])
     for mail in (0, 1):
-        findings = play._compare(archived, audited, 5, 5)
+        findings = play._compare(archived, reported, audited, 5, 5)
         assert ("archived mail per airport" in [each.subject for each in findings]) == bool(mail)
         assert ("start over with --fresh --spark" in capsys.readouterr().out) != bool(mail)
         (tmp_path / WHOLE_FILE).touch()
         monkeypatch.setattr(Play, "_mail", lambda _: {})
+        monkeypatch.setattr(Play, "_done", lambda _, __: {})
 
 
 def test_what_is_read_while_it_is_kept_can_be_read_from_the_beginning() -> None:

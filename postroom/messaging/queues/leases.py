@@ -22,8 +22,6 @@ from postroom.messaging.queues.records import Entry, Holding, Layout, Locator
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
-LEASED_MAX: Final = 100_000
-"""So many messages of a queue are leased at a time in one range."""
 AGAIN_SECONDS: Final = 1.0
 """What has run out, and was named to no effect, is named again after so long."""
 

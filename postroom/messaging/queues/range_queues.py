@@ -31,7 +31,7 @@ from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, put
-from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
+from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import (
@@ -247,7 +247,7 @@ class RangeQueues:
         too much of it for now.
         """
         notes_before = len(ctx.notes)
-        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE_MAX)
+        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
                 manager.begin(ctx)

@@ -74,7 +74,7 @@ class Work:
     def stream(self) -> None:
         """Each change of ``in/`` is counted under ``out/``, until the program is killed."""
         changes = self.reader(
-            self.spark.readStream, table="changes", start="earliest", prefix="in/",
+            self.spark.readStream, table="changes", start=self.told.at, prefix="in/",
             max_rows=self.told.rows,
         )  # fmt: skip
         rows = changes.schema("key string, value string").load()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
@@ -38,6 +38,7 @@ class Run:
         nodes: of the store.
         rows: of the work.
         deaths: lives of the program that end with the death of the driver.
+        strikes: who dies before that, in each life; none: drawn.
 
     Attributes:
         log: what was done.
@@ -45,7 +46,7 @@ class Run:
 
     def __init__(
         self, seed: int, folder: Path, work: str, master: str = CLUSTER, *, nodes: int = 1,
-        rows: int = 2000, deaths: int = 2,
+        rows: int = 2000, deaths: int = 2, strikes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.random = Random(f"{seed} {work}")
         self.log: list[str] = []
@@ -55,6 +56,7 @@ class Run:
         self._nodes = nodes
         self._rows = rows
         self._deaths = deaths
+        self._strikes = strikes
         self._partitions = 1
         self._waiting = threading.Event()
 
@@ -80,6 +82,7 @@ class Run:
 
     def _live(self, work: Work, processes: ClusterProcesses, *, dies: bool) -> None:
         self._partitions += self.random.choice([1, 2, 4])
+        work.go_on()
         program = Program(
             self._folder, work.name, "--connect", processes.addresses, "--folder",
             str(self._folder), "--master", self._master, "--partitions", str(self._partitions),
@@ -101,10 +104,9 @@ class Run:
 
     def _strike(self, program: Program, work: Work, processes: ClusterProcesses) -> None:
         """Workers, executors and leaders die while the work is done, and then the driver."""
-        for _ in range(self.random.randrange(3)):
+        for strike in self._strikes or self._drawn():
             if not self._is_in_the_middle(program, work):
                 return
-            strike = self.random.choice(["worker", "worker", "executor", "leader"])
             if strike == "leader":
                 self._kill_the_leader(work, processes)
             elif strike == "executor":
@@ -114,6 +116,10 @@ class Run:
             work.go_on()
         if self._is_in_the_middle(program, work):
             self._note(f"dead: {program.kill_driver()}")
+
+    def _drawn(self) -> list[str]:
+        kinds = ["worker", "worker", "executor", "leader"]
+        return self.random.choices(kinds, k=self.random.randrange(3))
 
     def _is_in_the_middle(self, program: Program, work: Work) -> bool:
         """Waits until it is; false: it has ended."""

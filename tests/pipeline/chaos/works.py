@@ -39,7 +39,7 @@ class Work:
         """Before the program begins."""
 
     def go_on(self) -> None:
-        """Called now and then: what others do to the store."""
+        """Called for each life and after each strike: what others do to the store."""
 
     def arguments(self) -> list[str]:
         """Of the program."""
@@ -122,12 +122,14 @@ class Stream(Work):
     endless = True
 
     def prepare(self) -> None:
+        """The history is kept, however long the program is down."""
         self._written = 0
         self._seen = 0
-        self.go_on()
+        self._held = self.db.hold()
+        self.at: Timestamp = self._held.__enter__()
 
     def arguments(self) -> list[str]:
-        return ["--rows", str(max(self.rows // 6, 1))]  # of a batch
+        return ["--rows", str(max(self.rows // 6, 1)), "--at", str(int(self.at))]  # of a batch
 
     def go_on(self) -> None:
         """A quarter of the changes, each to a key that many others change, too."""
@@ -138,7 +140,8 @@ class Stream(Work):
 
     def has_begun(self) -> bool:
         before, self._seen = self._seen, len(self.counted(b"out/"))
-        return self._seen > before or bool(self.db.staging.read().attempts)
+        staged = bool(self.db.staging.read().attempts)
+        return staged or self._seen > before or self._seen == self._written  # between batches
 
     def check(self) -> None:
         while self._written < self.rows:
