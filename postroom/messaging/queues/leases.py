@@ -20,6 +20,7 @@ from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
 from postroom.messaging.queues.records import Entry, Holding, Layout, Locator
 from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 AGAIN_SECONDS: Final = 1.0
@@ -91,8 +92,6 @@ class LeaseTable:
         self._promised = 0
         self._promised_groups: Counter[str] = Counter()
         self._extended: dict[Locator, Lease] = {}
-        self._flags: dict[bytes, Lease] = {}
-        self._flags_of: object = None
 
     def __len__(self) -> int:
         return len(self._leases) + self._promised
@@ -185,17 +184,17 @@ class LeaseTable:
         """It gives one that is held another end."""
         self._extended[lease.entry.locator] = lease
 
-    def flags(self, ctx: object) -> dict[bytes, Lease]:
+    def flags(self, ctx: Evaluation) -> dict[bytes, Lease]:
         """Those that it has ended, by what says so among its writes (:mod:`.holdings`).
 
         Args:
-            ctx: the proposal, of which alone it is known.
+            ctx: the proposal. It keeps them itself: others may be applied, or evaluated, before it
+                is complete, and a flag that is forgotten would be stored.
         """
-        if self._flags_of is not ctx:
-            self._flags, self._flags_of = {}, ctx
-        return self._flags
+        flags: dict[bytes, Lease] = ctx.scratch.setdefault(self, {})
+        return flags
 
-    def are_as_applied(self, ctx: object) -> bool:
+    def are_as_applied(self, ctx: Evaluation) -> bool:
         """Whether it has ended or extended none yet, but for whole holdings."""
         return not (self._extended or self.flags(ctx))
 
@@ -204,7 +203,6 @@ class LeaseTable:
         self._promised = 0
         self._promised_groups.clear()
         self._extended.clear()
-        self._flags, self._flags_of = {}, None
 
     # --- asked
 

@@ -10,8 +10,11 @@ import pytest
 
 from postroom.errors import LeaseLost
 from postroom.kv import keys
+from postroom.kv.memory import MemoryEngine
+from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.records import Entry, read_holding
 from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
+from postroom.ranges.evaluation import Evaluation
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
 
 PAYLOADS = [b"%d" % number for number in range(6)]
@@ -195,3 +198,17 @@ def test_leases_that_were_stored_one_by_one_are_understood(queues: Queues, end: 
 def packed_as_then(entry: Entry, holding: Any) -> bytes:
     fields = (entry, holding.consumer, holding.since, holding.until, b"", holding.claim)
     return msgspec.msgpack.encode(fields)
+
+
+def test_flags_stay_with_the_proposal_in_the_making() -> None:
+    """The one before it may be applied meanwhile, or memory be begun anew; a flag that is forgotten
+    is stored (cluster seed 26).
+    """
+    table, engine = LeaseTable(), MemoryEngine()
+    made, other = Evaluation(engine, 1, 0), Evaluation(engine, 1, 0)
+    table.flags(made)[b"flag"] = "lease"  # type: ignore[assignment]
+    assert table.flags(other) == {}
+    table.break_promises()
+    table.clear()
+    assert table.flags(made) == {b"flag": "lease"}
+    assert not table.are_as_applied(made)
