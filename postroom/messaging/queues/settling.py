@@ -194,7 +194,7 @@ class Settling:
                 since=ctx.timestamp, until=until, entries=[lease.entry], fired=lease.fired_at,
             )  # fmt: skip
             hold = holdings.give(ctx, manager, longer, manager.around.monotonic() + seconds)
-            manager.leases.extend(Lease(lease.entry, hold, 0))
+            holdings.extend(ctx, manager, Lease(lease.entry, hold, 0))
             ctx.notes.append((manager, (), Manager.leases_added, hold, None))
             yield from _next(ctx, size_before)
         return until

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroom.errors import LeaseLost
+from postroom.errors import LeaseLost, StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.memory import MemoryEngine
-from postroom.messaging.queues.leases import LeaseTable
+from postroom.messaging.queues import firing
 from postroom.messaging.queues.records import Entry, read_holding
 from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
-from postroom.ranges.evaluation import Evaluation
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
 
 PAYLOADS = [b"%d" % number for number in range(6)]
@@ -165,6 +163,43 @@ def test_all_of_it_runs_out_together(queues: Queues) -> None:
     assert queues.counts()["expired"] == 5
 
 
+def test_it_is_marked_though_firing_fails_in_the_same_proposal(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = queues.claim(6)
+    queues.start(queues.claim_request(wait=True, consumer=queues.consumer(2)))
+
+    def broken(*_: object) -> None:
+        raise StoreCorrupted("its body is gone")
+
+    monkeypatch.setattr(firing, "leased_message", broken)
+    queues.commit(acknowledging(messages[1]), queues.message(b"cannot be fired"))
+    monkeypatch.undo()
+    assert len(leased(queues)) == 2
+    assert held(queues)[:5] == [PAYLOADS[0], *PAYLOADS[2:]]
+
+
+def test_it_is_marked_though_the_step_before_came_to_nothing(queues: Queues) -> None:
+    messages = queues.claim(6)
+    manager, around = queues.manager(), queues.range_queues
+    manager.to_give_back[(b"gone", "", b"gone"), 0] = None
+    around.wake_by(around.monotonic())
+    queues.pass_time(1)
+    assert not manager.to_give_back
+    queues.extend(messages[2], 100.0)
+    queues.acknowledge(messages[1])
+    assert sorted(held(queues)) == [PAYLOADS[0], *PAYLOADS[2:]]
+
+
+def test_it_is_held_by_what_succeeded_though_a_longer_extension_failed(queues: Queues) -> None:
+    first, second = queues.claim(2)
+    extend = Extend(Q, [attempt(second)], 100.0)
+    fails = Extend(Q, [attempt(second), msgspec.structs.replace(attempt(second), epoch=7)], 200.0)
+    outcomes = at_once(queues, extend, fails, acknowledging(second))
+    assert outcomes[1:] == [LeaseLost, 1]
+    assert held(queues) == [first.payload]
+
+
 @pytest.mark.parametrize("end", ["acknowledge", "extend", "expire", "drop"])
 def test_leases_that_were_stored_one_by_one_are_understood(queues: Queues, end: str) -> None:
     """As they were before there were holdings."""
@@ -198,17 +233,3 @@ def test_leases_that_were_stored_one_by_one_are_understood(queues: Queues, end: 
 def packed_as_then(entry: Entry, holding: Any) -> bytes:
     fields = (entry, holding.consumer, holding.since, holding.until, b"", holding.claim)
     return msgspec.msgpack.encode(fields)
-
-
-def test_flags_stay_with_the_proposal_in_the_making() -> None:
-    """The one before it may be applied meanwhile, or memory be begun anew; a flag that is forgotten
-    is stored (cluster seed 26).
-    """
-    table, engine = LeaseTable(), MemoryEngine()
-    made, other = Evaluation(engine, 1, 0), Evaluation(engine, 1, 0)
-    table.flags(made)[b"flag"] = "lease"  # type: ignore[assignment]
-    assert table.flags(other) == {}
-    table.break_promises()
-    table.clear()
-    assert table.flags(made) == {b"flag": "lease"}
-    assert not table.are_as_applied(made)
