@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final
 
 from postroom.client import arguments
-from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.client.retries import BACKOFF_SECONDS_FIRST
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable
-from postroom.limits import COUNTED_SECONDS_MAX
+from postroom.limits import COUNTED_SECONDS_MAX, RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
@@ -33,7 +33,7 @@ from postroom.messaging.image_requests import (
 from postroom.messaging.restoring import DONE, OPENING
 from postroom.protocol.failures import DeadlineExceeded
 
-UNDER_WAY_MAX: Final = 4
+UNDER_WAY_AT_ONCE: Final = 4
 """So many chunks are on their way to the store while the next one is made."""
 _PAGE_BYTES: Final = 1024 * 1024
 
@@ -59,7 +59,7 @@ class Restore:
         """
         request = RestoreEntries(self._run, names, stored)
         self._under_way.append((request, self._sender.send(request)))
-        if len(self._under_way) > UNDER_WAY_MAX:
+        if len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
 
     async def flush(self) -> None:
@@ -193,7 +193,7 @@ async def _repeat(sender: Sender, request: Any) -> Any:
             if sender.monotonic() > give_up:
                 raise
             await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 class ImagesOfDatabase:

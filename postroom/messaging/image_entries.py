@@ -52,7 +52,7 @@ from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.periodic import Schedule
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.queues.summing_up import ENDED_LIST_MAX
+from postroom.messaging.queues.summing_up import ENDED_LIST_LENGTH
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     DeadLetterRecord,
@@ -73,7 +73,7 @@ TABLES: Final = (
 _STAMP: Final = 8
 _POSITION_BYTES: Final = 12
 """Commit timestamp and position."""
-_QUEUE_DIGITS_MAX: Final = 10
+_QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
 """Where the kind of what belongs to a range is in a name."""
 
@@ -138,7 +138,7 @@ def _is_counters(record: bytes) -> bool:
     if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
         return True
     number = record.removeprefix(b"queue ")
-    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS_MAX
+    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
 def is_shown(name: bytes, stored: bytes) -> bool:
@@ -316,7 +316,7 @@ _sums: Final = msgspec.msgpack.Decoder(
     Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
 )
 _ended: Final = msgspec.msgpack.Decoder(
-    Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_MAX)]
+    Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
 _counted: Final = msgspec.msgpack.Decoder(counters.Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)

@@ -10,6 +10,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import Invalid, shorten
 from postroom.kv import keys
+from postroom.limits import STAGED_COUNTED_MAX
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import AttemptRecord, Places, attempts, queries, rows
@@ -23,8 +24,7 @@ from postroom.messaging.staging_requests import (
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation, View
 
-COUNTED_MAX: Final = 10_000
-UNFINISHED_MAX: Final = 100
+UNFINISHED_AT_ONCE: Final = 100
 
 
 class Room:
@@ -92,12 +92,12 @@ def read(view: View, at: Places, request: ReadStaging) -> Staging:
     if request.unfinished:
         return _unfinished(view, at, request.begin)
     found = []
-    for place, stored in first(view, at.queries, COUNTED_MAX):
+    for place, stored in first(view, at.queries, STAGED_COUNTED_MAX, request.begin):
         record = queries.decode(stored)
         query = place[len(at.queries) :]
         found.append(StagedQuery(query, record.batch, record.position is not None))
     counts = [
-        sum(1 for _ in first(view, prefix, COUNTED_MAX))
+        sum(1 for _ in first(view, prefix, STAGED_COUNTED_MAX))
         for prefix in (at.jobs, at.attempts, at.loads)
     ]
     view.steps += len(found) + sum(counts)
@@ -107,7 +107,7 @@ def read(view: View, at: Places, request: ReadStaging) -> Staging:
 def _unfinished(view: View, at: Places, begin: bytes) -> Staging:
     """What publications take is stored only while they are carried out."""
     prefix, found = at.part(keys.STAGED_WINNERS), []
-    for place, stored in first(view, prefix, UNFINISHED_MAX, begin):
+    for place, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
         query = place[len(prefix) :]
         record = view.get(at.query(query))
         assert record is not None, "of a publication there is no record"

@@ -31,7 +31,7 @@ from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
-CLIENTS_MAX: Final = 10_000
+CLIENTS_REMEMBERED: Final = 10_000
 
 RECORD_SECONDS: Final = TRANSACTION_SECONDS_MAX + 15.0
 
@@ -85,7 +85,7 @@ class Committer:
         latest = self._latest.get(client)
         if latest is not None and number <= latest:
             return True
-        if latest is None and len(self._latest) >= CLIENTS_MAX:
+        if latest is None and len(self._latest) >= CLIENTS_REMEMBERED:
             self._forget()
         self._latest[client] = number
         return request.began < self._remembers_from

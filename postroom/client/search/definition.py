@@ -36,6 +36,7 @@ from postroom.kv.tuples import prefix as span_of
 from postroom.limits import (
     DOCUMENT_WORDS_MAX,
     INDEXED_KEY_BYTES_MAX,
+    SEARCH_FIELDS_MAX,
     SEARCH_NAME_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -46,7 +47,6 @@ Format: TypeAlias = Literal["text", "json", "msgpack"]
 State: TypeAlias = Literal["building", "settling", "ready"]
 
 FORMATS: Final = ("text", "json", "msgpack")
-_FIELDS_MAX: Final = 64
 _POSTING_KEY_BYTES: Final = 4 * WORD_CHARACTERS_MAX + 128
 """Of a posting's key, but for the document's."""
 
@@ -221,8 +221,10 @@ def define(
         raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")
     if fields and format == "text":
         raise ValueError("only documents of format json or msgpack have fields")
-    if len(fields) > _FIELDS_MAX:
-        raise ValueError(f"a search index has {_FIELDS_MAX} fields at most, not {len(fields)}")
+    if len(fields) > SEARCH_FIELDS_MAX:
+        raise ValueError(
+            f"a search index has {SEARCH_FIELDS_MAX} fields at most, not {len(fields)}"
+        )
     return Definition(name, prefix, tuple(fields), format)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended
 from postroom.ranges.evaluation import Evaluation
 
-ENDED_LIST_MAX: Final = 1000
+ENDED_LIST_LENGTH: Final = 1000
 """Of what a proposal has ended, so many in one list: a list is purged as a whole."""
 
 
@@ -44,9 +44,9 @@ def sum_up(ctx: Evaluation) -> None:
         counted.append((manager, after))
     for (manager, is_archived), listed in ended.items():
         prefix = manager.layout.archived if is_archived else manager.layout.done
-        for number in range(0, len(listed), ENDED_LIST_MAX):
+        for number in range(0, len(listed), ENDED_LIST_LENGTH):
             key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
-            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
+            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_LENGTH])
     # Before what the rider has left behind: who is answered finds memory as it is stored.
     ctx.after.insert(0, lambda: _apply(notes, counted, marked))
     ctx.scratch[_Finished] = True
