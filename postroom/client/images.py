@@ -150,8 +150,14 @@ class ImageCalls:
         Raises:
             Invalid: nothing is being restored.
         """
-        while await _repeat(self._sender, AbandonRestore()):
-            pass
+        has_begun = False
+        try:
+            while await _repeat(self._sender, AbandonRestore()):
+                has_begun = True
+        except Invalid:
+            # Its last step took place, but its answer was lost; or somebody else has gone on.
+            if not has_begun or (await self.read()).state:
+                raise
 
     async def read(self) -> Restoration:
         """Whether the store is being restored, or was."""

@@ -1,0 +1,93 @@
+"""Restores beside others: who writes, reads, counts or gives up at the same time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroom import limits
+from postroom.errors import TransactionConflict, Unavailable
+from postroom.messaging.image_requests import AbandonRestore, BeginRestore, CheckImage
+from postroom.ranges.evaluation import MustWait, View
+from tests.client.images import IMAGE, read, restore, shown
+from tests.client.stores import Between, Store
+from tests.client.test_images import RUN, empty_like, filled
+
+
+def test_who_gives_up_and_finds_it_done_meanwhile_is_content() -> None:
+    store = filled(5)
+    at, found = read(store.db)
+    other = empty_like(store)
+    begun = other.db.images.begin(RUN, IMAGE, at)
+    assert begun is not None
+    begun.send([name for name, _ in found], [stored for _, stored in found])
+    begun.flush()
+    # As after an answer that was lost, or beside somebody else who gives it up.
+    Between(other, AbandonRestore, other.db.images.abandon)
+    other.db.images.abandon()
+    assert not shown(other)
+
+
+def test_what_was_written_while_it_was_closed_outlives_giving_up() -> None:
+    other = Store()
+    opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
+    put = other.start(other.core.put(b"a", b"1"))  # evaluated into the same proposal
+    other.driver.settle()
+    put.result()
+    other.db.images.abandon()
+    del opening
+    assert other.db.get(b"a") == b"1"
+    assert other.db.images.read().state == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_read_before_the_restore_is_no_ground_for_a_commit_after_it(
+    restarted: bool,
+) -> None:
+    store = Store()
+    store.db.put(b"n", b"1000")
+    at, found = read(store.db)
+    other = empty_like(store)
+    other.advance(5)
+    late, blind = other.db.begin(), other.db.begin()
+    assert late.get(b"n") is None
+    restore(other.db, at, found)
+    if restarted:
+        other.restart()
+    late.put(b"n", b"1")
+    with pytest.raises(TransactionConflict, match="restored"):
+        late.commit()
+    assert other.db.get(b"n") == b"1000"
+    blind.put(b"other", b"1")
+    blind.commit()
+    with other.db.begin() as tx:
+        assert tx.get(b"n") == b"1000"
+        tx.put(b"n", b"1001")
+    assert other.db.get(b"n") == b"1001"
+
+
+def test_counting_may_take_longer_than_other_requests() -> None:
+    store = Store(remote=True)
+    store.db.put(b"a", b"1")
+    reads, counted = store.node.replica.registry.reads, []
+    check = reads[CheckImage]
+
+    def slowly(view: View, request: CheckImage) -> Any:
+        if not counted:
+            raise MustWait("counting")
+        return check(view, request)
+
+    reads[CheckImage] = slowly
+    counting = store.start(store.core.images.check())
+    store.advance(600)
+    assert not counting.done
+    counted.append(True)
+    store.node.replica.wake(["counting"])
+    store.driver.settle()
+    assert counting.result().tables == {"data": 1}
+    counted.clear()
+    counting = store.start(store.core.images.check())
+    store.advance(limits.COUNTED_SECONDS_MAX + 60)
+    with pytest.raises(Unavailable, match="counted"):
+        counting.result()
