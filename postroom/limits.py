@@ -135,6 +135,8 @@ RESTORED_PARTS_MAX: Final = 10_000
 """Into how many parts, files say, what is restored is divided."""
 RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 """How far the clock of what is restored may be ahead of the store's own."""
+COUNTED_SECONDS_MAX: Final = 3600.0
+"""How long a node may count all entries: a million take a few seconds."""
 RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 """Of a restore that is abandoned, so many entries are removed in one step."""
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 from postroom.client import arguments
 from postroom.client.retries import BACKOFF_SECONDS_FIRST
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Invalid, Retryable
-from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable
+from postroom.limits import COUNTED_SECONDS_MAX, RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
@@ -31,6 +31,7 @@ from postroom.messaging.image_requests import (
     ScanImage,
 )
 from postroom.messaging.restoring import DONE, OPENING
+from postroom.protocol.failures import DeadlineExceeded
 
 UNDER_WAY_AT_ONCE: Final = 4
 """So many chunks are on their way to the store while the next one is made."""
@@ -162,8 +163,18 @@ class ImageCalls:
 
         Args:
             at: a timestamp that is protected as a whole; 0: now.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole, or not any more.
+            Unavailable: it could not be done in ``COUNTED_SECONDS_MAX``.
         """
-        found: Counted = await self._sender.send(CheckImage(int(at)))
+        try:
+            found: Counted = await self._sender.send(CheckImage(int(at)), COUNTED_SECONDS_MAX)
+        except DeadlineExceeded:
+            raise Unavailable(
+                f"all entries could not be counted in {COUNTED_SECONDS_MAX:g} s; nothing was "
+                "changed: try again when the store has less to do"
+            ) from None
         return found
 
 
