@@ -207,9 +207,13 @@ class StagingCalls:
         """Forgets the last batch of a query that never comes back; whether there was one."""
         return bool(await repeat(self._sender, ForgetQuery(query)))
 
-    async def read(self) -> Staging:
-        """What is staged, and by whom."""
-        found: Staging = await _answer(self._sender, ReadStaging)
+    async def read(self, begin: bytes = b"") -> Staging:
+        """What is staged, and by whom.
+
+        Args:
+            begin: of queries, the name of the first; 10,000 of them are told at most.
+        """
+        found: Staging = await _answer(self._sender, partial(ReadStaging, begin=begin))
         return found
 
     # --- bulk loads

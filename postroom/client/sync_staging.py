@@ -118,9 +118,13 @@ class StagingCalls:
         """Forgets the last batch of a query that never comes back; whether there was one."""
         return self._sender.run(self._core.forget(query))
 
-    def read(self) -> Staging:
-        """What is staged, and by whom."""
-        return self._sender.run(self._core.read())
+    def read(self, begin: bytes = b"") -> Staging:
+        """What is staged, and by whom.
+
+        Args:
+            begin: of queries, the name of the first; 10,000 of them are told at most.
+        """
+        return self._sender.run(self._core.read(begin))
 
     def begin_load(self, name: bytes, run: bytes, start: bytes, end: bytes | None) -> bool:
         """Begins a bulk load, or another run of it; whether it was finished already.

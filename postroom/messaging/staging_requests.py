@@ -214,7 +214,7 @@ class ReadStaging(Request, frozen=True, array_like=True, tag="read_staging", gc=
 
     Attributes:
         unfinished: only queries whose last batch is still being applied, a hundred at a time.
-        begin: of these, the name of the first.
+        begin: of the queries, the name of the first.
     """
 
     unfinished: bool = False

@@ -92,7 +92,7 @@ def read(view: View, at: Places, request: ReadStaging) -> Staging:
     if request.unfinished:
         return _unfinished(view, at, request.begin)
     found = []
-    for place, stored in first(view, at.queries, STAGED_COUNTED_MAX):
+    for place, stored in first(view, at.queries, STAGED_COUNTED_MAX, request.begin):
         record = queries.decode(stored)
         query = place[len(at.queries) :]
         found.append(StagedQuery(query, record.batch, record.position is not None))

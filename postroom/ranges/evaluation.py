@@ -179,7 +179,7 @@ class Evaluation:
         self.deferred: list[Any] = []
         self.notes: list[Any] = []
         self.after: list[Callable[[], None]] = []
-        self.scratch: dict[type, Any] = {}
+        self.scratch: dict[object, Any] = {}
         self.bytes = 0
         # Empty as a rule, and never changed in place while they are: one for all saves making them.
         self._earlier: WriteSet = _NOTHING

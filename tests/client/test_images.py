@@ -12,7 +12,13 @@ import postroom
 from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync_images import Restore
-from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld, Unavailable
+from postroom.errors import (
+    ConditionFailed,
+    Invalid,
+    SnapshotTooOld,
+    TransactionConflict,
+    Unavailable,
+)
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
@@ -297,6 +303,44 @@ def test_what_was_under_way_when_the_store_was_closed_is_found() -> None:
         other.db.images.begin(RUN, IMAGE, 1)
     del opening, put
     assert other.db.get(b"a") == b"1"
+
+
+def test_what_was_written_while_it_was_closed_outlives_giving_up() -> None:
+    other = Store()
+    opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
+    put = other.start(other.core.put(b"a", b"1"))  # evaluated into the same proposal
+    other.driver.settle()
+    put.result()
+    other.db.images.abandon()
+    del opening
+    assert other.db.get(b"a") == b"1"
+    assert other.db.images.read().state == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_read_before_the_restore_is_no_ground_for_a_commit_after_it(
+    restarted: bool,
+) -> None:
+    store = Store()
+    store.db.put(b"n", b"1000")
+    at, found = read(store.db)
+    other = empty_like(store)
+    other.advance(5)
+    late, blind = other.db.begin(), other.db.begin()
+    assert late.get(b"n") is None
+    restore(other.db, at, found)
+    if restarted:
+        other.restart()
+    late.put(b"n", b"1")
+    with pytest.raises(TransactionConflict, match="restored"):
+        late.commit()
+    assert other.db.get(b"n") == b"1000"
+    blind.put(b"other", b"1")
+    blind.commit()
+    with other.db.begin() as tx:
+        assert tx.get(b"n") == b"1000"
+        tx.put(b"n", b"1001")
+    assert other.db.get(b"n") == b"1001"
 
 
 def test_the_counters_and_indexes_are_compared() -> None:

@@ -208,10 +208,10 @@ def is_done(db: Database, options: LoadOptions) -> bool:
         start = options.prefix.encode()
         run = b"asks".ljust(16, b"\x00")
         return db.staging.begin_load(name, run, start, after_prefix(start))
-    known = [query for query in db.staging.read().queries if query.query == name]
+    known = [query.query for query in db.staging.read(name).queries[:1]] == [name]
     if known:
         db.staging.finish(name)
-    return bool(known)
+    return known
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,19 @@ def test_a_file_appears_as_a_whole_and_never_over_another_one(tmp_path: Path) ->
     folder.delete("manifests/1.json")
     assert folder.files("") == []
     assert not (tmp_path / "not yet" / "there" / "manifests").exists()
+
+
+def test_who_writes_the_same_file_elsewhere_has_a_draft_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a share, processes of two machines have the same number: 1, in containers."""
+    link, others = os.link, [LocalFolder(tmp_path)]
+
+    def slowly(source: Path, target: Path) -> None:
+        if others:
+            assert others.pop().put_new("manifests/1.json", b"the other one")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slowly)
+    assert not LocalFolder(tmp_path).put_new("manifests/1.json", b"this one")
+    assert (tmp_path / "manifests" / "1.json").read_bytes() == b"the other one"

@@ -26,8 +26,8 @@ from postroom.pipeline.jobs.job import JobFailed
 
 GC_TTL = 80.0
 """History is kept for less."""
-STEPS = ["identity", "files of queues", "files of inboxes", "fewer files", "manifest", "trimming",
-         "tidying"]  # fmt: skip
+STEPS = ["identity", "files of queues", "files of inboxes", "fewer files", "manifest", "number",
+         "trimming", "tidying"]  # fmt: skip
 
 
 class Killed(BaseException):
@@ -259,6 +259,50 @@ def test_an_old_copy_of_the_folder_is_left_alone(archiver: Archiver) -> None:
         archiver.run()
 
 
+def test_a_copy_of_the_folder_from_before_the_last_run_is_left_alone(archiver: Archiver) -> None:
+    """What that run has trimmed is in the other folder only."""
+    archiver.work()
+    archiver.run()
+    archiver.work()
+    archiver.store.advance(2 * GC_TTL)
+    assert archiver.run().trimmed
+    archiver.folder.delete(manifests.path_of(2))
+    with pytest.raises(JobFailed, match="old copy"):
+        archiver.run()
+
+
+def test_a_copy_of_the_store_is_another_store(archiver: Archiver) -> None:
+    """What ended in the one must not count as archived in the other."""
+    archiver.work()
+    archiver.run()
+    archiver.run()
+    runs = {each.query: each.batch for each in archiver.db.staging.read().queries}
+    for query in runs:  # as in what was restored from an export between the two runs
+        archiver.db.staging.forget(query)
+        archiver.db.staging.publish(query, 1, bytes(24), [])
+    with pytest.raises(JobFailed, match="another store"):
+        archiver.run()
+
+
+def test_a_run_that_begins_while_another_one_ends_blames_nobody(
+    archiver: Archiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archiver.work()
+    archiver.run()
+    read, others = archiver.db.staging.read, ["not yet"]
+
+    def slowly(begin: bytes) -> Any:
+        if others:
+            others.clear()
+            for _ in range(2):
+                archiver.run()
+        return read(begin)
+
+    monkeypatch.setattr(type(archiver.db.staging), "read", lambda _, begin=b"": slowly(begin))
+    archiver.run()
+    assert archiver.archived() == archiver.expected
+
+
 def test_nothing_is_deleted_from_the_store_when_files_are_missing(archiver: Archiver) -> None:
     archiver.work()
     archiver.run()
@@ -283,6 +327,38 @@ def test_what_the_store_did_not_keep_is_said_to_be_missing(archiver: Archiver) -
     assert all(each.after == first.at < each.until <= result.at for each in result.gaps)
     assert result.gaps == tuple(latest(archiver.folder).gaps)
     assert archiver.run().gaps == ()
+
+
+def test_what_a_new_queue_did_not_keep_is_said_to_be_missing(archiver: Archiver) -> None:
+    archiver.run()
+    made = archiver.db.create_queue("short", purge_after=0)
+    archiver.store.advance(10)
+    with archiver.db.begin() as tx:
+        tx.enqueue("short", b"", id="1")
+    made.acknowledge(made.claim(1))
+    archiver.store.advance(500)
+    result = archiver.run()
+    assert not archiver.archived(), "it was purged"
+    (gap,) = (each for each in result.gaps if each.is_queue)
+    assert (gap.what, gap.after) == ("short", int(made.info().created_at))
+    assert archiver.run().gaps == ()
+
+
+def test_what_is_purged_while_it_is_read_is_said_to_be_missing(archiver: Archiver) -> None:
+    archiver.work()
+    archiver.run()
+    archiver.work()
+    archiver.store.advance(9_000)
+
+    def late(step: str) -> None:
+        if step == "files of queues":
+            archiver.store.advance(2_000)
+
+    result = archiver.run(late)
+    lost = {row for (table, row), _ in (archiver.expected - archiver.archived()).items()
+            if table == "queues"}  # fmt: skip
+    assert lost, "the queue keeps done messages for 10,000 s"
+    assert [each.what for each in result.gaps if each.is_queue] == ["done"]
 
 
 def test_a_queue_that_was_made_anew_is_read_from_its_beginning(archiver: Archiver) -> None:

@@ -133,6 +133,8 @@ def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
     staging = faults.db.staging
     staging.sweep(0.0)
     assert [(each.query, each.batch) for each in staging.read().queries] == [(b"totals", 7)]
+    assert [each.query for each in staging.read(b"totals").queries] == [b"totals"]
+    assert not staging.read(b"totals\x00").queries
     assert (staging.read().jobs, staging.read().attempts) == (0, 0)
 
 

@@ -17,6 +17,7 @@ archive into such a folder.
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -90,7 +91,7 @@ class LocalFolder:
         """Written under another name, synced, and linked: a link fails where there is a file."""
         place = self._root / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(f"{place.name}.{os.getpid()}.draft")
+        draft = place.with_name(f"{place.name}.{secrets.token_hex(8)}.draft")
         try:
             with draft.open("wb") as file:
                 file.write(content)
@@ -186,7 +187,7 @@ class HadoopFolder:
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Written under another name and renamed, which fails where there is a file."""
-        place, draft = self._path(path), self._path(f"{path}.{os.getpid()}.draft")
+        place, draft = self._path(path), self._path(f"{path}.{secrets.token_hex(8)}.draft")
         if self._system.exists(place):
             return False
         stream = self._system.create(draft, True)

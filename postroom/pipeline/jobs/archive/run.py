@@ -11,6 +11,7 @@
     manifest n + 1 appears                                        the one step that counts
        │
        ▼
+    the store is told: trimmed by n + 1                           no older folder is taken any more
     the store is trimmed up to what manifest n + 1 says           may be repeated
     what nobody needs is deleted
 
@@ -33,12 +34,15 @@ from typing import Final, Protocol
 import msgspec
 from pyspark.sql import SparkSession
 
+from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive import manifest as manifests
+from postroom.pipeline.jobs.archive import newest
 from postroom.pipeline.jobs.archive.folders import Folder, open_folder
 from postroom.pipeline.jobs.archive.manifest import Gap, Kept, Known, Manifest
+from postroom.pipeline.jobs.archive.newest import latest
 from postroom.pipeline.jobs.archive.writing import (
     INBOXES,
     QUEUES,
@@ -158,16 +162,16 @@ class Plan:
     """What a run reads.
 
     Attributes:
-        queues: all there are, and up to when they are in the files after this run.
+        infos: of all queues that there are.
+        queues: up to when they are in the files after this run.
         spans: what is new of them.
         inboxes_after: what was consumed from inboxes after this timestamp is new.
-        gaps: what may be missing.
     """
 
+    infos: list[QueueInfo]
     queues: dict[str, Known]
     spans: list[Span]
     inboxes_after: int
-    gaps: list[Gap]
 
 
 class Run:
@@ -206,9 +210,10 @@ class Run:
         with self.hold(before) as (since, at):
             plan = self.plan(before, since, at)
             new = self.write(writer, plan, at)
+            gaps = self.gaps(before, plan, at)
         after = msgspec.structs.replace(
             before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
-            gaps=[*before.gaps, *plan.gaps], files=[*before.files, *new],
+            gaps=[*before.gaps, *gaps], files=[*before.files, *new],
             dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
         )  # fmt: skip
         after, compacted = self.compact(writer, after)
@@ -219,30 +224,16 @@ class Run:
             sum(each.rows for each in new if each.table == QUEUES),
             sum(each.rows for each in new if each.table == INBOXES),
             len(after.files), sum(each.rows for each in after.files),
-            compacted, self.tidy(after), trimmed, tuple(plan.gaps),
+            compacted, self.tidy(after), trimmed, tuple(gaps),
         )  # fmt: skip
 
     def begin(self) -> Manifest:
         """The newest manifest, which is of this store."""
-        before = latest(self._folder)
-        runs = {each.query: each.batch for each in self._db.staging.read().queries}
-        if before.number:
-            known = runs.get(_query(before))
-            if known is None:
-                raise JobFailed(
-                    f"the archive {self._folder.uri()} is of another store, or this store was "
-                    "made anew; nothing was changed: archive into another folder"
-                )
-            if known > before.number + 1:
-                raise JobFailed(
-                    f"this store was archived {known - 1} times at least, and the folder "
-                    f"{self._folder.uri()} knows of {before.number} runs: it is an old copy; "
-                    "nothing was changed: bring the folder back that was archived into last"
-                )
-        else:
+        before = newest.of_this_store(self._db, self._folder)
+        if not before.number:
             before = msgspec.structs.replace(before, archive=secrets.token_hex(16))
         self._failpoint("identity")
-        self._db.staging.publish(_query(before), before.number + 1, secrets.token_bytes(24), [])
+        newest.note_begun(self._db, before)
         return before
 
     @contextmanager
@@ -264,26 +255,35 @@ class Run:
             yield int(after), int(at)
 
     def plan(self, before: Manifest, after_inboxes: int, at: int) -> Plan:
-        """What is new, and what may have gone before anybody has read it."""
-        gaps, queues = [], {}
+        """What is new."""
+        infos, queues = self._db.queues(), {}
         groups: dict[int, dict[str, int]] = defaultdict(dict)
-        for info in self._db.queues():
+        for info in infos:
             created_at = int(info.created_at)
-            after = before.until(info.name, created_at)
             queues[info.name] = Known(created_at, at)
-            groups[after][info.name] = created_at
-            kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
-            lost = at - from_seconds(kept)
-            if 0 < after < lost and not info.settings.archive:
-                gaps.append(Gap(info.name, after, lost, is_queue=True))
+            groups[before.until(info.name, created_at)][info.name] = created_at
         spans = [
             Span(dict(few), after, at)
             for after, names in sorted(groups.items())
             for few in _in_pieces(sorted(names.items()), QUEUES_AT_ONCE)
         ]
-        if before.number and after_inboxes > before.inboxes_until:
-            gaps.append(Gap(INBOXES, before.inboxes_until, after_inboxes))
-        return Plan(queues, spans, after_inboxes, gaps)
+        return Plan(infos, queues, spans, after_inboxes)
+
+    def gaps(self, before: Manifest, plan: Plan, at: int) -> list[Gap]:
+        """What may have gone before anybody has read it. Asked when all is read, since done
+        messages are purged meanwhile, too.
+        """
+        gaps, now = [], int(self._db.now())
+        for info in plan.infos:
+            created_at = int(info.created_at)
+            after = before.until(info.name, created_at) or created_at
+            kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
+            lost = min(now - from_seconds(kept), at)
+            if before.number and after < lost and not info.settings.archive:
+                gaps.append(Gap(info.name, after, lost, is_queue=True))
+        if before.number and plan.inboxes_after > before.inboxes_until:
+            gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
+        return gaps
 
     def write(self, writer: Writes, plan: Plan, at: int) -> list[Kept]:
         """The files of what is new."""
@@ -341,6 +341,8 @@ class Run:
                 f"{len(missing)} files of the archive are not there, as {missing[0]}; nothing was "
                 "deleted from the store: bring the folder back as it was"
             )
+        self._failpoint("number")
+        newest.note_trimmed(self._db, manifest)
         trimmed, infos = 0, self._db.queues()
         for number, info in enumerate(infos):
             self._failpoint("trimming")
@@ -365,28 +367,6 @@ class Run:
             self._failpoint("tidying")
             self._folder.delete(path)
         return sum(path.endswith(".parquet") for path in useless)
-
-
-def latest(folder: Folder) -> Manifest:
-    """The newest manifest of a folder; an empty one if there is none.
-
-    Raises:
-        Invalid: it is none, or of a later version.
-    """
-    for _ in range(_TRIES):
-        number = manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
-        if not number:
-            return Manifest()
-        try:
-            return manifests.decode(folder.read(manifests.path_of(number)))
-        except FileNotFoundError:  # there are newer ones, and it was deleted
-            continue
-    raise JobFailed(f"the manifests of {folder.uri()} vanish while they are read: try again")
-
-
-def _query(manifest: Manifest) -> bytes:
-    """What the store knows an archive by."""
-    return b"archive " + manifest.archive.encode()
 
 
 def _day_in(part: str) -> int:
