@@ -73,7 +73,7 @@ TABLES: Final = (
 _STAMP: Final = 8
 _POSITION_BYTES: Final = 12
 """Commit timestamp and position."""
-_QUEUE_DIGITS_MAX: Final = 10
+_QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
 """Where the kind of what belongs to a range is in a name."""
 
@@ -138,7 +138,7 @@ def _is_counters(record: bytes) -> bool:
     if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
         return True
     number = record.removeprefix(b"queue ")
-    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS_MAX
+    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
 def is_shown(name: bytes, stored: bytes) -> bool:
