@@ -23,7 +23,7 @@ TOKENIZER: Final = 1
 
 _ASCII: Final = re.compile(r"[a-z0-9]+")
 _MARKS_BEFORE: Final = 0x20000
-_MARKS_IN_A_ROW: Final = 30
+_MARKS_KEPT: Final = 30
 _BECOME_MARKS: Final = "\uff9e\uff9f"
 """The voiced sound marks of half-width Katakana: letters, which NFKC makes marks."""
 
@@ -58,7 +58,7 @@ def _of_any_script() -> tuple[re.Pattern[str], re.Pattern[str]]:
     some = f"[{mark}{_BECOME_MARKS}]"
     return (
         re.compile(rf"[^\W_](?:[^\W_]|[{mark}])*"),
-        re.compile(f"({some}{{{_MARKS_IN_A_ROW}}}){some}+"),
+        re.compile(f"({some}{{{_MARKS_KEPT}}}){some}+"),
     )
 
 

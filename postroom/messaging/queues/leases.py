@@ -119,7 +119,7 @@ class LeaseTable:
             given = [lease for lease in given if lease.number not in over]
         for lease in given:
             locator = lease.entry.locator
-            if locator in leases:  # it was extended
+            if locator in leases:  # it was extended, or it is left of a hold
                 self.remove_all([locator])
             leases[locator] = lease
             groups[lease.entry.group] += 1
@@ -212,6 +212,10 @@ class LeaseTable:
                 lease = self._leases.get(entry.locator)
                 if lease is not None and lease.hold is hold:
                     yield lease
+
+    def of_hold(self, hold: Hold) -> list[Lease]:
+        """What is held yet of what was given together."""
+        return list(self._held([hold]))
 
     def of_client(self, client: bytes) -> list[Lease]:
         """What the consumers of a client hold."""

@@ -163,6 +163,31 @@ def test_all_of_it_runs_out_together(queues: Queues) -> None:
     assert queues.counts()["expired"] == 5
 
 
+def test_what_is_kept_of_a_claim_is_a_few_times_what_is_held_of_it() -> None:
+    queues = Queues()
+    queues.create(ack_wait=20.0, batch_size=60)
+    queues.enqueue(*(b"%d" % number for number in range(60)))
+    messages = queues.claim(60)
+    kept = messages[3:60:20]
+    for each in messages:
+        if each not in kept:
+            queues.acknowledge(each)
+            (hold,) = {lease.hold for lease in queues.manager().leases.all()}
+            entries = len(hold.stored.entries)
+            assert entries <= max(8, 4 * hold.left)
+            packed = next(iter(leased(queues).values()))
+            assert len(read_holding(packed).entries) == entries
+            assert len(leased(queues)) <= 1 + entries
+    payloads = [each.payload for each in kept]
+    assert sorted(held(queues)) == sorted(payloads)
+    queues.reject(kept[0], delay=0.0)
+    queues.pass_time(15)
+    assert sorted(held(queues)) == sorted(payloads[1:])
+    queues.pass_time(10)
+    assert not leased(queues)
+    assert queues.counts()["expired"] == 2
+
+
 def test_it_is_marked_though_firing_fails_in_the_same_proposal(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
