@@ -35,7 +35,7 @@ def test_history_is_in_files_once_and_is_read_back(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:
     store = {"connect": served, "insecure": "true"}
-    folder = str(tmp_path / "an archive" / "of é")
+    folder = str(tmp_path / "an archive [*]" / "of é {a,b}?\\z")
     q = db.create_queue("q/é", archive=True)
     nothing = archive(spark, store, str(tmp_path / "nothing"))
     assert (nothing.number, nothing.files, nothing.rows) == (1, 0, 0)

@@ -16,7 +16,9 @@ import pytest
 
 import postroom
 import postroom.testing
+from postroom.errors import Invalid
 from postroom.messaging.requests import Delivered
+from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalFolder
 from postroom.pipeline.jobs.archive.manifest import Kept
@@ -405,3 +407,16 @@ def test_the_store_keeps_what_no_manifest_has(archiver: Archiver, step: str) -> 
         )
 
     assert of_queues(archiver.archived()) == of_queues(archiver.expected)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_time_that_is_none_is_refused_before_anything_is_done(
+    seconds: float, tmp_path: Path
+) -> None:
+    nothing: Any = None
+    for wrong in ({"keep": seconds}, {"grace": seconds}):
+        with pytest.raises(Invalid, match="seconds"):
+            archive(nothing, {}, str(tmp_path), **wrong)
+    with pytest.raises(Invalid, match="hours"):
+        report(nothing, {}, str(tmp_path), hours=seconds)
+    assert not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ to be read in it; then all is read again. The page is written last: with it the 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -25,9 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom.client.sync import Database
-from postroom.errors import SnapshotTooOld
+from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
-from postroom.pipeline.jobs.archive.folders import Folder, open_folder
+from postroom.pipeline.jobs.archive.folders import Folder, open_folder, to_read
 from postroom.pipeline.jobs.archive.newest import latest, of_this_store, was_archived
 from postroom.pipeline.jobs.archive.reading import Archived, read_archive
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
@@ -98,9 +99,12 @@ def report(  # noqa: PLR0913 - each argument is an option
         progress: is told how far it is.
 
     Raises:
+        Invalid: an option says nothing that could be done.
         JobFailed: archives are made faster than they can be read; or the folder is not that of the
             store's archive.
     """
+    if hours is not None and not 0 <= hours < math.inf:
+        raise Invalid(f"hours is a number from 0 on, not {hours}; no report was made")
     target = open_folder(spark, folder)
     with database(spark, store) as db:
         for _ in range(_TRIES):
@@ -117,7 +121,7 @@ def report(  # noqa: PLR0913 - each argument is an option
                 f"there was a new manifest in {archive} each time that all was read; no report was "
                 "made: report when nobody archives"
             )
-    table = spark.read.parquet(target.uri(MEASURES))
+    table = spark.read.parquet(to_read(target.uri(MEASURES)))
     told = _content(table, what, archived, letters)
     content = Content(
         store=title or store.get("path") or store.get("connect", ""), archive=archive,
