@@ -80,7 +80,7 @@ def test_history_is_in_files_once_and_is_read_back(
 
 def test_another_file_system_is_asked_through_spark(spark: Any, tmp_path: Path) -> None:
     assert not isinstance(open_folder(spark, "file:///tmp/x"), HadoopFolder)
-    root = f"file://{tmp_path}/else where"
+    root = f"file://{tmp_path}/else where%20[x]"
     folder = HadoopFolder(spark._jvm, spark._jsc.hadoopConfiguration(), root)
     assert folder.files("manifests") == []
     content = bytes(range(256)) * 300

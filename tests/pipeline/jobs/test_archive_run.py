@@ -226,6 +226,22 @@ def test_trimming_takes_what_was_read_and_not_what_came_later(archiver: Archiver
     assert archiver.archived() == archiver.expected
 
 
+def test_a_queue_that_is_dropped_while_the_store_is_trimmed_stops_nobody(
+    archiver: Archiver,
+) -> None:
+    archiver.db.create_queue("another", archive=True)
+    archiver.work()
+    archiver.run()
+    archiver.store.advance(2 * GC_TTL)
+
+    def drop(step: str) -> None:
+        if step == "trimming" and any(each.name == "another" for each in archiver.db.queues()):
+            archiver.db.queue("another").drop()
+
+    assert archiver.run(drop).trimmed == 3
+    assert archiver.archived() == archiver.expected
+
+
 def test_another_run_that_was_quicker_is_not_overwritten(archiver: Archiver) -> None:
     archiver.work()
 

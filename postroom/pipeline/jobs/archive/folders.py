@@ -157,7 +157,7 @@ class HadoopFolder:
         self._jvm = jvm
         self._root = root.rstrip("/")
         self._system = self._path("").getFileSystem(configuration)
-        self._top = unquote(self._system.makeQualified(self._path("")).toUri().getPath())
+        self._top = str(self._system.makeQualified(self._path("")).toUri().getPath())
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)

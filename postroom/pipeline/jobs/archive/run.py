@@ -352,14 +352,23 @@ class Run:
             self._failpoint("trimming")
             self._progress("out of the store", number, len(infos))
             last = min(manifest.until(info.name, int(info.created_at)), until)
-            while last > 0:
+            if last > 0:
+                trimmed += self._trim_queue(info, last)
+        self._progress("out of the store", len(infos), len(infos))
+        return trimmed
+
+    def _trim_queue(self, info: QueueInfo, last: int) -> int:
+        trimmed, gone = 0, TRIMMED_AT_ONCE
+        while gone >= TRIMMED_AT_ONCE:
+            try:
                 gone = self._db.queue(info.name).trim_archive(
                     last, created_at=int(info.created_at), limit=TRIMMED_AT_ONCE
                 )
-                trimmed += gone
-                if gone < TRIMMED_AT_ONCE:
-                    break
-        self._progress("out of the store", len(infos), len(infos))
+            except Invalid:
+                if info.created_at in {each.created_at for each in self._db.queues()}:
+                    raise
+                break  # it was dropped meanwhile, with all that it had
+            trimmed += gone
         return trimmed
 
     def tidy(self, manifest: Manifest) -> int:
