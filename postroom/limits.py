@@ -135,6 +135,8 @@ RESTORED_PARTS_MAX: Final = 10_000
 """Into how many parts, files say, what is restored is divided."""
 RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 """How far the clock of what is restored may be ahead of the store's own."""
+COUNTED_SECONDS_MAX: Final = 3600.0
+"""How long a node may count all entries: a million take a few seconds."""
 RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 """Of a restore that is abandoned, so many entries are removed in one step."""
 
@@ -161,3 +163,131 @@ SEARCHED_WORDS_MAX: Final = 32
 """Of one search."""
 SEARCH_CANDIDATES_MAX: Final = 50_000
 """Documents that a search keeps in memory until it knows which are the best."""
+
+# --- frames and streams ---------------------------------------------------------------------------
+
+FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
+"""Of a client's frame: it holds at least the greatest transaction, whatever it is made of."""
+REQUESTS_PER_FRAME_MAX: Final = 4096
+"""Of a client's frame. A node takes them on in one turn, as far as it has room."""
+OPENING_BYTES_MAX: Final = 64 * 1024
+"""Of a frame before its sender was let in, and has said who it is."""
+TOKEN_CHARACTERS_MAX: Final = 4096
+"""Of what a node that joins shows."""
+REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A reaper that sets no limit gets so much at most at a time."""
+CHANGES_MAX: Final = 10_000
+"""In one answer to who watches."""
+CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""No more commits join such an answer that has grown past this. With the largest one it fits a
+frame."""
+LIST_MAX: Final = 8192
+"""So many entries fit into one answer, whatever is asked for: the turn is not longer than that."""
+
+# --- between nodes --------------------------------------------------------------------------------
+
+PEER_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a frame between nodes: a longer one is refused before it is read."""
+PEER_MESSAGE_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX + 1024 * 1024
+"""Of what carries such frames."""
+FRAMES_PER_MESSAGE_MAX: Final = 64
+"""In one message of gRPC."""
+PEER_UNREAD_BYTES_MAX: Final = 128 * 1024 * 1024
+"""What has come in and was not taken by the node yet; beyond it streams are not read."""
+PEER_QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What waits for one peer. Beyond it frames are dropped, which consensus repeats."""
+NODE_ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Of the answer to a question that one node asks another: who it is, whether it may join."""
+COMMAND_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of one entry of the log: it is copied, sent and applied as a whole."""
+CHUNK_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64 * 1024
+"""Of a snapshot. Chunks are far smaller, unless one value is this large: it came in one command."""
+TERM_JUMP_MAX: Final = 2**24
+INDEX_JUMP_MAX: Final = 2**48
+"""How far a message may name terms and indices beyond what is known: nobody can have got there."""
+
+# --- the nodes of a cluster -----------------------------------------------------------------------
+
+MEMBERS_MAX: Final = 64
+"""Of one group, learners included: their record travels with each snapshot."""
+VOTERS_MAX: Final = 7
+"""More would only make every write slower. Further nodes wait as learners."""
+JOIN_ADDRESSES_MAX: Final = 64
+"""Of nodes that found a cluster together."""
+ADDRESS_CHARACTERS_MAX: Final = 255
+"""Of a node's address: as long as names of hosts can be, about."""
+LOCAL_NODES_MAX: Final = 9
+"""Of a cluster on this machine, for trying: each is a process."""
+SERVICE_ERROR_CHARACTERS_MAX: Final = 500
+DAMAGE_CHARACTERS_MAX: Final = 500
+TROUBLE_CHARACTERS_MAX: Final = 500
+"""Of what the status tells of a service that fails, of damaged data, of a queue that fails."""
+
+# --- messages of inboxes --------------------------------------------------------------------------
+
+INBOX_BACKOFF_SECONDS_MAX: Final = 300.0
+"""The longest wait of a message that was postponed without a delay."""
+DELAY_SECONDS_MAX: Final = 1e10
+"""Longer delays are as long as that: a timestamp has room for it."""
+LATER_SECONDS_MAX: Final = 2.0**36
+"""How far ahead something may be scheduled, two thousand years: a timestamp has room for it."""
+WAIT_SECONDS_MAX: Final = 1e9
+"""The longest wait, thirty years: what threads and event loops can wait for."""
+BURIED_FROM_MAX: Final = 1_000_000
+LETTERS_MAX: Final = 1_000_000
+"""Commands look through so many messages of an inbox, or dead letters, for the ids given."""
+IMAGE_NAME_BYTES_MAX: Final = 4 * KEY_BYTES_MAX
+"""Of the name of what an image of the store holds: a key, escaped, and what stands around it."""
+
+# --- staged rows ----------------------------------------------------------------------------------
+
+STAGED_CHUNKS_MAX: Final = 1 << 20
+"""Of one attempt: their numbers have room in a key."""
+STAGED_WINNERS_MAX: Final = 100_000
+"""Attempts that one batch consists of: they are one record."""
+STAGED_COUNTED_MAX: Final = 10_000
+"""How many of anything ``db.staging`` tells."""
+
+# --- queues ---------------------------------------------------------------------------------------
+
+QUEUE_NAME_BYTES_MAX: Final = 256
+KIND_BYTES_MAX: Final = 256
+QUEUE_ID_BYTES_MAX: Final = 512
+GROUP_BYTES_MAX: Final = 256
+"""Of names, kinds, ids and groups of queue messages: they are parts of keys."""
+PRIORITY_MAX: Final = 127
+"""One byte in a key, with a sign."""
+LEASE_SECONDS_MAX: Final = 366 * 86400.0
+"""A lease ends after so long at the latest, whatever was asked for."""
+QUEUE_LEASED_MAX: Final = 100_000
+"""So many messages of a queue are leased at a time in one range: they are in memory."""
+QUEUE_BACKOFF_SECONDS_MAX: Final = 3600.0
+"""The longest wait after an attempt that failed, without settings of its queue."""
+QUEUE_SETTING_SECONDS_MAX: Final = 366 * 86400.0
+QUEUE_CACHE_SIZE_MAX: Final = 1_000_000
+QUEUE_BATCH_SIZE_MAX: Final = 8192
+"""What the settings of a queue may be: seconds, messages in memory, messages of one claim."""
+FOLLOWERS_MAX: Final = 100
+"""``when_done`` of one group: they are kept in one record."""
+FOLLOWERS_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
+"""That record is written again whenever one of the group ends."""
+GROUP_BUCKETS_MAX: Final = 10_000
+"""Groups whose pace a queue remembers; the first message of a group that is new does not wait."""
+SCHEDULES_MAX: Final = 1000
+"""Of one queue."""
+
+# --- clients --------------------------------------------------------------------------------------
+
+CLIENT_QUEUE_MAX: Final = 10_000
+CLIENT_WAITS_MAX: Final = 10_000
+"""How many requests may wait in a client for a leader, and at nodes for something to happen."""
+RETRY_SECONDS_MAX: Final = 60.0
+"""How long ``run`` tries again if it is not told."""
+RETRY_BACKOFF_SECONDS_MAX: Final = 1.0
+"""Its longest pause between two attempts."""
+WORKER_BACKOFF_SECONDS_MAX: Final = 300.0
+"""How long a worker leaves an inbox alone whose function fails."""
+BRIDGING_THREADS_MAX: Final = 256
+"""So many answers may be waited for at a time on behalf of a worker's loop."""
+SEARCH_FIELDS_MAX: Final = 64
+"""Of a search index."""

@@ -16,16 +16,16 @@ from typing import Final
 
 QUIET_SECONDS: Final = 30.0
 """What has not happened for so long is over."""
-KNOWN_MAX: Final = 1000
+KNOWN_AT_ONCE: Final = 1000
 BURST_SECONDS: Final = 10.0
-BURST_LINES_MAX: Final = 20
-SHOWN_MAX: Final = 200
+BURST_LINES: Final = 20
+SHOWN_CHARACTERS: Final = 200
 SAY_SECONDS_MIN: Final = 0.25
-SAY_SECONDS_MAX: Final = 30.0
+LONGEST_SILENCE_SECONDS: Final = 30.0
 """How soon a line may follow that says otherwise."""
 
 
-def shown(text: object, length_max: int = SHOWN_MAX) -> str:
+def shown(text: object, length_max: int = SHOWN_CHARACTERS) -> str:
     """``text`` from elsewhere as it may stand in a log, or in an error: on one line, and short.
 
     Args:
@@ -48,7 +48,7 @@ def _short(what: Hashable) -> Hashable:
     """A name that takes no more memory than it is worth, whoever chose it."""
     if isinstance(what, tuple):
         return tuple(map(_short, what))
-    return what[:SHOWN_MAX] if isinstance(what, str | bytes) else what
+    return what[:SHOWN_CHARACTERS] if isinstance(what, str | bytes) else what
 
 
 def _escaped(character: str) -> str:
@@ -62,7 +62,7 @@ class LogOnce:
         lines_max: how many lines of it are written within ``BURST_SECONDS``.
     """
 
-    def __init__(self, lines_max: int = BURST_LINES_MAX) -> None:
+    def __init__(self, lines_max: int = BURST_LINES) -> None:
         self._last: dict[Hashable, float] = {}
         self._lines_max = lines_max
         self._burst_began = float("-inf")
@@ -79,7 +79,7 @@ class LogOnce:
         what = _short(what)
         last = self._last.pop(what, None)
         self._last[what] = now
-        if len(self._last) > KNOWN_MAX:
+        if len(self._last) > KNOWN_AT_ONCE:
             del self._last[next(iter(self._last))]
         return last is None or now - last > QUIET_SECONDS
 
@@ -140,5 +140,5 @@ class LogChanges:
             return False
         self._last = line
         self._quiet_until = now + self._pause
-        self._pause = min(2 * self._pause, SAY_SECONDS_MAX)
+        self._pause = min(2 * self._pause, LONGEST_SILENCE_SECONDS)
         return True

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from postroom.log_once import (
-    BURST_LINES_MAX,
+    BURST_LINES,
     BURST_SECONDS,
-    KNOWN_MAX,
+    KNOWN_AT_ONCE,
     QUIET_SECONDS,
     SAY_SECONDS_MIN,
     LogChanges,
@@ -31,9 +31,9 @@ def test_a_spell_begins_once_and_again_after_a_quiet_time() -> None:
 
 def test_what_it_knows_is_limited() -> None:
     once = LogOnce()
-    for number in range(2 * KNOWN_MAX):
+    for number in range(2 * KNOWN_AT_ONCE):
         assert once.begins(number, 0.0)
-    assert len(once._last) == KNOWN_MAX
+    assert len(once._last) == KNOWN_AT_ONCE
     assert once.begins(("host", "x" * 1_000_000), 0.0)
     assert max(len(str(what)) for what in once._last) < 1000
 
@@ -43,8 +43,8 @@ def test_who_varies_what_it_does_does_not_fill_the_log(caplog: pytest.LogCapture
     for number in range(1000):
         once.log(log, number, 1.0, "line %d", number)
     once.log(log, "later", 1.0 + 2 * BURST_SECONDS, "line")
-    assert len(caplog.records) == BURST_LINES_MAX + 2
-    assert caplog.messages[-2] == f"{1000 - BURST_LINES_MAX} more lines of this kind were left out"
+    assert len(caplog.records) == BURST_LINES + 2
+    assert caplog.messages[-2] == f"{1000 - BURST_LINES} more lines of this kind were left out"
 
 
 def test_lines_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:

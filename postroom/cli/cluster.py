@@ -19,17 +19,17 @@ from postroom.cli.options import quiet_grpc
 from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
+from postroom.limits import LOCAL_NODES_MAX
 from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import LocalFolder
 
 LOOK_SECONDS = 0.5
-NODES_MAX = 9
 
 
 def cluster(
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, max=NODES_MAX, metavar="N", help="How many.", show_default="3"),
+        typer.Option(min=1, max=LOCAL_NODES_MAX, metavar="N", help="How many.", show_default="3"),
     ] = None,
     path: Annotated[
         Path | None,

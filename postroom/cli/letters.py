@@ -11,9 +11,7 @@ from postroom.cli.mail import Limit
 from postroom.cli.options import AsJson, Store, in_options, on_a_store, on_a_store_with_values
 from postroom.cli.output import Notation, field, json_headers, print_json, print_line
 from postroom.errors import Error
-
-LETTERS_MAX = 1_000_000
-"""So many dead letters are looked through for the ids given."""
+from postroom.limits import LETTERS_MAX
 
 
 @on_a_store_with_values

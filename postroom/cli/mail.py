@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,8 @@ import postroom
 from postroom.cli.options import Key, Store, on_a_store_with_values
 from postroom.cli.output import Notation, json_headers, print_json, print_line
 from postroom.errors import Error
+from postroom.limits import BURIED_FROM_MAX
 
-BURIED_FROM_MAX: Final = 1_000_000
-"""So many messages of the inbox are looked through for the ids given."""
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
     from postroom.server.cluster.serving import ServedNode, Settings
 
-PORT_MAX = 65535
+HIGHEST_PORT = 65535
 STANDARD_INPUT = 0
 INPUT_BYTES = 4096
 
@@ -243,7 +243,7 @@ def _first_addresses(join: str) -> tuple[str, ...]:
 
 def _address(text: str, option: str, *, wildcard: bool = False) -> str:
     host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+    if not host or not port.isdecimal() or not 0 < int(port) <= HIGHEST_PORT:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise typer.BadParameter(

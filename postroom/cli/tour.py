@@ -13,11 +13,10 @@ import typer
 
 from postroom.cli.options import quiet_grpc
 from postroom.cli.pipeline.running import Spark
+from postroom.limits import LOCAL_NODES_MAX
 
 if TYPE_CHECKING:
     from postroom.demo.third_act import ThirdAct
-
-NODES_MAX = 9
 
 
 def demo(
@@ -43,7 +42,7 @@ def demo(
         int | None,
         typer.Option(
             min=1,
-            max=NODES_MAX,
+            max=LOCAL_NODES_MAX,
             metavar="N",
             help="On a cluster of N processes.",
             show_default="no cluster",

@@ -10,7 +10,14 @@ from typing import Any, TypeAlias
 from postroom.client.codec import Packing
 from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
 from postroom.kv.clock import LOGICAL_BITS, from_datetime, from_seconds
-from postroom.limits import DEPTH_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.limits import (
+    DEPTH_MAX,
+    KEY_BYTES_MAX,
+    LATER_SECONDS_MAX,
+    MESSAGE_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    WAIT_SECONDS_MAX,
+)
 from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
     Accounting,
@@ -24,8 +31,6 @@ from postroom.ranges.requests import (
 Due: TypeAlias = datetime.datetime | datetime.timedelta | float
 """When something is due: an aware ``datetime``, or a time or a number of seconds from now."""
 
-_LATER_SECONDS_MAX = 2.0**36  # two thousand years: a timestamp has room for it
-_WAIT_SECONDS_MAX = 1e9  # thirty years: what threads and event loops can wait for
 _HEADER_TYPES = (str, bytes, int, float, bool, type(None))
 
 
@@ -169,7 +174,7 @@ def wait(given: Any) -> float:
             f"wait is a number of seconds from 0 on, not {given}; to wait for as long as it takes, "
             'give float("inf")'
         )
-    return float(min(given, _WAIT_SECONDS_MAX))
+    return float(min(given, WAIT_SECONDS_MAX))
 
 
 def integer(given: Any, name: str = "by") -> int:
@@ -211,8 +216,8 @@ def due(given: Any, now: int, name: str) -> int:
 
 
 def _later(now: int, seconds: float, name: str) -> int:
-    if not seconds < _LATER_SECONDS_MAX:
-        raise ValueError(f"{name} is {seconds} s from now, but at most {_LATER_SECONDS_MAX:g}")
+    if not seconds < LATER_SECONDS_MAX:
+        raise ValueError(f"{name} is {seconds} s from now, but at most {LATER_SECONDS_MAX:g}")
     # A clock that has gone on by exactly so much has reached it, whatever its logical part.
     return (now >> LOGICAL_BITS << LOGICAL_BITS) + from_seconds(max(seconds, 0.0))
 

@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final
 
 from postroom.client import arguments
-from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.client.retries import BACKOFF_SECONDS_FIRST
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Invalid, Retryable
+from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable
+from postroom.limits import COUNTED_SECONDS_MAX, RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
@@ -30,8 +31,9 @@ from postroom.messaging.image_requests import (
     ScanImage,
 )
 from postroom.messaging.restoring import DONE, OPENING
+from postroom.protocol.failures import DeadlineExceeded
 
-UNDER_WAY_MAX: Final = 4
+UNDER_WAY_AT_ONCE: Final = 4
 """So many chunks are on their way to the store while the next one is made."""
 _PAGE_BYTES: Final = 1024 * 1024
 
@@ -57,7 +59,7 @@ class Restore:
         """
         request = RestoreEntries(self._run, names, stored)
         self._under_way.append((request, self._sender.send(request)))
-        if len(self._under_way) > UNDER_WAY_MAX:
+        if len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
 
     async def flush(self) -> None:
@@ -161,8 +163,18 @@ class ImageCalls:
 
         Args:
             at: a timestamp that is protected as a whole; 0: now.
+
+        Raises:
+            SnapshotTooOld: ``at`` is not protected as a whole, or not any more.
+            Unavailable: it could not be done in ``COUNTED_SECONDS_MAX``.
         """
-        found: Counted = await self._sender.send(CheckImage(int(at)))
+        try:
+            found: Counted = await self._sender.send(CheckImage(int(at)), COUNTED_SECONDS_MAX)
+        except DeadlineExceeded:
+            raise Unavailable(
+                f"all entries could not be counted in {COUNTED_SECONDS_MAX:g} s; nothing was "
+                "changed: try again when the store has less to do"
+            ) from None
         return found
 
 
@@ -181,7 +193,7 @@ async def _repeat(sender: Sender, request: Any) -> Any:
             if sender.monotonic() > give_up:
                 raise
             await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 class ImagesOfDatabase:

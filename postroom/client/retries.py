@@ -18,10 +18,9 @@ from typing import Any, Final
 from postroom.client.sender import Sender
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable, Unavailable
+from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 
-RETRY_SECONDS_MAX: Final = 60.0
 BACKOFF_SECONDS_FIRST: Final = 0.001
-BACKOFF_SECONDS_MAX: Final = 1.0
 
 
 async def repeat(
@@ -52,7 +51,7 @@ async def repeat(
             if sender.monotonic() > give_up:
                 raise
             await _back_off(sender, error, backoff)
-            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
         else:
             return result
 
@@ -66,7 +65,7 @@ async def _commit_for_sure(sender: Sender, tx: Transaction, give_up: float) -> N
             if sender.monotonic() > give_up or not tx.may_be_told:
                 raise
             await _back_off(sender, error.__cause__ or error, backoff)
-            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 async def _back_off(sender: Sender, error: BaseException, seconds: float) -> None:

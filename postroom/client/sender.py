@@ -23,7 +23,7 @@ from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Valu
 T = TypeVar("T")
 
 REFUSED_SECONDS_FIRST: Final = 0.05
-REFUSED_SECONDS_MAX: Final = 2.0
+LONGEST_REFUSED_SECONDS: Final = 2.0
 """How long a client that was refused waits before it tries again; doubled each time."""
 
 
@@ -37,16 +37,16 @@ async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
 
     Raises:
         Unavailable: it had none for ``patience_seconds``; or it has stopped, which it says by
-            asking for a longer pause than ``REFUSED_SECONDS_MAX``.
+            asking for a longer pause than ``LONGEST_REFUSED_SECONDS``.
     """
     give_up = sender.monotonic() + sender.patience_seconds
     pause = REFUSED_SECONDS_FIRST
     while True:
         wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
-        if sender.monotonic() + wait > give_up or refusal.retry_after > REFUSED_SECONDS_MAX:
+        if sender.monotonic() + wait > give_up or refusal.retry_after > LONGEST_REFUSED_SECONDS:
             raise refusal
         await sender.sleep(wait)
-        pause = min(2 * pause, REFUSED_SECONDS_MAX)
+        pause = min(2 * pause, LONGEST_REFUSED_SECONDS)
         try:
             return await sender.send(request)
         except Unavailable as error:

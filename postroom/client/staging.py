@@ -19,10 +19,15 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.commits import anchor_of
-from postroom.client.retries import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.client.retries import BACKOFF_SECONDS_FIRST
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
-from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
+from postroom.limits import (
+    RETRY_BACKOFF_SECONDS_MAX,
+    RETRY_SECONDS_MAX,
+    STAGED_SECONDS_MAX,
+    TRANSACTION_SECONDS_MAX,
+)
 from postroom.messaging.staging_requests import (
     AbortStaged,
     ApplyStaged,
@@ -39,7 +44,7 @@ from postroom.messaging.staging_requests import (
 )
 from postroom.ranges.requests import CommitTransaction
 
-UNDER_WAY_MAX: Final = 4
+UNDER_WAY_AT_ONCE: Final = 4
 """So many chunks are on their way to the store while the next one is made."""
 
 _encode = msgspec.msgpack.encode
@@ -67,7 +72,7 @@ class Stream:
             Error: what became of an earlier one. Others may have happened.
         """
         self._under_way.append((write, self._sender.send(_alone(self._sender, write))))
-        if len(self._under_way) > UNDER_WAY_MAX:
+        if len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
 
     async def flush(self) -> None:
@@ -257,7 +262,7 @@ async def _answer(sender: Sender, make: Callable[[], Any]) -> Any:
             if sender.monotonic() > give_up:
                 raise
             await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 def _alone(sender: Sender, write: Any) -> CommitTransaction[Any]:

@@ -35,11 +35,6 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         self._core = core
 
     @property
-    def core(self) -> asynchronous.Transaction:
-        """Its asyncio form: for what is built on top."""
-        return self._core
-
-    @property
     def id(self) -> bytes:
         """16 bytes, unique. Committing again with it is safe."""
         return self._core.id

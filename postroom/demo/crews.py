@@ -21,7 +21,7 @@ import postroom.aio
 from postroom.demo.turn_rounds import add_task
 
 WORKERS: Final = 2
-KILL_SECONDS_MAX: Final = 2.0
+LONGEST_KILL_SECONDS: Final = 2.0
 """If a worker has nothing to lose for so long, it is killed idle."""
 STOP_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 60.0
@@ -59,7 +59,7 @@ class LocalWorker:
         """From now on it does nothing with what it has in hand, and tells nobody."""
         self._killed = True
         with suppress(TimeoutError):  # there was nothing to do
-            await asyncio.wait_for(self._has_lost.wait(), KILL_SECONDS_MAX)
+            await asyncio.wait_for(self._has_lost.wait(), LONGEST_KILL_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:

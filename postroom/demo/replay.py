@@ -36,7 +36,7 @@ import postroom.aio
 from postroom.demo.flights import Flight
 
 IN_FLIGHT: Final = 64
-MESSAGES_MAX: Final = 100
+MESSAGES_AT_ONCE: Final = 100
 """A clerk takes at most so many messages at a time."""
 MAIL_WAIT_SECONDS: Final = 1.0
 """A clerk waits so long for mail, then asks again."""
@@ -45,7 +45,7 @@ MAIL_PAUSE_SECONDS: Final = 0.25
 LAST_SHOWN: Final = 5
 """So many messages are shown on a board."""
 DRAIN_SECONDS: Final = 600.0
-INBOXES_MAX: Final = 1000
+INBOXES_AT_ONCE: Final = 1000
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
@@ -208,7 +208,7 @@ class Clerks:
 
     async def hire_for_mail(self) -> None:
         """Do so for all mail that is waiting: an earlier run may have left it."""
-        waiting = await self._db.inboxes(*postroom.prefix(b"airport/"), limit=INBOXES_MAX)
+        waiting = await self._db.inboxes(*postroom.prefix(b"airport/"), limit=INBOXES_AT_ONCE)
         for inbox in waiting:
             self.hire(inbox.key.removeprefix(b"airport/").decode())
 
@@ -225,7 +225,7 @@ class Clerks:
             self._measures.messages_read += read
             if last_round and read == 0:
                 return
-            if read < MESSAGES_MAX:
+            if read < MESSAGES_AT_ONCE:
                 await self._rest()
 
     async def _rest(self) -> None:
@@ -237,7 +237,7 @@ class Clerks:
 
 async def read_mail(tx: postroom.aio.Transaction, airport: str, wait: float | None) -> int:
     """Take an airport's oldest messages and note them on its board; returns how many."""
-    mail = await tx.reap_queue(b"airport/" + airport.encode(), MESSAGES_MAX, wait=wait)
+    mail = await tx.reap_queue(b"airport/" + airport.encode(), MESSAGES_AT_ONCE, wait=wait)
     if mail:
         key = b"board/" + airport.encode()
         stored = await tx.get(key)

@@ -38,6 +38,7 @@ from postroom.kv.clock import LOGICAL_BITS
 QUEUE: Final = "turn-rounds"
 ACK_WAIT_SECONDS: Final = 2.0
 BACKOFF_SECONDS: Final = (0.1, 1.0)
+DONE_SECONDS: Final = 86_400.0
 FAILS_ONE_IN: Final = 50
 CONCURRENCY: Final = 32
 """So many turn-rounds one worker does at a time."""
@@ -48,11 +49,17 @@ class WorkerKilled(BaseException):
 
 
 async def make_queue(db: postroom.aio.Database) -> postroom.aio.Queue:
-    """The queue of turn-rounds; made if it is missing."""
+    """The queue of turn-rounds; made if it is missing. Those that are done stay for a day, so that
+    the third act can archive them, however long it takes to get there.
+    """
+    if any(each.name == QUEUE for each in await db.queues()):
+        queue = db.queue(QUEUE)
+        await queue.update(purge_after=DONE_SECONDS)  # an earlier demonstration may have made it
+        return queue
     min_backoff, max_backoff = BACKOFF_SECONDS
     return await db.create_queue(
         QUEUE, ack_wait=ACK_WAIT_SECONDS, min_backoff=min_backoff, max_backoff=max_backoff,
-        purge_after=0, batch_size=CONCURRENCY, order="group",
+        purge_after=DONE_SECONDS, batch_size=CONCURRENCY, order="group",
     )  # fmt: skip
 
 

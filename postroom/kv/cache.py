@@ -19,10 +19,10 @@ from typing import Any, Final
 from postroom.kv.engine import Reader, WriteSet
 from postroom.limits import CACHE_BYTES_MAX
 
-ENTRIES_MAX: Final = 16_384
+ENTRIES_A_GENERATION: Final = 16_384
 """In each of the two generations, which hold ``CACHE_BYTES_MAX`` bytes of keys and values."""
 
-ENTRY_BYTES_MAX: Final = 1024
+ENTRY_BYTES: Final = 1024
 """Larger values are not worth their room here: copying them out of the engine dominates."""
 
 _UNKNOWN: Final[Any] = object()
@@ -76,7 +76,7 @@ class Cache:
         in_old = [key for key in written & old.keys() if key not in young] if old else ()
         for key in written & young.keys():
             value = writes[key]
-            if value is not None and len(value) > ENTRY_BYTES_MAX:
+            if value is not None and len(value) > ENTRY_BYTES:
                 # The old one first: who reads beside us must never find that behind this one.
                 old.pop(key, None)
                 del young[key]
@@ -85,7 +85,7 @@ class Cache:
                 self._bytes += len(value or b"")
         for key in in_old:
             value = writes[key]
-            if value is not None and len(value) > ENTRY_BYTES_MAX:
+            if value is not None and len(value) > ENTRY_BYTES:
                 del old[key]
             else:
                 old[key] = value
@@ -100,11 +100,11 @@ class Cache:
 
     def offer(self, key: bytes, value: bytes | None) -> None:
         """The engine holds ``value`` at ``key``, as somebody has found out."""
-        if value is not None and len(value) > ENTRY_BYTES_MAX:
+        if value is not None and len(value) > ENTRY_BYTES:
             return
         self._young[key] = value
         self._bytes += len(key) + len(value or b"")
-        if len(self._young) > ENTRIES_MAX or self._bytes > CACHE_BYTES_MAX:
+        if len(self._young) > ENTRIES_A_GENERATION or self._bytes > CACHE_BYTES_MAX:
             self._begin_generation()
 
     def _begin_generation(self) -> None:

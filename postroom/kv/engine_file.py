@@ -28,7 +28,7 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 PACKAGES: Final[dict[EngineName, str]] = {"leveldb": "plyvel", "rocksdb": "rocksdict"}
 
 _NEW_ENGINE_FILE: Final = "engine.new"
-_LINE_BYTES_MAX: Final = 100
+_LINE_BYTES: Final = 100
 _LINE: Final = re.compile(rb"[a-z]+\n")
 _HOW_TO_INSTALL: Final[dict[EngineName, str]] = {
     "leveldb": "pip install plyvel (it has no ready wheels for Python 3.13 and later)",
@@ -124,7 +124,7 @@ def _not_contradicted(folder: Path, named: EngineName) -> EngineName:
 def _read(folder: Path) -> str | None:
     try:
         with (folder / ENGINE_FILE).open("rb") as file:
-            line = file.read(_LINE_BYTES_MAX)
+            line = file.read(_LINE_BYTES)
     except FileNotFoundError:
         return None
     if not _LINE.fullmatch(line):

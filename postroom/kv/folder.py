@@ -40,7 +40,7 @@ _BEGUN: Final = re.compile(
 """What a first start leaves that is cut short before there is a ``CURRENT``; ``owner`` is first."""
 
 _OWNER: Final = re.compile(rb"([0-9]+ [^\n]*\n)?")
-_OWNER_BYTES_MAX: Final = 300
+_OWNER_BYTES: Final = 300
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -121,7 +121,7 @@ class FolderLock:
     def _check(self, folder: Path) -> None:
         """What is written to the file must not be written over somebody else's data."""
         is_file = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
-        if not is_file or not _is_owner(os.pread(self._descriptor, _OWNER_BYTES_MAX + 1, 0)):
+        if not is_file or not _is_owner(os.pread(self._descriptor, _OWNER_BYTES + 1, 0)):
             raise _foreign_owner(folder)
 
     def _take(self, folder: Path) -> None:
@@ -130,7 +130,7 @@ class FolderLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         except BlockingIOError:
-            owner = os.pread(self._descriptor, _OWNER_BYTES_MAX, 0).decode(errors="replace")
+            owner = os.pread(self._descriptor, _OWNER_BYTES, 0).decode(errors="replace")
             raise locked(folder, owner) from None
         except OSError as error:
             raise explain(error, folder) from error
@@ -207,7 +207,7 @@ def _keep_others_out(folder: Path) -> None:
 
 
 def _is_owner(content: bytes) -> bool:
-    return len(content) <= _OWNER_BYTES_MAX and _OWNER.fullmatch(content) is not None
+    return len(content) <= _OWNER_BYTES and _OWNER.fullmatch(content) is not None
 
 
 def _foreign_owner(folder: Path) -> errors.Invalid:

@@ -59,7 +59,7 @@ from postroom.kv.held_folder import (
 from postroom.kv.manifest import check_logs
 from postroom.kv.torn_log import cut_torn_end
 
-OPEN_FILES_MAX: Final = 64
+OPEN_FILES: Final = 64
 """Table files (2 MiB each) that are open at a time, and mapped into the process's memory.
 
 Measured on 1.1 GB in 900,000 pairs: with 64 a scan takes the process to 170 MiB, and a read at a
@@ -190,7 +190,7 @@ class LevelDBEngine(_LevelDBReader):
         create: bool = True,
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         cache_bytes: int = CACHE_BYTES,
-        open_files_max: int = OPEN_FILES_MAX,
+        open_files_max: int = OPEN_FILES,
         replays: bool = False,
     ) -> LevelDBEngine:
         """Open the folder ``path``; with ``create``, make it if there is none.

@@ -34,7 +34,7 @@ from postroom.kv.sorted_map import SortedMap
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
 
-UNSYNCED_WRITES_MAX: Final = 256
+UNSYNCED_WRITES_KEPT: Final = 256
 """Older ones become durable, as an operating system writes them back in time."""
 
 UNLIMITED_FREE_BYTES: Final = 1 << 40
@@ -114,7 +114,7 @@ class MemoryDisk:
         self._unsynced.append(content)
         if sync:
             self._sync()
-        elif len(self._unsynced) > UNSYNCED_WRITES_MAX:
+        elif len(self._unsynced) > UNSYNCED_WRITES_KEPT:
             self._durable = self._unsynced.popleft()
 
     def _sync(self) -> None:

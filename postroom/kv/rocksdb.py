@@ -62,7 +62,7 @@ from postroom.kv.rocksdb_cursor import Cursor, is_rocksdb
 from postroom.kv.table_spans import covered
 from postroom.kv.torn_log import cut_torn_end
 
-OPEN_FILES_MAX: Final = 64
+OPEN_FILES: Final = 64
 """Table files that are open at a time, with their indexes and filters in memory."""
 
 TABLE_BYTES: Final = 8 * 1024 * 1024
@@ -75,8 +75,8 @@ PREALLOCATED_BYTES: Final = 1024 * 1024
 """What a file takes ahead of what is written, where RocksDB was built for that (its wheels for
 Linux were not): a log would take 70 MB at once."""
 
-INFO_LOG_BYTES_MAX: Final = 1024 * 1024
-INFO_LOGS_MAX: Final = 2
+INFO_LOG_BYTES: Final = 1024 * 1024
+INFO_LOGS_KEPT: Final = 2
 
 
 class RocksDBSnapshot:
@@ -129,7 +129,7 @@ class RocksDBEngine:
         create: bool = True,
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         cache_bytes: int = CACHE_BYTES,
-        open_files_max: int = OPEN_FILES_MAX,
+        open_files_max: int = OPEN_FILES,
         replays: bool = False,
     ) -> RocksDBEngine:
         """Open the folder ``path``; with ``create``, make it if there is none.
@@ -345,8 +345,8 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files_max: int) -> 
     options.set_compression_type(rocksdict.DBCompressionType.snappy())
     options.set_paranoid_checks(True)
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_max_log_file_size(INFO_LOG_BYTES_MAX)
-    options.set_keep_log_file_num(INFO_LOGS_MAX)
+    options.set_max_log_file_size(INFO_LOG_BYTES)
+    options.set_keep_log_file_num(INFO_LOGS_KEPT)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     options.set_max_total_wal_size(

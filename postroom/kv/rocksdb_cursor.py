@@ -22,8 +22,8 @@ import rocksdict
 from postroom.kv.folder import reason, unreadable
 
 FIRST_PAGE_PAIRS: Final = 4
-PAGE_PAIRS_MAX: Final = 256
-PAGE_BYTES_MAX: Final = 64 * 1024
+PAGE_PAIRS: Final = 256
+PAGE_BYTES: Final = 64 * 1024
 """Pairs read ahead of whoever iterates: few at first, as most look at few."""
 
 _Pairs: TypeAlias = list[tuple[bytes, bytes]]
@@ -82,7 +82,7 @@ class Cursor:
                 upper = page[-1][0]
             else:
                 lower = page[-1][0] + b"\x00"
-            pairs_max = min(4 * pairs_max, PAGE_PAIRS_MAX)
+            pairs_max = min(4 * pairs_max, PAGE_PAIRS)
 
 
 def _page_forward(
@@ -109,7 +109,7 @@ def _page(
 ) -> _Pairs:
     pairs: _Pairs = []
     size = 0
-    while len(pairs) < pairs_max and size < PAGE_BYTES_MAX:
+    while len(pairs) < pairs_max and size < PAGE_BYTES:
         key = iterator.key()
         if key is None or not is_within(key):
             break

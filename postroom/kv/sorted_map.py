@@ -1,6 +1,6 @@
 """An immutable sorted map of bytes to bytes, cheap to derive another one from.
 
-Keys are kept in chunks of up to ``CHUNK_KEYS_MAX``, each a pair of parallel sorted lists, and
+Keys are kept in chunks of up to ``CHUNK_KEYS``, each a pair of parallel sorted lists, and
 ``_bounds`` says where each chunk begins::
 
     _bounds   b""            b"m"            b"t"
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from postroom.kv.engine import WriteSet
 
-CHUNK_KEYS_MAX: Final = 1024
+CHUNK_KEYS: Final = 1024
 
 
 class _Chunk(NamedTuple):
@@ -121,9 +121,9 @@ def _changed(chunk: _Chunk, writes: WriteSet, keys_written: list[bytes]) -> _Chu
 
 def _pieces(chunk: _Chunk) -> list[_Chunk]:
     """``chunk`` in pieces of half the permitted length if it is too long; none if it is empty."""
-    if len(chunk.keys) <= CHUNK_KEYS_MAX:
+    if len(chunk.keys) <= CHUNK_KEYS:
         return [chunk] if chunk.keys else []
-    step = CHUNK_KEYS_MAX // 2
+    step = CHUNK_KEYS // 2
     return [
         _Chunk(keys, values, sum(map(len, keys)) + sum(map(len, values)))
         for start in range(0, len(chunk.keys), step)

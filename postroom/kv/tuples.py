@@ -53,8 +53,8 @@ _TRUE: Final = 0x27
 _UUID: Final = 0x30
 
 _ESCAPED_ZERO: Final = b"\x00\xff"
-_SHORT_INTEGER_MAX: Final = 2**64 - 2
-_INTEGER_BYTES_MAX: Final = 255
+_LARGEST_SHORT_INTEGER: Final = 2**64 - 2
+_LONGEST_INTEGER_BYTES: Final = 255
 
 
 def key(*parts: Part) -> bytes:
@@ -130,11 +130,13 @@ def _pack_text(part: str) -> bytes:
 
 def _pack_integer(part: int) -> bytes:
     size = (part.bit_length() + 7) // 8
-    if size > _INTEGER_BYTES_MAX:
-        raise ValueError(f"an integer in a key takes {_INTEGER_BYTES_MAX} bytes at most: {size}")
+    if size > _LONGEST_INTEGER_BYTES:
+        raise ValueError(
+            f"an integer in a key takes {_LONGEST_INTEGER_BYTES} bytes at most: {size}"
+        )
     # Negative ones are in one's complement, so that their bytes sort as their values.
     digits = (part if part >= 0 else part + (1 << 8 * size) - 1).to_bytes(size, "big")
-    if abs(part) <= _SHORT_INTEGER_MAX:
+    if abs(part) <= _LARGEST_SHORT_INTEGER:
         return bytes([_ZERO + size if part >= 0 else _ZERO - size]) + digits
     if part > 0:
         return bytes([_LONG_POSITIVE, size]) + digits
@@ -204,7 +206,7 @@ def _unpack_long_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
     negative = code == _LONG_NEGATIVE
     size = _taken(key, at, 1)[0] ^ (0xFF if negative else 0)
     number, end = _integer(key, at + 1, size, negative=negative)
-    if abs(number) <= _SHORT_INTEGER_MAX:
+    if abs(number) <= _LARGEST_SHORT_INTEGER:
         raise _garbage(key, at, "an integer longer than it needs to be")
     return number, end
 

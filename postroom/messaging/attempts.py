@@ -32,6 +32,7 @@ import msgspec
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
+from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.inbox import Inboxes
@@ -49,7 +50,6 @@ from postroom.ranges.registry import Registry
 
 BACKOFF_SECONDS: Final = 1.0
 """After the first failure; doubled with each one after it."""
-BACKOFF_SECONDS_MAX: Final = 300.0
 UNTRIED: Final = Trial(0)
 _FEW: Final = 256
 
@@ -123,7 +123,7 @@ class Attempts:
     def _due(self, ctx: Evaluation, seconds: float | None, failed: int) -> int:
         if seconds is None:
             seconds = jittered_backoff(
-                BACKOFF_SECONDS, failed - 1, 0.0, BACKOFF_SECONDS_MAX, self._chance()
+                BACKOFF_SECONDS, failed - 1, 0.0, INBOX_BACKOFF_SECONDS_MAX, self._chance()
             )
         return due_after(ctx.timestamp, seconds)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from postroom.kv.clock import from_seconds
+from postroom.limits import DELAY_SECONDS_MAX
 
 JITTER: Final = 0.1
-DELAY_SECONDS_MAX: Final = 1e10
-"""Longer delays are as long as that: a timestamp has room for it."""
-_DOUBLINGS_MAX: Final = 40
+_DOUBLINGS: Final = 40
 
 
 def jittered_backoff(base: float, failures: int, least: float, most: float, chance: float) -> float:
@@ -25,7 +24,7 @@ def jittered_backoff(base: float, failures: int, least: float, most: float, chan
         least, most: bounds, in seconds.
         chance: from 0 up to 1.
     """
-    seconds = min(max(base * 2.0 ** min(failures, _DOUBLINGS_MAX), least), most)
+    seconds = min(max(base * 2.0 ** min(failures, _DOUBLINGS), least), most)
     seconds *= 1 - JITTER + 2 * JITTER * chance
     return min(max(seconds, least), most)
 

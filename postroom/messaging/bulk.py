@@ -15,6 +15,7 @@ import msgspec
 
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
+from postroom.limits import LIST_MAX
 from postroom.messaging.bulk_requests import (
     InboxesPage,
     LettersPage,
@@ -26,7 +27,6 @@ from postroom.messaging.bulk_requests import (
     ScanReaped,
 )
 from postroom.messaging.inbox import Inboxes
-from postroom.messaging.pages import LIST_MAX
 from postroom.messaging.requests import (
     DeadLetter,
     DeadLetterRecord,

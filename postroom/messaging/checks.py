@@ -27,7 +27,7 @@ from postroom.messaging.requests import MESSAGE_ID_BYTES, CheckInbox
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
-DUE_LOOKED_AT_MAX: Final = 1000
+DUE_LOOKED_AT_ONCE: Final = 1000
 """If more are due, any of them may be for any inbox: the transaction is to try again."""
 _FEW: Final = 256
 
@@ -99,7 +99,7 @@ class InboxChecks:
         """Of this proposal; begun with its first check."""
         known = ctx.scratch.get(_OnTheirWay)
         if known is None:
-            due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_MAX)
+            due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_ONCE)
             ctx.steps += len(due or ())
             ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
         on_their_way: _OnTheirWay = known

@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 
 from postroom.kv import keys
-from postroom.limits import MESSAGE_BYTES_MAX, READ_BYTES_MAX, REASON_CHARACTERS_MAX
+from postroom.limits import LIST_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX, REASON_CHARACTERS_MAX
 from postroom.messaging.outbox import Outboxes
-from postroom.messaging.pages import LIST_MAX, fill
+from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     BuryDue,
     DeadLetter,
@@ -33,7 +33,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.registry import Registry
 
-_WHOLE_BYTES_MAX: Final = 8 * MESSAGE_BYTES_MAX
+_WHOLE_BYTES: Final = 8 * MESSAGE_BYTES_MAX
 
 _encode = msgspec.msgpack.encode
 _messages = msgspec.msgpack.Decoder(Deliverable)
@@ -86,7 +86,7 @@ class DeadLetters:
             record = DeadLetterRecord(reason, None, _updates.decode(stored))
         else:
             record = DeadLetterRecord(reason, _messages.decode(stored), None)
-        if len(stored) > _WHOLE_BYTES_MAX and record.message is not None:
+        if len(stored) > _WHOLE_BYTES and record.message is not None:
             # It came from a time without limits: with its headers it might fit nowhere.
             reason = f"{reason} (its headers, of {len(stored)} bytes with the message, are gone)"
             message = msgspec.structs.replace(record.message, headers=None)

@@ -33,7 +33,7 @@ decoded as what it must be, and nothing in it is later than the image.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -52,6 +52,7 @@ from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.periodic import Schedule
 from postroom.messaging.queues.requests import QueueDefinition
+from postroom.messaging.queues.summing_up import ENDED_LIST_LENGTH
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     DeadLetterRecord,
@@ -72,6 +73,7 @@ TABLES: Final = (
 _STAMP: Final = 8
 _POSITION_BYTES: Final = 12
 """Commit timestamp and position."""
+_QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
 """Where the kind of what belongs to a range is in a name."""
 
@@ -135,7 +137,8 @@ def table_of(name: bytes) -> str | None:
 def _is_counters(record: bytes) -> bool:
     if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
         return True
-    return record.startswith(b"queue ") and record[6:].isdigit()
+    number = record.removeprefix(b"queue ")
+    return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
 def is_shown(name: bytes, stored: bytes) -> bool:
@@ -254,8 +257,7 @@ def _hold(rest: bytes, stored: bytes, until: bytes) -> None:
 
 def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
     _has_bytes(rest, 0)
-    if len(_sums.decode(stored)) > METRICS_PER_PREFIX_MAX:
-        raise ValueError("it has too many metrics")
+    _sums.decode(stored)
 
 
 def _queue_message(kind: Any) -> Check:
@@ -309,7 +311,13 @@ def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     decoder.decode(stored)
 
 
-_sums: Final = msgspec.msgpack.Decoder(dict[str, int])
+# With their bounds, which are looked at before anything is decoded.
+_sums: Final = msgspec.msgpack.Decoder(
+    Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
+)
+_ended: Final = msgspec.msgpack.Decoder(
+    Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
+)
 _counted: Final = msgspec.msgpack.Decoder(counters.Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
@@ -317,8 +325,8 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
     keys.READY: records.entries.decode,
     keys.LEASED: records.read_holding,
-    keys.DONE: records.ended_lists.decode,
-    keys.ARCHIVED: records.ended_lists.decode,
+    keys.DONE: _ended.decode,
+    keys.ARCHIVED: _ended.decode,
     keys.DEAD: records.entries.decode,
     keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
     keys.TICKS: msgspec.msgpack.Decoder(Schedule).decode,

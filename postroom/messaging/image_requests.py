@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from postroom.limits import (
-    KEY_BYTES_MAX,
+    IMAGE_NAME_BYTES_MAX,
     RESTORED_CHUNK_ROWS_MAX,
     RESTORED_PARTS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -21,11 +21,10 @@ from postroom.limits import (
 from postroom.ranges.requests import Bound, Count, Moment, Request
 
 RUN_BYTES = 16
-NAME_BYTES_MAX = 4 * KEY_BYTES_MAX
 
 Run: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=RUN_BYTES, max_length=RUN_BYTES)]
 ImageId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=64)]
-Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=IMAGE_NAME_BYTES_MAX)]
 Stored: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_BYTES_MAX)]
 Part: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=RESTORED_PARTS_MAX)]
 Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -44,7 +43,7 @@ class ScanImage(Request, frozen=True, array_like=True, tag="scan_image", gc=Fals
     end: Bound | None
     timestamp: Moment
     of_range: bool = False
-    after: Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES_MAX)] = b""
+    after: Annotated[bytes, msgspec.Meta(max_length=IMAGE_NAME_BYTES_MAX)] = b""
     bytes_max: Count = 0
 
 

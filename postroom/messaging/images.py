@@ -28,10 +28,10 @@ from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
 
-_PASSED_MAX: Final = 4
+_PASSED_AT_ONCE: Final = 4
 """So many entries that are not wanted are passed by, one after the other, before they are leapt
 over."""
-WRONG_MAX: Final = 100
+WRONG_TOLD: Final = 100
 
 _mail = msgspec.msgpack.Decoder(Mail)
 _counters = msgspec.msgpack.Decoder(Counters)
@@ -60,7 +60,7 @@ def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes 
                 continue
             yield raw, name, None
             passed += 1
-            if passed > _PASSED_MAX:
+            if passed > _PASSED_AT_ONCE:
                 bound = _beyond(raw)
                 break
 
@@ -245,7 +245,7 @@ class _Counting:
             self._note(f"{what}: {told} are counted, {found} are there")
 
     def _note(self, wrong: str) -> None:
-        if len(self.wrong) < WRONG_MAX:
+        if len(self.wrong) < WRONG_TOLD:
             self.wrong.append(wrong)
 
 

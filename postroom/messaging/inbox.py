@@ -26,11 +26,11 @@ import msgspec
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
-from postroom.limits import READ_BYTES_MAX
+from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import holds
 from postroom.messaging.claims import Claims, Found
 from postroom.messaging.index import list_inboxes, read_mail, write_mail
-from postroom.messaging.pages import LIST_MAX, fill, fill_up_to
+from postroom.messaging.pages import fill, fill_up_to
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
-
-LIST_MAX: Final = 8192
-"""So many entries fit into one answer, whatever is asked for: the turn is not longer than that."""
 
 
 def fill(

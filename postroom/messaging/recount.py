@@ -24,9 +24,9 @@ import msgspec
 
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
+from postroom.limits import LIST_MAX
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
 from postroom.messaging.index import mail_entries
-from postroom.messaging.pages import LIST_MAX
 from postroom.messaging.queues import counters as of_queues
 from postroom.messaging.queues import groups, records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue

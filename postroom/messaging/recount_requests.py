@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
+from postroom.limits import QUEUE_NAME_BYTES_MAX
 from postroom.messaging.counters import Counters
 from postroom.messaging.queues.counters import Counted
-from postroom.messaging.queues.requests import QUEUE_NAME_BYTES_MAX
 from postroom.ranges.requests import Bound, Count, Moment, Request
 
 

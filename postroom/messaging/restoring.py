@@ -25,6 +25,9 @@ Invariants:
 * Everything restored is older than everything that will be written: the clock passes the timestamp
   of the image, and nothing in an image may be later.
 * Older versions are not restored, so reading before the image's timestamp is refused.
+* What a transaction has read before the store was open tells nothing of what is there now, and
+  entries are older than that: so its commit is a conflict.
+* Only what was restored is removed by abandoning. While it is *opening* nothing was.
 * Each step can be repeated: entries that are there with the same value are passed over.
 """
 
@@ -87,6 +90,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         run: which may add entries.
         image, timestamp: what is restored.
         removed: while it is abandoned: nothing is left before this engine key.
+        opened: when it is done: the timestamp of its last step.
     """
 
     state: str
@@ -94,6 +98,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     image: bytes
     timestamp: int
     removed: bytes = b""
+    opened: int = 0
 
 
 _encode = msgspec.msgpack.encode
@@ -138,6 +143,7 @@ class Restoring:
         """Closed or not, by what is stored."""
         packed = stored.get(self._record)
         record = None if packed is None else _records.decode(packed)
+        self._registry.replaced_at = 0 if record is None else record.opened
         if record is not None and record.state in CLOSED:
             self._close(record)
         else:
@@ -275,7 +281,7 @@ class Restoring:
         ctx.grow(sum(len(place) for place, _ in marks))
         collected = int.from_bytes(ctx.get(self._collected) or b"", "big")
         ctx.writes[self._collected] = keys.u64(max(collected, record.timestamp))
-        self._put(ctx, msgspec.structs.replace(record, state=DONE))
+        self._put(ctx, msgspec.structs.replace(record, state=DONE, opened=ctx.timestamp))
         ctx.after.append(self._refresh)
 
     def abandon(self, ctx: Evaluation, _: AbandonRestore) -> bool:
@@ -290,6 +296,11 @@ class Restoring:
                 "nothing is being restored here; nothing was changed"
                 + ("" if record is None else ": the restore is complete, and the store in use")
             )
+        if record.state == OPENING:
+            # What is there was committed when it was closed, and is not of the image.
+            ctx.writes[self._record] = None
+            ctx.after.append(self._registry.open)
+            return False
         removed, last = self._remove_some(ctx, record.removed)
         if removed:
             left = msgspec.structs.replace(record, state=ABANDONING, run=b"", removed=last)

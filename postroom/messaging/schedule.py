@@ -40,8 +40,8 @@ from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import DeleteRange
 
-LOOKED_AT_MAX: Final = 1000
-LOOKED_AT_BYTES_MAX: Final = 4 * 1024 * 1024
+LOOKED_AT_ONCE: Final = 1000
+LOOKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """One answer looks at so much of the outboxes, whether or not it is what was asked for."""
 
 _FEW: Final = 256
@@ -81,8 +81,8 @@ class Schedule:
         last = b""
         for looked_at, (name, stored) in enumerate(self._from(view, request.after)):
             if (
-                looked_at >= LOOKED_AT_MAX
-                or size >= min(request.bytes_max, LOOKED_AT_BYTES_MAX)
+                looked_at >= LOOKED_AT_ONCE
+                or size >= min(request.bytes_max, LOOKED_AT_ONCE_BYTES)
                 or len(found) >= request.entries_max
                 or (looked_at and view.is_used_up())
             ):

@@ -10,7 +10,12 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from postroom.limits import STAGED_CHUNK_BYTES_MAX, STAGED_QUERY_BYTES_MAX
+from postroom.limits import (
+    STAGED_CHUNK_BYTES_MAX,
+    STAGED_CHUNKS_MAX,
+    STAGED_QUERY_BYTES_MAX,
+    STAGED_WINNERS_MAX,
+)
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.ranges.requests import (
@@ -37,15 +42,12 @@ AttemptId: TypeAlias = Annotated[
 StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | Enqueue
 """What a row may come to."""
 
-CHUNKS_MAX: Final = 1 << 20
-WINNERS_MAX: Final = 100_000
-
 
 class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attempt whose rows are to be published, and how many chunks it has staged."""
 
     attempt: AttemptId
-    chunks: Annotated[int, msgspec.Meta(ge=1, le=CHUNKS_MAX)]
+    chunks: Annotated[int, msgspec.Meta(ge=1, le=STAGED_CHUNKS_MAX)]
 
 
 class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=False):
@@ -68,7 +70,7 @@ class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=Fals
     job: Job
     sink: Annotated[bytes, msgspec.Meta(max_length=32)]
     attempt: AttemptId
-    number: Annotated[int, msgspec.Meta(ge=0, lt=CHUNKS_MAX)]
+    number: Annotated[int, msgspec.Meta(ge=0, lt=STAGED_CHUNKS_MAX)]
     rows: Annotated[bytes, msgspec.Meta(max_length=STAGED_CHUNK_BYTES_MAX)]
 
     @property
@@ -87,7 +89,7 @@ class PublishStaged(Request, frozen=True, array_like=True, tag="publish_staged")
     query: Query
     batch: Moment
     job: Job
-    winners: Annotated[list[Winner], msgspec.Meta(max_length=WINNERS_MAX)]
+    winners: Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
     once: bool = False
 
     @property

@@ -10,6 +10,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import Invalid, shorten
 from postroom.kv import keys
+from postroom.limits import STAGED_COUNTED_MAX
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import AttemptRecord, Places, attempts, queries, rows
@@ -23,8 +24,7 @@ from postroom.messaging.staging_requests import (
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation, View
 
-COUNTED_MAX: Final = 10_000
-UNFINISHED_MAX: Final = 100
+UNFINISHED_AT_ONCE: Final = 100
 
 
 class Room:
@@ -111,7 +111,7 @@ def _looked_at(
     """Looks at the first records under a prefix; answers how many there are."""
     number, start = 0, begin
     while True:
-        for place, stored in first(view, prefix, COUNTED_MAX - number, start):
+        for place, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
             look(place[len(prefix) :], stored)
             number += 1
             view.steps += 1
@@ -126,7 +126,7 @@ def _looked_at(
 def _unfinished(view: View, at: Places, begin: bytes) -> Staging:
     """What publications take is stored only while they are carried out."""
     prefix, found = at.part(keys.STAGED_WINNERS), []
-    for place, stored in first(view, prefix, UNFINISHED_MAX, begin):
+    for place, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
         query = place[len(prefix) :]
         record = view.get(at.query(query))
         assert record is not None, "of a publication there is no record"

@@ -34,13 +34,14 @@ from postroom.client.bulk import Partition
 from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import from_seconds
+from postroom.limits import CHANGES_BYTES_MAX
 from postroom.pipeline import connections, offsets
 from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import with_prefix
 from postroom.pipeline.offsets import Step
 from postroom.pipeline.options import Options, Store
 from postroom.pipeline.reading import Part, Work, read, recent
-from postroom.ranges.feed import CHANGES_BYTES_MAX, size_of
+from postroom.ranges.feed import size_of
 from postroom.ranges.requests import Change, Changes
 
 _ONE_PART = 1 << 60

@@ -32,8 +32,8 @@ from postroom.server.loopback import LoopbackServer
 
 ASK_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 1.0
-WHOLE_MAX: Final = 8
-_LINE_BYTES_MAX: Final = 64 * 1024
+WHOLE_AT_ONCE: Final = 8
+_LINE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class DriverService:
                 held.until = max(held.until, until)
                 return at
             if whole:
-                self._make_room(store, WHOLE_MAX)
+                self._make_room(store, WHOLE_AT_ONCE)
             stack = ExitStack()
             found = self._enter(stack, store, at, whole=whole)
             self._held[store, found] = _Held(stack, found, until, whole=whole)
@@ -231,7 +231,7 @@ class _Question(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Answer it; whoever says nothing, or nonsense, is hung up on."""
         try:
-            question = json.loads(self.rfile.readline(_LINE_BYTES_MAX))
+            question = json.loads(self.rfile.readline(_LINE_BYTES))
             answer = self.server.service.answer(question)
             self.wfile.write(json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

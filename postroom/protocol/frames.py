@@ -24,15 +24,12 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from postroom.limits import TRANSACTION_BYTES_MAX
+from postroom.limits import FRAME_BYTES_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
 from postroom.protocol.requests import ClientRequest
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 PROTOCOL_VERSION: Final = 1
-FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
-"""A frame holds at least the greatest transaction, whatever it is made of."""
-REQUESTS_PER_FRAME_MAX: Final = 4096
 ACCEPTED: Final = "postroom-accepted"
 """In the initial metadata of a stream that was let in: a client that began to write sooner would
 not always be told why it was not."""

@@ -30,6 +30,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from postroom.limits import OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
 
 STREAM_VERSION: Final = 2
@@ -37,9 +38,7 @@ STREAM_VERSION: Final = 2
 NAME: Final = b"postroom/"
 PREAMBLE: Final = NAME + b"%d\n" % STREAM_VERSION
 ALPN: Final = PREAMBLE[:-1].decode()
-PREAMBLE_BYTES_MAX: Final = 16
-OPENING_BYTES_MAX: Final = 64 * 1024
-"""Of a frame before its sender was let in, and has said who it is."""
+PREAMBLE_BYTES: Final = 16
 LENGTH_BYTES: Final = 4
 
 TALK: Final = "talk"
@@ -191,8 +190,8 @@ class Incoming:
 
     def _greeted(self, data: bytes) -> int:
         """Where the frames begin."""
-        end = data.find(b"\n", 0, PREAMBLE_BYTES_MAX) + 1
-        if not data.startswith(NAME[: len(data)]) or (not end and len(data) >= PREAMBLE_BYTES_MAX):
+        end = data.find(b"\n", 0, PREAMBLE_BYTES) + 1
+        if not data.startswith(NAME[: len(data)]) or (not end and len(data) >= PREAMBLE_BYTES):
             raise OtherProtocol("no native stream of Postroom")
         if not end:
             self._keep(data, 0, len(data) + 1)

@@ -37,11 +37,12 @@ import msgspec
 
 from postroom import limits
 from postroom.errors import ValueTooLarge
+from postroom.limits import REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError, failure_from
-from postroom.protocol.frames import REQUESTS_PER_FRAME_MAX, Ask, Number, from_client
+from postroom.protocol.frames import Ask, Number, from_client
 from postroom.protocol.requests import ClientRequest, WriteRequest
 
-_FIELDS_MAX: Final = 64
+_FIELDS: Final = 64
 """Of a request: as many as there are in any version, and more."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
 """Of keys, or values, that are copied at a time, if all are as long as they may be."""
@@ -293,7 +294,7 @@ def _request(
     """A request, or a write, whose lists may be long."""
     walk = _Walk(packed)
     length = yield from walk.array()
-    if not 0 < length <= _FIELDS_MAX:
+    if not 0 < length <= _FIELDS:
         raise WireError(f"not a frame of this protocol: a request of {length} fields")
     begin, end = yield from walk.skip(1)
     kind, parts = kinds.get(_decode_tag(packed[begin:end])), [packed[begin:end]]
@@ -330,7 +331,7 @@ def _field(walk: _Walk, *, may_be_divided: bool) -> Generator[None, None, memory
             _refuse(f"{end - begin} bytes in a field that cannot be divided")
         inner = _Walk(packed)
         length = yield from inner.array()
-        for _ in range(min(length, _FIELDS_MAX)):
+        for _ in range(min(length, _FIELDS)):
             yield from _field(inner, may_be_divided=False)
         if inner.at != len(packed):
             _refuse(f"{length} fields")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from postroom.kv.engine import WriteSet
+from postroom.limits import COMMAND_BYTES_MAX
 from postroom.raft.journal import COMMAND, NOOP
-from postroom.raft.messages import COMMAND_BYTES_MAX
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Proposals, encoded
 from postroom.raft.replication import Feeding, Following

@@ -27,13 +27,12 @@ live. Joint, as many of three may fail as before and as after.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias, assert_never
+from typing import Annotated, TypeAlias, assert_never
 
 import msgspec
 
+from postroom.limits import MEMBERS_MAX
 from postroom.raft.state_machine import NodeId
-
-MEMBERS_MAX: Final = 64
 
 NodeIds: TypeAlias = Annotated[tuple[NodeId, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 

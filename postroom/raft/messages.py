@@ -31,18 +31,15 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from postroom.limits import CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, PEER_FRAME_BYTES_MAX
 from postroom.raft.journal import ENTRIES_VERSION, is_payload
 from postroom.raft.membership import Members
 
 WIRE_VERSION: Final = 1
-FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 FRAME_BYTES: Final = 1024 * 1024
 """No more messages join a frame that has grown past this: a frame is at most that much longer than
 its largest message."""
 
-COMMAND_BYTES_MAX: Final = 32 * 1024 * 1024
-CHUNK_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64 * 1024
-"""Chunks are far smaller, unless one value is this large: it came in one command."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Payload: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=COMMAND_BYTES_MAX + 1)]
@@ -189,7 +186,7 @@ def _bytes_of(message: Message) -> int:
 
 def decode_frame(frame: bytes) -> tuple[Frame | None, str]:
     """What ``frame`` says; nothing, and why, if it is not sound."""
-    if len(frame) > FRAME_BYTES_MAX:
+    if len(frame) > PEER_FRAME_BYTES_MAX:
         return None, f"{len(frame)} bytes are too large"
     try:
         decoded = _decoder.decode(frame)

@@ -18,8 +18,7 @@ What a leader is told of its own entries is bounded more closely: :mod:`.replica
 
 from __future__ import annotations
 
-from typing import Final
-
+from postroom.limits import INDEX_JUMP_MAX, TERM_JUMP_MAX
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -28,9 +27,6 @@ from postroom.raft.messages import (
     PreVote,
     Vote,
 )
-
-TERM_JUMP_MAX: Final = 2**24
-INDEX_JUMP_MAX: Final = 2**48
 
 
 def beyond_reach(message: Message, term: int, last_index: int) -> str | None:

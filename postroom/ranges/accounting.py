@@ -24,7 +24,7 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Accounting
 
 _INTEGER_MIN: Final = -(1 << 63)
-_INTEGER_MAX: Final = (1 << 63) - 1
+_LARGEST_INTEGER: Final = (1 << 63) - 1
 _encode = msgspec.msgpack.encode
 _sums = msgspec.msgpack.Decoder(dict[str, int])
 
@@ -69,7 +69,7 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
     ctx.steps += 1 + len(deltas) // 4 + len(sums) // 16
     for metric, delta in deltas.items():
         total = sums.get(metric, 0) + delta
-        if not _INTEGER_MIN <= total <= _INTEGER_MAX:
+        if not _INTEGER_MIN <= total <= _LARGEST_INTEGER:
             raise Overflow(
                 f"the metric {metric!r} of {shorten(prefix)} would leave the range of a 64-bit "
                 "signed integer; nothing was changed"

@@ -31,8 +31,7 @@ from postroom import limits
 from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.limits import TRANSACTION_STEPS_MAX
-from postroom.raft.messages import COMMAND_BYTES_MAX
+from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_STEPS_MAX
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
 from postroom.ranges.completion import Completion
 from postroom.ranges.evaluation import Evaluation, too_much_moved
@@ -42,7 +41,7 @@ from postroom.ranges.registry import Registry
 
 _log = logging.getLogger(__name__)
 
-_REQUESTS_MAX: Final = 2000
+_REQUESTS_AT_ONCE: Final = 2000
 
 
 class Batcher:
@@ -80,7 +79,7 @@ class Batcher:
         self._clock = clock
         self._lease_holder = lease_holder
         self._completion = Completion(range_id, registry, clock, lease_holder)
-        self._requests_max = _REQUESTS_MAX
+        self._requests_max = _REQUESTS_AT_ONCE
         self._upkeep_leads = False
         self._making: tuple[Evaluation, list[Result]] | None = None
         self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
@@ -125,7 +124,7 @@ class Batcher:
             packed = packed or encode(command)
             if len(packed) >= COMMAND_BYTES_MAX:
                 return self._split(results, last_commit)
-        self._requests_max = _REQUESTS_MAX
+        self._requests_max = _REQUESTS_AT_ONCE
         extends = self._completion.lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
@@ -221,7 +220,7 @@ class Batcher:
         share_steps: int,
     ) -> None:
         commands, room = self._registry.commands, self._requests_max
-        if room < _REQUESTS_MAX:
+        if room < _REQUESTS_AT_ONCE:
             room -= len(results)  # both queues together, or it might not become less
         steps_max, bytes_max = ctx.steps + share_steps, ctx.bytes + ctx.moved + share_bytes
         calls, now = queue.taken(), self._clock.now
@@ -260,7 +259,7 @@ class Batcher:
         ones may come to a large command. Proposed, it would stop one leader after the other.
         """
         if len(results) == 1:
-            self._requests_max = _REQUESTS_MAX
+            self._requests_max = _REQUESTS_AT_ONCE
             return self._nothing([(results[0][0], None, too_much_moved())], last_commit)
         self._requests_max = len(results) // 2
         self._upkeep_leads = not self._upkeep_leads

@@ -33,8 +33,7 @@ from postroom.errors import TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Reader, WriteSet, join
-from postroom.limits import TRANSACTION_BYTES_MAX
-from postroom.raft.messages import COMMAND_BYTES_MAX
+from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_BYTES_MAX
 
 
 class Blocked(Exception):
@@ -180,7 +179,7 @@ class Evaluation:
         self.deferred: list[Any] = []
         self.notes: list[Any] = []
         self.after: list[Callable[[], None]] = []
-        self.scratch: dict[type, Any] = {}
+        self.scratch: dict[object, Any] = {}
         self.bytes = 0
         # Empty as a rule, and never changed in place while they are: one for all saves making them.
         self._earlier: WriteSet = _NOTHING

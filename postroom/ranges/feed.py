@@ -25,16 +25,13 @@ from typing import Final, Protocol
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader, WriteSet
-from postroom.limits import FEED_BYTES_MAX
+from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Change, Changes, ScanChanges
 
-CHANGES_MAX: Final = 10_000
-CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
-"""No more commits join an answer that has grown past this. With the largest one it fits a frame."""
-SKIPPED_MAX: Final = 100
+SKIPPED_AT_ONCE: Final = 100
 IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
 _IDLE_WAIT_SECONDS: Final = 3600.0
@@ -120,8 +117,8 @@ class ChangeFeed:
             return False  # what is under way will wake it
         if request.after < self._floor:
             return True
-        skipped = self._recent[-SKIPPED_MAX:]
-        return len(skipped) == SKIPPED_MAX and skipped[0].timestamp > request.after
+        skipped = self._recent[-SKIPPED_AT_ONCE:]
+        return len(skipped) == SKIPPED_AT_ONCE and skipped[0].timestamp > request.after
 
     def _from_memory(self, request: ScanChanges, until: int) -> list[Change]:
         start, end = request.start, request.end

@@ -13,6 +13,7 @@ from postroom.kv.cache import Cache
 from postroom.kv.engine import Reader
 from postroom.ranges.holders import Holders
 from postroom.ranges.host import Host
+from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
 from postroom.ranges.waiting import Line
 
@@ -26,16 +27,24 @@ class FreshMemory:
         cache: of what is applied.
         holders: who holds something in memory.
         host: the node, whose services begin and end with it.
+        lease_holder: knows whether this replica has the lease.
     """
 
     def __init__(
-        self, registry: Registry, stored: Reader, cache: Cache, holders: Holders, host: Host
+        self,
+        registry: Registry,
+        stored: Reader,
+        cache: Cache,
+        holders: Holders,
+        host: Host,
+        lease_holder: LeaseHolder,
     ) -> None:
         self._registry = registry
         self._stored = stored
         self._cache = cache
         self._holders = holders
         self._host = host
+        self._lease_holder = lease_holder
 
     def begin(self) -> None:
         """A new lease: memory starts from what is stored."""
@@ -52,13 +61,15 @@ class FreshMemory:
             end()
 
     def refresh(self, wake: Callable[[list[object]], None], lines: dict[object, Line]) -> None:
-        """What is stored is another state than memory knows of: begin anew under the same lease.
+        """What is stored was replaced as a whole: begin anew under the same lease. (Without one,
+        memory begins with the next.)
 
         Args:
             wake: has those evaluated anew that wait for tokens.
             lines: who waits.
         """
-        self._host.on_serving(False)
-        self.end()
-        self.begin()
-        wake(list(lines))
+        if self._lease_holder.has_lease:
+            self._host.on_serving(False)
+            self.end()
+            self.begin()
+            wake(list(lines))

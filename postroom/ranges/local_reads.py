@@ -24,7 +24,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from postroom.kv import keys, versions
-from postroom.kv.cache import ENTRY_BYTES_MAX, Cache
+from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.ranges.calls import Call
@@ -35,7 +35,7 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Value
 from postroom.ranges.waiting import Waiting
 
-_OFFERS_MAX: Final = 1000
+_OFFERS_KEPT: Final = 1000
 
 
 class LocalReads:
@@ -86,7 +86,7 @@ class LocalReads:
         self.is_stopped = False
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
         self._generation = 0
-        self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_MAX)
+        self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_KEPT)
 
     # --- one read
 
@@ -226,7 +226,7 @@ class LocalReads:
             version = self._stored.get(head)
         if generation != self._generation:
             return None
-        if not known and (version is None or len(version) <= ENTRY_BYTES_MAX):
+        if not known and (version is None or len(version) <= ENTRY_BYTES):
             self.offers.append((generation, head, version))
         return Value(versions.payload(version), at, versions.is_integer(version))
 

@@ -31,6 +31,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
+from postroom.limits import ADDRESS_CHARACTERS_MAX
 from postroom.ranges.requests import Request
 
 NODES_RECORD: Final = "nodes"
@@ -38,7 +39,6 @@ SECRET_RECORD: Final = "nodes secret"
 STORE_ID_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 32
 SECRET_BYTES: Final = 32
-ADDRESS_CHARACTERS_MAX: Final = 255
 
 
 class NodeDescriptor(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ from postroom.kv.engine import Engine
 from postroom.limits import PARTITION_BYTES_MIN, PARTITIONS_MAX
 
 _WINDOW: Final = 8
-_WINDOWS_MAX: Final = 4
+_WINDOWS: Final = 4
 _STEPS_A_QUESTION: Final = 8
 
 Sizes = Callable[[bytes], int]
@@ -62,7 +62,7 @@ def _bisect(size: Sizes, first: bytes, last: bytes, target: int, close_enough: i
     """An engine key before which about ``target`` bytes lie."""
     prefix = _in_common(first, last)
     low, high = _window(first, prefix), _window(last, prefix) + 1
-    for _ in range(_WINDOWS_MAX):
+    for _ in range(_WINDOWS):
         while high - low > 1:
             middle = (low + high) // 2
             before = size(prefix + middle.to_bytes(_WINDOW, "big"))

@@ -54,6 +54,8 @@ class Registry:
         on_given_up: called with a request that had to wait, and that nobody waits for any more.
         sizes: of what is kept in memory for clients, by name. They return to zero.
         observers: engine keys of records, and who is told, on every replica, what is applied there.
+        replaced_at: the timestamp at which all that was stored was replaced by something else, if
+            ever: what was read before it tells nothing.
         refusal: makes what everybody is told while the range is closed (:meth:`close`).
     """
 
@@ -78,6 +80,7 @@ class Registry:
     on_given_up: list[Callable[[object], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
+    replaced_at: int = 0
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
 

@@ -78,6 +78,7 @@ class Replica:
         state: the state machine of the replica's group.
         failed: what everybody is told, once the node has stopped.
         holders: the transactions that hold something in this leaseholder's memory.
+        memory: what it keeps as leaseholder.
         try_get: see :meth:`.LocalReads.try_get`.
         wake, release_locks, release_client, release_expired, holds_for, clients_that_hold: see
             :class:`.Releases`.
@@ -114,7 +115,8 @@ class Replica:
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
         self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
-        self._memory = FreshMemory(registry, stored, self._cache, self.holders, host)
+        lease_holder = self._lease_holder
+        self.memory = FreshMemory(registry, stored, self._cache, self.holders, host, lease_holder)
         self._releases = Releases(registry, self.holders, self._waiting, self._committing)
         self.wake = self._releases.wake
         self.release_locks = self._releases.release_locks
@@ -324,12 +326,8 @@ class Replica:
         """Serve under a new lease: memory starts afresh from what is stored."""
         self._reads.last_commit = self._lease_holder.begin()
         self._acquisition.wanted = False
-        self._memory.begin()
+        self.memory.begin()
         self.serve_again()
-
-    def refresh(self) -> None:
-        """What is stored was replaced as a whole; those that wait are evaluated anew."""
-        self._memory.refresh(self.wake, self._waiting.lines)
 
     def serve_again(self) -> None:
         """Those that have waited for the lease have their turn."""
@@ -349,7 +347,7 @@ class Replica:
         """This lease is not used any more, and whoever waits is sent elsewhere."""
         if self._lease_holder.end():
             self._host.on_serving(False)
-            self._memory.end()
+            self.memory.end()
         waited = dict.fromkeys(
             (*self._waiting.clear(), *_taken(self._reads.blocked), *self._given_up())
         )
@@ -427,7 +425,7 @@ class Replica:
         for calls in (self._queue, self._upkeep, self._reads.without_lease, self._reads.blocked):
             waited |= dict.fromkeys(_taken(calls))
         waited |= dict.fromkeys(self._given_up())
-        self._memory.end()
+        self.memory.end()
         for call in waited:
             call.complete(None, error)
 

@@ -31,7 +31,7 @@ from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
-CLIENTS_MAX: Final = 10_000
+CLIENTS_REMEMBERED: Final = 10_000
 
 RECORD_SECONDS: Final = TRANSACTION_SECONDS_MAX + 15.0
 
@@ -59,6 +59,7 @@ class Committer:
     """
 
     def __init__(self, registry: Registry, now: Callable[[], int]) -> None:
+        self._registry = registry
         self._writes = registry.writes
         self._may_be_long = registry.may_be_long
         self._checks = registry.checks
@@ -84,7 +85,7 @@ class Committer:
         latest = self._latest.get(client)
         if latest is not None and number <= latest:
             return True
-        if latest is None and len(self._latest) >= CLIENTS_MAX:
+        if latest is None and len(self._latest) >= CLIENTS_REMEMBERED:
             self._forget()
         self._latest[client] = number
         return request.began < self._remembers_from
@@ -105,6 +106,8 @@ class Committer:
             if known is not None:
                 return _from_record(known)
         _check_age(ctx, request)
+        if 0 < request.read_timestamp < self._registry.replaced_at:
+            raise _replaced()
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
         if self._is_long(request):
@@ -302,6 +305,13 @@ def _merged(ctx: Evaluation, spans: list[Span]) -> Iterator[Span | None]:
 
 _START: Final = itemgetter(0)
 _SPANS_A_STEP: Final = 4
+
+
+def _replaced() -> TransactionConflict:
+    return TransactionConflict(
+        "the store was restored from an export after this transaction had read; nothing was "
+        "changed: try again (run() does)"
+    )
 
 
 def _conflict(key: bytes) -> TransactionConflict:

@@ -114,7 +114,10 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     messaging.register(registry)
     GarbageLists(range_id, protections).register(registry)
     Images(range_id, protections.reader).register(registry)
-    Restoring(range_id, node.clock.pass_over, replica.refresh).register(registry)
+    Restoring(
+        range_id, node.clock.pass_over,
+        lambda: replica.memory.refresh(replica.wake, replica.waiting_for),
+    ).register(registry)  # fmt: skip
     return RangeParts(replica, registry, feed, messaging, deliveries, executions, advances)
 
 

@@ -25,8 +25,8 @@ from postroom.ranges.requests import CLIENT_ID_BYTES, Value
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
-WRITTEN_AT_ONCE_KEYS_MAX: Final = 4096
-WRITTEN_AT_ONCE_BYTES_MAX: Final = 2 * 1024 * 1024
+WRITTEN_AT_ONCE_KEYS: Final = 4096
+WRITTEN_AT_ONCE_BYTES: Final = 2 * 1024 * 1024
 """Larger turns are written by a thread. The hand-over takes a tenth of a millisecond."""
 
 
@@ -118,9 +118,9 @@ class _Writing(threading.Thread):
 
 def _is_large(staged: WriteSet) -> bool:
     """Whether writing it takes so long that the loop must not wait."""
-    if len(staged) > WRITTEN_AT_ONCE_KEYS_MAX:
+    if len(staged) > WRITTEN_AT_ONCE_KEYS:
         return True
-    return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES_MAX
+    return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES
 
 
 class AsyncioDriver:

@@ -15,9 +15,9 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.engine import Engine
+from postroom.limits import DAMAGE_CHARACTERS_MAX
 
 DAMAGE_KEY: Final = keys.store_key("damage")
-CHARACTERS_MAX: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Damage:
         """
         if self.found:
             return False
-        self.found = str(error)[:CHARACTERS_MAX]
+        self.found = str(error)[:DAMAGE_CHARACTERS_MAX]
         _log.error("this node does not lead any more: replace its disk: %s", self.found)
         self._engine.write({DAMAGE_KEY: self.found.encode()}, sync=True)
         return True

@@ -31,7 +31,7 @@ from postroom.server.store import read_store
 
 HOST: Final = "127.0.0.1"
 NODES_DEFAULT: Final = 3
-PORT_MAX: Final = 65535
+HIGHEST_PORT: Final = 65535
 PORTS_FILE: Final = "ports"
 
 _NEW_PORTS_FILE: Final = "ports.new"
@@ -208,7 +208,7 @@ def _try(port: int) -> None:
 def _remembered(path: Path) -> list[int]:
     file = path / PORTS_FILE
     lines = file.read_text(errors="replace").split()
-    ports = [int(line) for line in lines if line.isdecimal() and 0 < int(line) <= PORT_MAX]
+    ports = [int(line) for line in lines if line.isdecimal() and 0 < int(line) <= HIGHEST_PORT]
     if ports and len(set(ports)) == len(lines):
         return ports
     raise Invalid(

@@ -27,18 +27,16 @@ from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable
+from postroom.limits import MEMBERS_MAX, VOTERS_MAX
 from postroom.raft.group import Group
-from postroom.raft.membership import MEMBERS_MAX, AddLearner, Change, Promote, Remove, Replace
+from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.outcome import Outcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
 
-VOTERS_MAX: Final = 7
-"""More would only make every write slower. Further nodes wait as learners."""
-
 CAUGHT_UP_ENTRIES: Final = 64
 LOOK_SECONDS: Final = 0.25
-SILENT_SECONDS_MAX: Final = 1.0
+SILENT_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -190,7 +188,7 @@ class MembershipService:
         if member == self._node.node_id:
             return True
         progress = self._group.progress().get(member)
-        return progress is not None and progress.silent_seconds < SILENT_SECONDS_MAX
+        return progress is not None and progress.silent_seconds < SILENT_SECONDS
 
     def _has_caught_up(self, member: NodeId) -> bool:
         progress = self._group.progress().get(member)

@@ -19,7 +19,7 @@ from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 from postroom.raft.state_machine import NodeId
 
 RECENT_SECONDS: Final = 5.0
-READINGS_MAX: Final = 64
+READINGS_KEPT: Final = 64
 PEERS_MIN: Final = 2
 """With a single peer nobody can tell whose clock is wrong."""
 
@@ -39,7 +39,7 @@ class PeerClocks:
             ahead_seconds: by how much; negative: behind.
             now: the monotonic clock.
         """
-        readings = self._readings.setdefault(peer, deque(maxlen=READINGS_MAX))
+        readings = self._readings.setdefault(peer, deque(maxlen=READINGS_KEPT))
         readings.append((now, ahead_seconds))
 
     def offset_seconds(self, now: float) -> float:

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
+from postroom.limits import SERVICE_ERROR_CHARACTERS_MAX
 from postroom.ranges.nodes import ServiceStatus
 from postroom.server.tasks import Tasks
 
@@ -30,11 +31,10 @@ Service: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Begins a service from the start."""
 
 PAUSE_SECONDS_FIRST: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 30.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
 SOUND_SECONDS: Final = 60.0
 """A service is sound again when it has run for so long since its last failure: its next pause is
 short."""
-ERROR_CHARACTERS_MAX: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _Supervised:
                 if self._tasks.monotonic() - began >= SOUND_SECONDS:
                     pause, failures = PAUSE_SECONDS_FIRST, 0
                 failures += 1
-                last_error = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+                last_error = f"{type(error).__name__}: {error}"[:SERVICE_ERROR_CHARACTERS_MAX]
                 self.status = ServiceStatus(self._name, False, failures, last_error)
                 _log.error(
                     "the %s has failed %d times, and begins again in %g s",
@@ -73,7 +73,7 @@ class _Supervised:
             else:
                 return  # it has nothing to do any more
             await self._tasks.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             self.status = ServiceStatus(self._name, True, failures, last_error)
 
     def stopped(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from postroom import limits
@@ -97,6 +98,30 @@ def test_entries_that_are_none(
         target.until(lambda: administrator.read() >= 0 and administrator.has(number))
     assert number not in administrator.answers
     assert len(target.store.dump()) == before
+    target.check_turns()
+
+
+_MANY = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        (keys.accounting_key(b"a"), b"\xdf" + keys.u32(_MANY) + b"\xa2ab\x01" * _MANY),
+        (
+            keys.RANGE + keys.QUEUES + keys.u32(1) + keys.DONE + bytes(8),
+            b"\xdd" + keys.u32(_MANY) + msgspec.msgpack.encode([b"", "", b"", b"", 0]) * _MANY,
+        ),
+    ],
+)
+def test_long_lists_are_not_decoded(
+    target: Target, administrator: Attacker, name: bytes, stored: bytes
+) -> None:
+    begun(target, administrator)
+    with memory_below(100 * MIB):
+        failure = administrator.failure(RestoreEntries(RUN, [name], [stored]))
+    assert failure[0] == "Invalid"
+    assert "length" in failure[1]
     target.check_turns()
 
 

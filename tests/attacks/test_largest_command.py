@@ -8,7 +8,7 @@ import pytest
 
 import postroom
 from benchmarks import largest_command
-from postroom.raft.messages import COMMAND_BYTES_MAX
+from postroom.limits import COMMAND_BYTES_MAX
 from postroom.ranges.calls import Proposal, encode
 from postroom.ranges.replica import Replica
 from tests.attacks.hostile import Target

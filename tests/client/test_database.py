@@ -14,8 +14,7 @@ import postroom
 import postroom.aio
 from postroom.client import pages
 from postroom.client.pages import PAIRS_PER_PAGE
-from postroom.limits import VALUE_BYTES_MAX
-from postroom.protocol.frames import FRAME_BYTES_MAX
+from postroom.limits import FRAME_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.ranges.requests import GetMany
 from tests.client.stores import Between, Store
 

@@ -8,9 +8,8 @@ import postroom
 import postroom.aio
 from postroom.client import pages
 from postroom.kv import keys
-from postroom.limits import METRIC_BYTES_MAX, METRICS_MAX
+from postroom.limits import FRAME_BYTES_MAX, METRIC_BYTES_MAX, METRICS_MAX
 from postroom.messaging.requests import ListDeadLetters
-from postroom.protocol.frames import FRAME_BYTES_MAX
 from tests.client.mail import BIG, aware, update
 from tests.client.stores import Between, Store
 

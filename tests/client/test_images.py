@@ -12,11 +12,18 @@ import postroom
 from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync_images import Restore
-from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld, Unavailable
+from postroom.errors import (
+    ConditionFailed,
+    Invalid,
+    SnapshotTooOld,
+    TransactionConflict,
+    Unavailable,
+)
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
-from postroom.messaging.image_requests import BeginRestore
+from postroom.messaging.image_requests import BeginRestore, CheckImage
+from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.requests import Put
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
 from tests.client.stores import Store
@@ -299,6 +306,70 @@ def test_what_was_under_way_when_the_store_was_closed_is_found() -> None:
     assert other.db.get(b"a") == b"1"
 
 
+def test_what_was_written_while_it_was_closed_outlives_giving_up() -> None:
+    other = Store()
+    opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
+    put = other.start(other.core.put(b"a", b"1"))  # evaluated into the same proposal
+    other.driver.settle()
+    put.result()
+    other.db.images.abandon()
+    del opening
+    assert other.db.get(b"a") == b"1"
+    assert other.db.images.read().state == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_read_before_the_restore_is_no_ground_for_a_commit_after_it(
+    restarted: bool,
+) -> None:
+    store = Store()
+    store.db.put(b"n", b"1000")
+    at, found = read(store.db)
+    other = empty_like(store)
+    other.advance(5)
+    late, blind = other.db.begin(), other.db.begin()
+    assert late.get(b"n") is None
+    restore(other.db, at, found)
+    if restarted:
+        other.restart()
+    late.put(b"n", b"1")
+    with pytest.raises(TransactionConflict, match="restored"):
+        late.commit()
+    assert other.db.get(b"n") == b"1000"
+    blind.put(b"other", b"1")
+    blind.commit()
+    with other.db.begin() as tx:
+        assert tx.get(b"n") == b"1000"
+        tx.put(b"n", b"1001")
+    assert other.db.get(b"n") == b"1001"
+
+
+def test_counting_may_take_longer_than_other_requests() -> None:
+    store = Store(remote=True)
+    store.db.put(b"a", b"1")
+    reads, counted = store.node.replica.registry.reads, []
+    check = reads[CheckImage]
+
+    def slowly(view: View, request: CheckImage) -> Any:
+        if not counted:
+            raise MustWait("counting")
+        return check(view, request)
+
+    reads[CheckImage] = slowly
+    counting = store.start(store.core.images.check())
+    store.advance(600)
+    assert not counting.done
+    counted.append(True)
+    store.node.replica.wake(["counting"])
+    store.driver.settle()
+    assert counting.result().tables == {"data": 1}
+    counted.clear()
+    counting = store.start(store.core.images.check())
+    store.advance(limits.COUNTED_SECONDS_MAX + 60)
+    with pytest.raises(Unavailable, match="counted"):
+        counting.result()
+
+
 def test_the_counters_and_indexes_are_compared() -> None:
     store = filled(7)
     at, found = read(store.db)
@@ -335,6 +406,7 @@ def _head(at: int, value: bytes = b"1", kind: bytes = b"\x01") -> bytes:
         (keys.RANGE + keys.RECORD + b"applied", b"1"),
         (keys.RANGE + keys.RECORD + b"messages", msgspec.msgpack.encode([1, 0, 0])),
         (keys.RANGE + keys.RECORD + b"queue 1", msgspec.msgpack.encode([-1])),
+        (keys.RANGE + keys.RECORD + b"queue " + b"1" * 5000, msgspec.msgpack.encode([0] * 20)),
         (keys.RANGE + keys.GARBAGE + bytes(8), b"\x90"),
         (keys.RANGE + keys.DELIVERABLE + bytes(20), b"\x90"),
         (keys.RANGE + keys.DELIVERABLE + bytes(3), b"\x90"),

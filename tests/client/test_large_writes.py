@@ -16,14 +16,14 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import (
-    WRITTEN_AT_ONCE_BYTES_MAX,
-    WRITTEN_AT_ONCE_KEYS_MAX,
+    WRITTEN_AT_ONCE_BYTES,
+    WRITTEN_AT_ONCE_KEYS,
     AsyncioDriver,
 )
 from postroom.server.node import Node, NodeOptions
 from tests.client.test_asyncio import on_a_loop
 
-MANY = WRITTEN_AT_ONCE_KEYS_MAX + 1
+MANY = WRITTEN_AT_ONCE_KEYS + 1
 
 
 class SlowEngine(MemoryEngine):
@@ -36,8 +36,8 @@ class SlowEngine(MemoryEngine):
         self.error: Exception | None = None
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        large = sum(len(value or b"") for value in writes.values()) > WRITTEN_AT_ONCE_BYTES_MAX
-        if large or len(writes) > WRITTEN_AT_ONCE_KEYS_MAX:
+        large = sum(len(value or b"") for value in writes.values()) > WRITTEN_AT_ONCE_BYTES
+        if large or len(writes) > WRITTEN_AT_ONCE_KEYS:
             self.writes.set()
             assert self.goes_on.wait(10)
             if self.error is not None:

@@ -7,9 +7,8 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.client import pages
-from postroom.limits import VALUE_BYTES_MAX
+from postroom.limits import FRAME_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.requests import Peek
-from postroom.protocol.frames import FRAME_BYTES_MAX
 from tests.client.mail import reap, send, waiting
 from tests.client.stores import Between, Store
 

@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.kv.cache import ENTRIES_MAX, ENTRY_BYTES_MAX, Cache
+from postroom.kv.cache import ENTRIES_A_GENERATION, ENTRY_BYTES, Cache
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CACHE_BYTES_MAX, KEY_BYTES_MAX
@@ -33,7 +33,7 @@ def test_long_keys_are_bounded_in_bytes() -> None:
     tracemalloc.start()
     try:
         for number in range(5000):
-            cache.offer(b"%d" % number + bytes(KEY_BYTES_MAX), bytes(ENTRY_BYTES_MAX))
+            cache.offer(b"%d" % number + bytes(KEY_BYTES_MAX), bytes(ENTRY_BYTES))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -52,13 +52,13 @@ class _Key(bytes):
 
 def test_a_small_write_costs_the_same_however_much_is_held() -> None:
     cache = Cache(MemoryEngine())
-    for number in range(2 * ENTRIES_MAX - 10):
+    for number in range(2 * ENTRIES_A_GENERATION - 10):
         cache.get(_Key(b"%d" % number))
     _Key.looked_up = 0
-    cache.wrote({b"1": b"old", b"%d" % (ENTRIES_MAX + 5): b"young", b"new": b"neither"})
+    cache.wrote({b"1": b"old", b"%d" % (ENTRIES_A_GENERATION + 5): b"young", b"new": b"neither"})
     assert _Key.looked_up < 20
     assert cache.peek(b"1") == (True, b"old")
-    assert cache.peek(b"%d" % (ENTRIES_MAX + 5)) == (True, b"young")
+    assert cache.peek(b"%d" % (ENTRIES_A_GENERATION + 5)) == (True, b"young")
     assert cache.peek(b"new") == (False, None)
 
 
@@ -66,7 +66,7 @@ def test_a_small_write_costs_the_same_however_much_is_held() -> None:
     st.lists(
         st.tuples(
             st.sampled_from([b"a", b"b", b"c"]),
-            st.one_of(st.just("read"), st.none(), st.sampled_from([0, 10, ENTRY_BYTES_MAX + 1])),
+            st.one_of(st.just("read"), st.none(), st.sampled_from([0, 10, ENTRY_BYTES + 1])),
         )
     )
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postroom.errors import StoreLocked
 from postroom.kv.engine import Engine, Reader, WriteSet, join
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.sorted_map import CHUNK_KEYS_MAX
+from postroom.kv.sorted_map import CHUNK_KEYS
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 END = b"\xff" * 8
@@ -101,7 +101,7 @@ def test_iterate_keeps_within_bounds(
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_an_iterator_sees_the_moment_of_the_call(engine: Engine, reverse: bool) -> None:
-    before = {b"%04d" % number: b"old" for number in range(3 * CHUNK_KEYS_MAX)}
+    before = {b"%04d" % number: b"old" for number in range(3 * CHUNK_KEYS)}
     engine.write(before, sync=False)
     untouched = engine.iterate(b"", END, reverse=reverse)
     begun = engine.iterate(b"", END, reverse=reverse)

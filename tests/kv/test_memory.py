@@ -12,7 +12,7 @@ from postroom.errors import StoreLocked
 from postroom.kv import memory
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.kv.sorted_map import CHUNK_KEYS_MAX, SortedMap
+from postroom.kv.sorted_map import CHUNK_KEYS, SortedMap
 
 
 def numbered(engine: MemoryEngine, syncs: list[bool]) -> None:
@@ -74,7 +74,7 @@ def test_closing_syncs() -> None:
 
 
 def test_what_was_not_synced_for_long_becomes_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "UNSYNCED_WRITES_MAX", 4)
+    monkeypatch.setattr(memory, "UNSYNCED_WRITES_KEPT", 4)
     for seed in range(20):
         disk = MemoryDisk()
         numbered(MemoryEngine(disk), [False] * 10)
@@ -139,16 +139,16 @@ def test_running_out_of_space() -> None:
 @given(
     st.lists(
         st.dictionaries(
-            st.integers(0, 4 * CHUNK_KEYS_MAX), st.sampled_from([None, b"", b"xyz"]), max_size=50
+            st.integers(0, 4 * CHUNK_KEYS), st.sampled_from([None, b"", b"xyz"]), max_size=50
         ),
         max_size=5,
     ),
-    st.integers(0, 4 * CHUNK_KEYS_MAX),
+    st.integers(0, 4 * CHUNK_KEYS),
 )
 def test_the_map_agrees_with_a_dictionary(changes: list[dict[int, bytes | None]], cut: int) -> None:
-    model: dict[bytes, bytes] = {b"%05d" % number: b"v" for number in range(3 * CHUNK_KEYS_MAX)}
+    model: dict[bytes, bytes] = {b"%05d" % number: b"v" for number in range(3 * CHUNK_KEYS)}
     map_ = SortedMap().updated(dict(model))
-    end = 4 * CHUNK_KEYS_MAX + 1
+    end = 4 * CHUNK_KEYS + 1
     emptying: list[dict[int, bytes | None]] = [
         dict.fromkeys(range(cut), None),
         {0: b"first"},

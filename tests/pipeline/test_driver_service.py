@@ -14,7 +14,7 @@ import pytest
 
 import postroom
 from postroom.errors import AccessDenied, Invalid, StoreLocked, Unavailable
-from postroom.pipeline.driver_service import WHOLE_MAX, DriverService, Line
+from postroom.pipeline.driver_service import WHOLE_AT_ONCE, DriverService, Line
 from postroom.pipeline.options import Store
 from tests.pipeline.readers import rows, source
 
@@ -121,7 +121,7 @@ def test_a_timestamp_is_held_while_it_is_used_or_spark_has_work(
 
 def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Database) -> None:
     made = []
-    for number in range(WHOLE_MAX + 2):
+    for number in range(WHOLE_AT_ONCE + 2):
         driver.seconds = float(number)
         db.put(b"a", b"%d" % number)
         made.append(

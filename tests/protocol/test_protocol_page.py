@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from postroom.client.remote.router import Router
+from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage
 from postroom.protocol import frames, streams
 from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
 from postroom.protocol.requests import ANSWERS, DescribeNode, WriteRequest
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
-from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.scripted_nodes import Asked
@@ -156,7 +156,7 @@ def test_every_request_and_write_is_in_the_tables() -> None:
     assert names <= told
     codes = {streams.UNAVAILABLE, streams.DENIED, streams.REFUSED, streams.MALFORMED}
     assert told - names <= {NOT_LEASEHOLDER, CLOCK_AHEAD, WITHDRAWN, *codes}
-    for limit in (frames.FRAME_BYTES_MAX, streams.OPENING_BYTES_MAX, MESSAGE_BYTES_MAX):
+    for limit in (frames.FRAME_BYTES_MAX, streams.OPENING_BYTES_MAX, PEER_MESSAGE_BYTES_MAX):
         assert f"{limit:,}" in page
     for code in codes:
         assert f"`{code}`" in page

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.kv.memory import MemoryEngine
+from postroom.limits import MEMBERS_MAX
 from postroom.raft.membership import (
-    MEMBERS_MAX,
     AddLearner,
     Change,
     FinishReplacement,

@@ -56,7 +56,7 @@ def test_another_version_is_dropped() -> None:
 
 
 def test_what_is_too_large_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "FRAME_BYTES_MAX", 5)
+    monkeypatch.setattr(messages, "PEER_FRAME_BYTES_MAX", 5)
     frame, problem = decode_frame(encode_frame([(7, Voted(3, True))]))
     assert frame is None
     assert "too large" in problem

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from postroom.limits import INDEX_JUMP_MAX, TERM_JUMP_MAX
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
@@ -21,7 +22,7 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.raft.outcome import Outcome
-from postroom.raft.reach import INDEX_JUMP_MAX, TERM_JUMP_MAX, beyond_reach
+from postroom.raft.reach import beyond_reach
 from tests.raft.cluster import GROUP_ID
 from tests.raft.scripted import ScriptedPeers
 

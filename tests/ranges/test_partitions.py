@@ -86,7 +86,7 @@ def test_the_work_is_bounded() -> None:
     engine.write({keys.head_key(name): b"x" * 8000 for name in names}, sync=False)
     steps = [cut for cut in cuts(engine, WHOLE, 1) if isinstance(cut, int)]
     assert len(steps) < PARTITIONS_MAX
-    assert max(steps) <= 8 * 64 * partitions._WINDOWS_MAX
+    assert max(steps) <= 8 * 64 * partitions._WINDOWS
 
 
 def test_nothing_is_cut_where_nothing_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.messages import CHUNK_BYTES_MAX
+from postroom.limits import CHUNK_BYTES_MAX
 from postroom.ranges import snapshot
 
 APPLIED_KEY = keys.record_key(1, "applied")

@@ -65,7 +65,7 @@ def test_waiting_requests_do_not_queue_behind_a_full_window() -> None:
 def test_too_many_that_wait_for_a_leader_are_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(routers, "QUEUE_MAX", 5)
+    monkeypatch.setattr(routers, "CLIENT_QUEUE_MAX", 5)
     world = World()
     calls = [world.ask(GET) for _ in range(6)]
     assert [call.answers for call in calls] == [0, 0, 0, 0, 0, 1]

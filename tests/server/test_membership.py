@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from postroom.errors import Unavailable
+from postroom.limits import MEMBERS_MAX
 from postroom.raft.group import Progress
 from postroom.raft.membership import (
-    MEMBERS_MAX,
     AddLearner,
     Change,
     FinishReplacement,

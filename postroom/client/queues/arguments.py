@@ -16,14 +16,16 @@ from postroom.client import arguments
 from postroom.client.queues.messages import AnyMessage
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
-from postroom.limits import REASON_CHARACTERS_MAX
-from postroom.messaging.queues.requests import (
+from postroom.limits import (
     GROUP_BYTES_MAX,
     KIND_BYTES_MAX,
     PRIORITY_MAX,
-    PRIORITY_MIN,
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
+    REASON_CHARACTERS_MAX,
+)
+from postroom.messaging.queues.requests import (
+    PRIORITY_MIN,
     Attempt,
     QueueSettings,
     Selection,
@@ -38,7 +40,7 @@ Messages: TypeAlias = MessageOrId | Iterable[MessageOrId]
 ATTEMPTS_PER_REQUEST: Final = 1000
 """So many messages are named by one request; longer lists are cut."""
 
-KNOWN_MAX: Final = 1000
+KNOWN_AT_ONCE: Final = 1000
 _known: Final[dict[tuple[str, str], None]] = {}
 """Texts that were checked lately, and what they were checked for: there are few as a rule."""
 
@@ -57,7 +59,7 @@ def _text(given: Any, what: str, bytes_max: int, *, least: int = 0) -> str:
             f"{what} has {size} bytes, and may have from {least} to {bytes_max}; nothing was "
             "changed"
         )
-    if len(_known) >= KNOWN_MAX:
+    if len(_known) >= KNOWN_AT_ONCE:
         _known.clear()
     _known[what, checked] = None
     return checked

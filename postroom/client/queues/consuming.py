@@ -29,7 +29,7 @@ from postroom.messaging.queues.requests import ClaimQueue, Reject, Selection
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
 PAUSE_SECONDS_FIRST: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 5.0
+LONGEST_PAUSE_SECONDS: Final = 5.0
 LEASE_SECONDS_MIN: Final = 0.001
 
 _log = logging.getLogger("postroom.queues")
@@ -102,7 +102,7 @@ class Consumer:
         if left == 0.0:
             return False
         frees_at = self._intake.frees_at()
-        pause = PAUSE_SECONDS_MAX if frees_at is None else max(frees_at - now, 0.0)
+        pause = LONGEST_PAUSE_SECONDS if frees_at is None else max(frees_at - now, 0.0)
         await self._freed.wait(pause if left is None else min(pause, left))
         return True
 
@@ -122,7 +122,7 @@ class Consumer:
             await self._sender.sleep(
                 max(least, self._pause * self._sender.random.uniform(0.5, 1.0))
             )
-            self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             return False
         self._pause = PAUSE_SECONDS_FIRST
         messages = [QueueMessage(self._queue, each, self._codec, self._home) for each in found]

@@ -13,8 +13,8 @@ from typing import Final
 from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 
 PAUSE_SECONDS_FIRST: Final = 0.01
-PAUSE_SECONDS_MAX: Final = 0.2
-IDLE_PAUSE_SECONDS_MAX: Final = 2.0
+LONGEST_PAUSE_SECONDS: Final = 0.2
+LONGEST_IDLE_PAUSE_SECONDS: Final = 2.0
 
 _HOPELESS: Final = (AccessDenied, VersionMismatch)
 
@@ -68,7 +68,7 @@ class Addresses:
         rounds = self._failures - len(self.known)
         if rounds <= 0:
             return 0.0
-        longest = IDLE_PAUSE_SECONDS_MAX if idle else PAUSE_SECONDS_MAX
+        longest = LONGEST_IDLE_PAUSE_SECONDS if idle else LONGEST_PAUSE_SECONDS
         pause = min(PAUSE_SECONDS_FIRST * 2.0 ** min(rounds, 16), longest)
         return pause * self._random.uniform(0.5, 1.0)
 

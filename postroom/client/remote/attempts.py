@@ -27,7 +27,7 @@ from postroom.client.remote.link import Link
 from postroom.client.remote.outcomes import Outcomes, clock_is_behind
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
-from postroom.client.sender import REFUSED_SECONDS_FIRST, REFUSED_SECONDS_MAX
+from postroom.client.sender import LONGEST_REFUSED_SECONDS, REFUSED_SECONDS_FIRST
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.protocol.failures import (
     CLOCK_AHEAD,
@@ -174,7 +174,7 @@ class Attempts:
         pauses, so that those who are refused do not make it worse.
         """
         call.refused = refusal
-        pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, REFUSED_SECONDS_MAX)
+        pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, LONGEST_REFUSED_SECONDS)
         call.refusals += 1
         self._try_later(call, max(refusal.retry_after, pause))
 

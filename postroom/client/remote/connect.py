@@ -16,7 +16,7 @@ from postroom.client.remote.status import StatusReader
 from postroom.errors import Invalid
 from postroom.ranges.requests import Now
 
-_PORT_MAX: Final = 65_535
+_HIGHEST_PORT: Final = 65_535
 
 
 def connect(
@@ -125,7 +125,7 @@ def _address(given: object) -> str:
         raise TypeError(f'an address is text, "host:port", not {type(given).__name__}')
     address = given.strip()
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+    if not host or not port.isdecimal() or not 0 < int(port) <= _HIGHEST_PORT:
         raise ValueError(f'{given!r} is no address: give "host:port"')
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(

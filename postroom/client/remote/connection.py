@@ -31,9 +31,9 @@ from postroom.client.remote.native import (
     why_not_connected,
 )
 from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.limits import FRAME_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.failures import WireError
-from postroom.protocol.frames import FRAME_BYTES_MAX
 from postroom.protocol.streams import DENIED, TALK, Opening, OtherProtocol
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from postroom.client.remote import grpc_environment
 from postroom.client.remote.addresses import HungUp
 from postroom.errors import AccessDenied, Invalid, Unavailable
-from postroom.protocol.frames import ACCEPTED, FRAME_BYTES_MAX
+from postroom.limits import FRAME_BYTES_MAX
+from postroom.protocol.frames import ACCEPTED
 
 if TYPE_CHECKING:
     from postroom.client.remote.connection import TLS

@@ -28,11 +28,10 @@ from typing import Final
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.errors import TransactionTooLarge
+from postroom.limits import FRAME_BYTES_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import WireError
 from postroom.protocol.frames import (
-    FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
-    REQUESTS_PER_FRAME_MAX,
     encode,
 )
 

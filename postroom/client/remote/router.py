@@ -41,7 +41,7 @@ from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
 from postroom.client.remote.upkeep import OF_HOLDINGS, Upkeep
 from postroom.errors import Unavailable
-from postroom.limits import REQUEST_SECONDS
+from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames, revisions
@@ -56,9 +56,6 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 
-QUEUE_MAX: Final = 10_000
-WAITS_MAX: Final = 10_000
-"""How many requests may wait here for a leader, and at nodes for something to happen."""
 SWEEP_SECONDS: Final = 0.25
 """How late a deadline without a time of its own may be noticed."""
 WITHDRAWING_SECONDS: Final = 1.0
@@ -242,9 +239,9 @@ class Router:
             lost_claims.number(call)
         if kind in _MAY_WAIT:
             call.waits = getattr(call.request, "wait", True)
-            if link is None or link.waiting() < WAITS_MAX:
+            if link is None or link.waiting() < CLIENT_WAITS_MAX:
                 return False
-            self._attempts.finish(call, too_many_waits(WAITS_MAX))
+            self._attempts.finish(call, too_many_waits(CLIENT_WAITS_MAX))
             return True
         if kind is Unprotect:
             self._holdings.unprotect(call.request.timestamp)
@@ -264,8 +261,8 @@ class Router:
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
             self._attempts.finish(call, client_closed())
-        elif len(self._pending.queue) >= QUEUE_MAX:
-            self._attempts.finish(call, self._outcomes.queue_full(call, QUEUE_MAX))
+        elif len(self._pending.queue) >= CLIENT_QUEUE_MAX:
+            self._attempts.finish(call, self._outcomes.queue_full(call, CLIENT_QUEUE_MAX))
         else:
             self._pending.queue.append(call)
             self._search.hurry()

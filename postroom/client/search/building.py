@@ -34,7 +34,7 @@ from postroom.client.search.layout import (
     id_of,
 )
 from postroom.client.transaction import Transaction
-from postroom.errors import Invalid
+from postroom.errors import Invalid, TransactionTooLarge
 from postroom.ranges.requests import DeleteRange
 
 if TYPE_CHECKING:
@@ -120,11 +120,22 @@ class Building:
         """
         settled = done = 0
         async for keys in self._live(built.layout):
-            settled += await self._database.run(self._settle, keys)
+            settled += await self._settle_all(keys)
             done += len(keys)
             told(done)
         await self._raw.run(self._turn, built, "ready")
         return settled
+
+    async def _settle_all(self, keys: list[bytes]) -> int:
+        """In as few transactions as there is room in: postings of long documents fill one."""
+        try:
+            settled: int = await self._database.run(self._settle, keys)
+            return settled
+        except TransactionTooLarge:
+            if len(keys) == 1:
+                raise
+        half = len(keys) // 2
+        return await self._settle_all(keys[:half]) + await self._settle_all(keys[half:])
 
     async def _settle(self, tx: Transaction, keys: list[bytes]) -> int:
         return sum([await self._index.settle(tx, key) for key in keys])

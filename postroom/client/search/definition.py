@@ -23,23 +23,32 @@ change of state or after it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from postroom.client.codec import resolve
-from postroom.client.search.layout import Layout, Packing, definition_key, unpack
+from postroom.client.search.layout import Layout, Packing, Posting, definition_key, unpack
 from postroom.client.search.words import TOKENIZER, words
 from postroom.errors import Invalid, KeyTooLarge, StoreCorrupted, ValueTooLarge, shorten
 from postroom.kv.tuples import prefix as span_of
-from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX, SEARCH_NAME_BYTES_MAX
+from postroom.limits import (
+    DOCUMENT_WORDS_MAX,
+    INDEXED_KEY_BYTES_MAX,
+    SEARCH_FIELDS_MAX,
+    SEARCH_NAME_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    WORD_CHARACTERS_MAX,
+)
 
 Format: TypeAlias = Literal["text", "json", "msgpack"]
 State: TypeAlias = Literal["building", "settling", "ready"]
 
 FORMATS: Final = ("text", "json", "msgpack")
-_FIELDS_MAX: Final = 64
+_POSTING_KEY_BYTES: Final = 4 * WORD_CHARACTERS_MAX + 128
+"""Of a posting's key, but for the document's."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -146,7 +155,30 @@ class Definition(msgspec.Struct, frozen=True):
                 f"search index ({self.name!r}) is {DOCUMENT_WORDS_MAX}; nothing was changed: "
                 "divide it, or index fewer of its fields"
             )
+        self._check_postings(found, key)
         return found
+
+    def _check_postings(self, found: Counter[str], key: bytes) -> None:
+        """Checks that one transaction can delete all postings of a document, which have its key:
+        else it could never be deleted.
+        """
+        count = len(found)
+        if count * _deferred(2 * len(key) + _POSTING_KEY_BYTES) <= TRANSACTION_BYTES_MAX:
+            return  # whatever its words are
+        but_word = len(self.layout.posting(Posting("", key, 1 << 63)))
+        size = sum(_deferred(but_word + len(word.encode())) for word in found)
+        if size > TRANSACTION_BYTES_MAX - VALUE_BYTES_MAX:
+            raise ValueTooLarge(
+                f"the document {shorten(key)} has {count} different words, and with a key of "
+                f"{len(key)} bytes a search index ({self.name!r}) could not delete them in one "
+                "transaction; nothing was changed: use a shorter key, divide it, or index fewer "
+                "of its fields"
+            )
+
+
+def _deferred(key_bytes: int) -> int:
+    """How much a deferred deletion adds to a transaction, about."""
+    return 2 * key_bytes + 64
 
 
 def read(stored: bytes) -> Definition:
@@ -189,8 +221,10 @@ def define(
         raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")
     if fields and format == "text":
         raise ValueError("only documents of format json or msgpack have fields")
-    if len(fields) > _FIELDS_MAX:
-        raise ValueError(f"a search index has {_FIELDS_MAX} fields at most, not {len(fields)}")
+    if len(fields) > SEARCH_FIELDS_MAX:
+        raise ValueError(
+            f"a search index has {SEARCH_FIELDS_MAX} fields at most, not {len(fields)}"
+        )
     return Definition(name, prefix, tuple(fields), format)  # type: ignore[arg-type]
 
 
@@ -218,22 +252,19 @@ def _field(document: Any, path: str) -> Any:
 
 def _texts_in(value: Any) -> Iterator[str]:
     """Text and whole numbers, wherever they are in lists and values of dictionaries."""
-    match value:
-        case str():
-            yield value
-        case bool():
-            return
-        case int():
-            yield str(value)
-        case dict():
-            yield from _each(value.values())
-        case list():
-            yield from _each(value)
-
-
-def _each(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        yield from _texts_in(value)
+    left = [value]  # not by recursion: they may be nested as deep as a codec can read
+    while left:
+        match value := left.pop():
+            case str():
+                yield value
+            case bool():
+                pass
+            case int():
+                yield str(value)
+            case dict():
+                left += reversed(value.values())
+            case list():
+                left += reversed(value)
 
 
 __all__ = ["FORMATS", "Definition", "Format", "State", "check_tokenizer", "define", "read"]

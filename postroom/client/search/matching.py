@@ -31,7 +31,7 @@ from postroom.client.search.query import Query
 from postroom.client.search.ranking import Ranking
 from postroom.client.search.words import words
 from postroom.client.values import integer
-from postroom.errors import Invalid
+from postroom.errors import Invalid, WrongType
 from postroom.kv.clock import Timestamp
 from postroom.limits import SEARCH_CANDIDATES_MAX
 
@@ -206,7 +206,10 @@ class Matching:
         stored = await self._raw.get(key, at=self._at)
         if stored is None:
             return False
-        texts = [words(text) for text in self._definition.texts(stored, key)]
+        try:
+            texts = [words(text) for text in self._definition.texts(stored, key)]
+        except WrongType:  # it was changed without the index
+            return False
         return all(any(_is_in(phrase, text) for text in texts) for phrase in query.phrases)
 
 

@@ -54,7 +54,7 @@ class SearchIndex:
             WrongType: the document is not of the format of the index.
             TransactionTooLarge: with what the index needs, it has gathered more than 16 MiB.
         """
-        self._run(self._core.put(tx.core, key, document))
+        self._run(self._core.put(tx._core, key, document))
 
     def delete(self, tx: Transaction, key: bytes) -> None:
         """Removes the document, if it is there, when the transaction commits; and what the index
@@ -63,7 +63,7 @@ class SearchIndex:
         Raises:
             As :meth:`put`.
         """
-        self._run(self._core.delete(tx.core, key))
+        self._run(self._core.delete(tx._core, key))
 
     def refresh(self, tx: Transaction, key: bytes) -> None:
         """Has the index follow what the document is now: for one that was changed without it.
@@ -71,7 +71,7 @@ class SearchIndex:
         Raises:
             As :meth:`put`.
         """
-        self._run(self._core.refresh(tx.core, key))
+        self._run(self._core.refresh(tx._core, key))
 
     def repair(self, tx: Transaction, key: bytes, strays: Iterable[bytes] = ()) -> None:
         """Writes anew what the index has of a document, whatever of it is damaged.
@@ -81,7 +81,7 @@ class SearchIndex:
             key: of the document; it need not be there.
             strays: keys of postings that no record names, which go.
         """
-        self._run(self._core.repair(tx.core, key, strays))
+        self._run(self._core.repair(tx._core, key, strays))
 
     def search(
         self, words: str, *, limit: int = 10, at: int | None = None, consistent: bool = False

@@ -52,20 +52,19 @@ from postroom.errors import (
     WrongType,
 )
 from postroom.kv.tuples import prefix as span_of
-from postroom.limits import INBOXES_LISTED_MAX, KEY_BYTES_MAX
+from postroom.limits import INBOXES_LISTED_MAX, KEY_BYTES_MAX, WORKER_BACKOFF_SECONDS_MAX
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 BACKOFF_SECONDS_FIRST: Final = 1.0
-BACKOFF_SECONDS_MAX: Final = 300.0
 ATTEMPTS_MAX_DEFAULT: Final = 16
 """Three quarters of an hour of them, as the back-off grows."""
-BACKOFFS_MAX: Final = 10_000
+BACKOFFS_KEPT: Final = 10_000
 """So many keys are remembered that failed; of more, the one that failed longest ago is
 forgotten.
 """
 IDLE_SECONDS_FIRST: Final = 0.02
-IDLE_SECONDS_MAX: Final = 0.5
-LOOKED_AT_MAX: Final = 1000
+LONGEST_IDLE_SECONDS: Final = 0.5
+LOOKED_AT_ONCE: Final = 1000
 """So many keys are looked at together, besides those that are left alone just now."""
 LOCK_PATIENCE_SECONDS: Final = 0.05
 """A lock that is not had in this time is another worker's."""
@@ -120,9 +119,9 @@ class Backoffs:
     def failed(self, key: bytes, now: float, delay: float | None = None) -> float:
         """It could not; returns for how many seconds the key is left alone."""
         _, last = self._until.pop(key, (0.0, BACKOFF_SECONDS_FIRST / 2))
-        pause = min(2 * last, BACKOFF_SECONDS_MAX)
+        pause = min(2 * last, WORKER_BACKOFF_SECONDS_MAX)
         self._until[key] = (now + (pause if delay is None else delay), pause)
-        if len(self._until) > BACKOFFS_MAX:
+        if len(self._until) > BACKOFFS_KEPT:
             self._until.popitem(last=False)
         return pause if delay is None else delay
 
@@ -177,7 +176,7 @@ class InboxLoop:
             stopped: asyncio.Future[bool] = asyncio.ensure_future(self._stopping.wait())
             busy = [asyncio.shield(each) for each in self._busy.values()]
             await waited([stopped, *busy], jittered)
-            pause = min(2 * pause, IDLE_SECONDS_MAX)
+            pause = min(2 * pause, LONGEST_IDLE_SECONDS)
 
     async def run_ready(self) -> int:
         """Works off the mail that is there now; returns how many batches of it that were.
@@ -202,7 +201,7 @@ class InboxLoop:
         now = db.sender.monotonic()
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
         passed_by = len(passed) + len(self._backoffs) + len(self._elsewhere) + len(self._busy)
-        limit = min(LOOKED_AT_MAX + passed_by, INBOXES_LISTED_MAX)
+        limit = min(LOOKED_AT_ONCE + passed_by, INBOXES_LISTED_MAX)
         found = await db.inboxes(start, end, limit=limit, ready=True)
         started: dict[bytes, asyncio.Task[bool]] = {}
         for info in found:

@@ -12,7 +12,7 @@ from postroom.errors import DatabaseClosed
 from postroom.log_once import LogOnce
 
 PAUSE_SECONDS_FIRST: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 30.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
 SOUND_SECONDS: Final = 60.0
 """Who has run for so long is sound again: its next pause is short."""
 
@@ -57,7 +57,7 @@ class Supervisor:
                     name, type(error).__name__, str(error),
                 )  # fmt: skip
                 await self._pause(pause * self._sender.random.uniform(0.5, 1.0))
-                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def say(self, what: str, message: str, *arguments: object) -> None:
         """Writes a warning when a spell of ``what`` begins."""

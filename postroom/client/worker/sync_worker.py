@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from postroom.client import arguments
 from postroom.client import sync as blocking
 from postroom.client.worker.worker import Run, Tasks, stopped_by_signals
+from postroom.limits import BRIDGING_THREADS_MAX
 
 T = TypeVar("T")
-
-BRIDGING_THREADS_MAX: Final = 256
-"""So many answers may be waited for at a time on behalf of the loop."""
 
 
 class Worker(Tasks[blocking.Database]):

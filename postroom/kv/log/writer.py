@@ -39,7 +39,7 @@ from postroom.kv.log.format import (
 )
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, Segment
 
-SPARES_MAX: Final = 1
+SPARES_KEPT: Final = 1
 ENTRY_KEY_BYTES: Final = 18
 
 Places = dict[bytes, tuple[int, int]]
@@ -193,7 +193,7 @@ class Log:
 
     def trim(self) -> None:
         """More spare segments than one will be used do not stay."""
-        while len(self._spares) > SPARES_MAX:
+        while len(self._spares) > SPARES_KEPT:
             segment = min(self._spares, key=lambda each: each.file.size)
             self._spares.remove(segment)
             segment.file.close()

@@ -35,7 +35,7 @@ from postroom.ranges.requests import UNBOUNDED
 TIME_IS_OVER: Final = "it was not acknowledged in time"
 CONSUMER_HAS_GONE: Final = "the consumer has gone"
 TRANSACTION_HAS_ENDED: Final = "the transaction that had claimed it was rolled back, or has ended"
-LISTS_PURGED_MAX: Final = 16
+LISTS_PURGED_AT_ONCE: Final = 16
 
 
 class Advance:
@@ -152,7 +152,7 @@ class Advance:
         for number, (key, packed) in enumerate(ctx.iterate(manager.purge_from, end)):
             done_at = int.from_bytes(key[len(layout.done) :][:8], "big")
             old_enough = self._queues.may_purge(ctx.timestamp - manager.retention)
-            if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_MAX:
+            if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_AT_ONCE:
                 at = max(done_at + manager.retention, ctx.timestamp - 1)
                 if done_at >= old_enough:
                     at = max(at, ctx.timestamp + _A_SECOND)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from postroom.errors import LeaseLost, shorten
 from postroom.messaging.queues import records
+from postroom.messaging.queues.holdings import changes
 from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, lease_of, read_state
@@ -38,7 +39,7 @@ def held_together(
         LeaseLost: one of them has none any more.
     """
     leases: dict[Locator, Lease] = {}
-    applied, sure = manager.leases, manager.leases.are_as_applied(ctx)
+    applied, sure = manager.leases, changes(ctx, manager) is None
     known: Hold | None = None
     for attempt in attempts:
         if attempt.epoch < 0 or attempt.by_id:

@@ -25,6 +25,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -35,10 +36,7 @@ from postroom.messaging.queues.requests import (
 from postroom.ranges.evaluation import Evaluation
 
 NUMBER_RECORD: Final = "queues"
-SECONDS_MAX: Final = 366 * 86400.0
 LEASE_SECONDS_MIN: Final = 0.05
-CACHE_SIZE_MAX: Final = 1_000_000
-BATCH_SIZE_MAX: Final = 8192
 ORDERS: Final = ("none", "group")
 DUPLICATES: Final = ("ignore", "error", "replace")
 
@@ -95,15 +93,15 @@ def _name(value: Any) -> str | None:
 
 
 _RULES: Final[dict[str, Callable[[Any], str | None]]] = {
-    "ack_wait": _number(LEASE_SECONDS_MIN, SECONDS_MAX),
-    "min_backoff": _optional(_number(0, SECONDS_MAX)),
-    "max_backoff": _optional(_number(0, SECONDS_MAX, above=True)),
+    "ack_wait": _number(LEASE_SECONDS_MIN, QUEUE_SETTING_SECONDS_MAX),
+    "min_backoff": _optional(_number(0, QUEUE_SETTING_SECONDS_MAX)),
+    "max_backoff": _optional(_number(0, QUEUE_SETTING_SECONDS_MAX, above=True)),
     "max_attempts": _optional(_whole(1, 1_000_000)),
-    "purge_after": _number(0, 100 * SECONDS_MAX),
+    "purge_after": _number(0, 100 * QUEUE_SETTING_SECONDS_MAX),
     "archive": _boolean,
-    "batch_size": _whole(1, BATCH_SIZE_MAX),
-    "cache_size": _whole(1, CACHE_SIZE_MAX),
-    "poller_interval": _number(LEASE_SECONDS_MIN, SECONDS_MAX),
+    "batch_size": _whole(1, QUEUE_BATCH_SIZE_MAX),
+    "cache_size": _whole(1, QUEUE_CACHE_SIZE_MAX),
+    "poller_interval": _number(LEASE_SECONDS_MIN, QUEUE_SETTING_SECONDS_MAX),
     "max_rate": _optional(_number(0, 1e9, above=True)),
     "max_concurrency": _optional(_whole(1, 1_000_000_000)),
     "order": _one_of(*ORDERS),

@@ -23,7 +23,7 @@ from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import counters, groups, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
-from postroom.messaging.queues.records import DUE_MAX, Body, Entry, Locator, State, encode
+from postroom.messaging.queues.records import LATEST_DUE, Body, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import Enqueue, QueueSettings
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
@@ -71,7 +71,7 @@ def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
     seq = ctx.stamp + ctx.next_ordinal()
-    due = min(max(request.due, now), DUE_MAX)
+    due = min(max(request.due, now), LATEST_DUE)
     group, priority = request.group, request.priority
     body = encode(Body(seq, request.payload, request.headers, due, priority, group))
     kept = records.kept_payload(request.payload, request.headers)
@@ -177,7 +177,7 @@ def _write_replacement(
 ) -> None:
     """It keeps its key, its id, and when it was created."""
     now = ctx.timestamp
-    due = min(max(request.due, now), DUE_MAX)
+    due = min(max(request.due, now), LATEST_DUE)
     if request.group != known.body.group:
         for group, number in ((known.body.group, -1), (request.group, 1)):
             if group:

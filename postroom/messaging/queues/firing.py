@@ -23,20 +23,18 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
-from postroom.limits import READ_BYTES_MAX, UPKEEP_BYTES
+from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.leases import LEASED_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Holding, without_payload
-from postroom.messaging.queues.requests import LEASE_SECONDS_MAX
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
-FIRED_AT_ONCE_MAX: Final = 2000
+FIRED_AT_ONCE: Final = 2000
 """So many messages are fired in one proposal."""
-READ_AT_ONCE_MAX: Final = 2000
+READ_AT_ONCE: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
 
 
@@ -81,12 +79,12 @@ class Firing:
         definition = manager.definition
         more = False
         if not definition.paused and not definition.dropped:
-            room = LEASED_MAX - len(manager.leases)
-            allowed = min(manager.allowance(self._now), room, FIRED_AT_ONCE_MAX)
+            room = QUEUE_LEASED_MAX - len(manager.leases)
+            allowed = min(manager.allowance(self._now), room, FIRED_AT_ONCE)
             if allowed > 0:
                 read_all = self._read_on()
                 left = self._hand_out(allowed)
-                is_full = allowed == FIRED_AT_ONCE_MAX or self._ctx.bytes >= UPKEEP_BYTES
+                is_full = allowed == FIRED_AT_ONCE or self._ctx.bytes >= UPKEEP_BYTES
                 more = not read_all or (left and is_full) or self._makes_room()
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
@@ -102,7 +100,7 @@ class Firing:
         ready = self._manager.ready
         if ready.is_complete or (len(ready) > ready.size // 2 and not ready.make_room()):
             return True
-        budget = min(ready.size - len(ready), READ_AT_ONCE_MAX)
+        budget = min(ready.size - len(ready), READ_AT_ONCE)
         if ready.knows_all_groups:
             return self._read_known(budget)
         return self._read_round(budget)
@@ -171,7 +169,7 @@ class Firing:
         manager = self._manager
         ready = manager.ready
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
-        looked_through, bytes_max = READ_AT_ONCE_MAX, self._ctx.bytes + UPKEEP_BYTES
+        looked_through, bytes_max = READ_AT_ONCE, self._ctx.bytes + UPKEEP_BYTES
         while line and allowed and self._ctx.bytes < bytes_max:
             waiter = line[0][2]
             placed = self._next_for(waiter)

@@ -15,21 +15,15 @@ once. What is counted is stored, one record a group, as long as anything is outs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
 from postroom.errors import Invalid, ValueTooLarge
-from postroom.limits import VALUE_BYTES_MAX
+from postroom.limits import FOLLOWERS_BYTES_MAX, FOLLOWERS_MAX
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
-
-FOLLOWERS_MAX: Final = 100
-"""Of one group: they are kept in one record."""
-FOLLOWERS_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
-"""That record is written again whenever one of the group ends."""
 
 
 class Outstanding(msgspec.Struct, frozen=True, array_like=True):

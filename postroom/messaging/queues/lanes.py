@@ -28,7 +28,7 @@ Queued: TypeAlias = tuple[bytes, int, Entry]
 """An entry with its engine key; no two of them have the same number."""
 
 LEFTOVERS_MIN: Final = 16
-HEADS_MAX: Final = 16
+HEADS_KEPT: Final = 16
 """For so many choices of kinds the heads are kept."""
 
 
@@ -141,7 +141,7 @@ class Group:
         return None
 
     def _gather_heads(self, kinds: frozenset[str] | None) -> list[tuple[bytes, str]]:
-        if len(self._heads) >= HEADS_MAX:
+        if len(self._heads) >= HEADS_KEPT:
             self._heads.clear()
         wanted = (kind for kind in self._lanes if kinds is None or kind in kinds)
         self._heads[kinds] = heads = [

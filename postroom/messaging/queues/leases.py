@@ -22,8 +22,6 @@ from postroom.messaging.queues.records import Entry, Holding, Layout, Locator
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
-LEASED_MAX: Final = 100_000
-"""So many messages of a queue are leased at a time in one range."""
 AGAIN_SECONDS: Final = 1.0
 """What has run out, and was named to no effect, is named again after so long."""
 
@@ -92,9 +90,6 @@ class LeaseTable:
         self._of_groups: Counter[str] = Counter()
         self._promised = 0
         self._promised_groups: Counter[str] = Counter()
-        self._extended: dict[Locator, Lease] = {}
-        self._flags: dict[bytes, Lease] = {}
-        self._flags_of: object = None
 
     def __len__(self) -> int:
         return len(self._leases) + self._promised
@@ -124,7 +119,7 @@ class LeaseTable:
             given = [lease for lease in given if lease.number not in over]
         for lease in given:
             locator = lease.entry.locator
-            if locator in leases:  # it was extended
+            if locator in leases:  # it was extended, or it is left of a hold
                 self.remove_all([locator])
             leases[locator] = lease
             groups[lease.entry.group] += 1
@@ -183,42 +178,16 @@ class LeaseTable:
         self._promised += 1
         self._promised_groups[group] += 1
 
-    def extend(self, lease: Lease) -> None:
-        """It gives one that is held another end."""
-        self._extended[lease.entry.locator] = lease
-
-    def flags(self, ctx: object) -> dict[bytes, Lease]:
-        """Those that it has ended, by what says so among its writes (:mod:`.holdings`).
-
-        Args:
-            ctx: the proposal, of which alone it is known.
-        """
-        if self._flags_of is not ctx:
-            self._flags, self._flags_of = {}, ctx
-        return self._flags
-
-    def are_as_applied(self, ctx: object) -> bool:
-        """Whether it has ended or extended none yet, but for whole holdings."""
-        return not (self._extended or self.flags(ctx))
-
     def break_promises(self) -> None:
         """That proposal was not made; or it is applied, and what it kept of them was added."""
         self._promised = 0
         self._promised_groups.clear()
-        self._extended.clear()
-        self._flags, self._flags_of = {}, None
 
     # --- asked
 
     def get(self, locator: Locator) -> Lease | None:
         """Who holds a message, as applied."""
         return self._leases.get(locator)
-
-    def extended(self, locator: Locator) -> Lease | None:
-        """Until when it will be held, if the proposal in the making is applied as it was when it
-        was evaluated.
-        """
-        return self._extended.get(locator) if self._extended else None
 
     def in_group(self, group: str) -> int:
         """How many of a group are held."""
@@ -243,6 +212,10 @@ class LeaseTable:
                 lease = self._leases.get(entry.locator)
                 if lease is not None and lease.hold is hold:
                     yield lease
+
+    def of_hold(self, hold: Hold) -> list[Lease]:
+        """What is held yet of what was given together."""
+        return list(self._held([hold]))
 
     def of_client(self, client: bytes) -> list[Lease]:
         """What the consumers of a client hold."""

@@ -27,10 +27,11 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.kv.engine import Reader
+from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.leases import LEASED_MAX, Hold, LeaseTable
+from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
@@ -50,7 +51,7 @@ from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 
-WISHES_MAX: Final = 1000
+WISHES_KEPT: Final = 1000
 LATENESS_KEPT: Final = 1000
 
 Note: TypeAlias = "tuple[Manager, Change, Callable[[Manager, Any, Any], None], Any, Any]"
@@ -308,7 +309,7 @@ class Manager:
         packed = _encode(selection)
         wish = self._wishes.get(packed)
         if wish is None:
-            if len(self._wishes) >= WISHES_MAX:
+            if len(self._wishes) >= WISHES_KEPT:
                 used = {id(waiter.wish) for waiter in self.consumers}
                 self._wishes = {k: w for k, w in self._wishes.items() if id(w) in used}
             self._wishes[packed] = wish = Wish(selection, self._headers)
@@ -388,7 +389,7 @@ class Manager:
     def _is_limited(self, ended: int) -> bool:
         """Whether the end of so many leases may let another message go."""
         settings = self.definition.settings
-        if self.ordered or len(self.leases) + ended >= LEASED_MAX:
+        if self.ordered or len(self.leases) + ended >= QUEUE_LEASED_MAX:
             return True
         return settings.max_concurrency is not None or settings.group_max_concurrency is not None
 

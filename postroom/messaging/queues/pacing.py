@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from postroom.limits import GROUP_BUCKETS_MAX
+
 BURST_SECONDS: Final = 0.1
 """Tokens of so much time are saved up, one at least."""
-GROUP_BUCKETS_MAX: Final = 10_000
 
 
 class TokenBucket:

@@ -23,14 +23,12 @@ from postroom.errors import Invalid, how_to_install
 from postroom.kv import keys
 from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
-from postroom.limits import UPKEEP_BYTES
+from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import QUEUE_NAME_BYTES_MAX, Enqueue, SetSchedule
+from postroom.messaging.queues.requests import Enqueue, SetSchedule
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
-SCHEDULES_MAX: Final = 1000
-"""Of one queue."""
 TRY_AGAIN_SECONDS: Final = 60.0
 
 _log = logging.getLogger("postroom.queues")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.holdings import is_over
+from postroom.messaging.queues.holdings import extended, is_over
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
@@ -43,9 +43,7 @@ class Place(NamedTuple):
 
 def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
     """Who holds a message, as the requests before have left it."""
-    lease = manager.leases.extended(locator)
-    if lease is None or not ctx.is_written(lease.hold.key):
-        lease = manager.leases.get(locator)
+    lease = extended(ctx, manager, locator) or manager.leases.get(locator)
     return None if lease is None or is_over(ctx, manager, lease) else lease
 
 

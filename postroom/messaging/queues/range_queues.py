@@ -31,7 +31,7 @@ from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, put
-from postroom.messaging.queues.firing import FIRED_AT_ONCE_MAX, Firing
+from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import (
@@ -247,7 +247,7 @@ class RangeQueues:
         too much of it for now.
         """
         notes_before = len(ctx.notes)
-        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE_MAX)
+        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
                 manager.begin(ctx)
@@ -273,9 +273,7 @@ class RangeQueues:
                 break
             if manager.trouble.until <= now and self._is_due(manager):
                 self._by_name[name] = self._by_name.pop(name)  # the others come first next time
-                self._advancing = manager
-                step = Advance(self, self._settling, manager, ctx, bytes_max)
-                more |= step.step(request.messages_max)
+                more |= self._step(ctx, manager, request.messages_max, bytes_max)
         for number, manager in list(self._dropped.items()):
             if manager.trouble.until <= now:
                 self._advancing = manager
@@ -283,6 +281,17 @@ class RangeQueues:
         self._advancing = None
         ctx.after.append(lambda: apply_bare(ctx))
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
+
+    def _step(self, ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
+        self._advancing = manager
+        # It may come to nothing, and leave no note: also then it is not to be taken back.
+        ctx.after.append(lambda: manager.conclude(ctx))
+        try:
+            return Advance(self, self._settling, manager, ctx, bytes_max).step(messages_max)
+        except Exception:
+            # Now, and not when the service hears of it: others may be served by then.
+            manager.roll_back()
+            raise
 
     def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
         if empty(ctx, manager, messages_max):
@@ -341,7 +350,6 @@ class RangeQueues:
         manager, self._advancing = self._advancing, None
         if manager is None:
             return None
-        manager.roll_back()
         return manager.name, manager.trouble.failed(error, self.monotonic())
 
     def trouble(self) -> tuple[int, str]:

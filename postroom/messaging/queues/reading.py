@@ -17,8 +17,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.limits import READ_BYTES_MAX
-from postroom.messaging.pages import LIST_MAX
+from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
@@ -49,7 +48,7 @@ _STATUS: Final = {
     records.MOVED: "dead",
 }
 _LIVE: Final = ("scheduled", "ready", "leased")
-PASSED_MAX: Final = 8
+PASSED_AT_ONCE: Final = 8
 """So many keys that are no bodies are read, one after the other, before they are leapt over."""
 STATES: Final = ("", *_LIVE, "done", "archived", "dead")
 
@@ -338,7 +337,7 @@ def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, 
                 onward = key + b"\x00"
                 yield None
                 break
-            if passed > PASSED_MAX:
+            if passed > PASSED_AT_ONCE:
                 onward = own if key < own else key[:end] + keys.SUFFIX_END
                 break
 

@@ -37,7 +37,7 @@ Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, by which those of a group are ordered."""
 
 QUANTUM_SHARE: Final = 16
-ORDERS_MAX: Final = 64
+ORDERS_KEPT: Final = 64
 """For so many wishes an order of turns is kept."""
 
 
@@ -295,7 +295,7 @@ class ReadyCache:
 
     def _begin_turns(self, wants: Wants | None) -> Turns:
         """All that is here is new to it."""
-        if len(self._turns) >= ORDERS_MAX:
+        if len(self._turns) >= ORDERS_KEPT:
             del self._turns[next(iter(self._turns))]
         self._turns[wants] = turns = Turns(wants, self._alive, ordered=self.ordered)
         for group in self._groups.values():

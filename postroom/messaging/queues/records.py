@@ -40,11 +40,11 @@ from postroom.kv.engine import Reader
 AGEING_SECONDS: Final = 60
 """A message of one level of priority overtakes those of the next one for so long."""
 _AGEING: Final = from_seconds(AGEING_SECONDS)
-DUE_MAX: Final = 1 << 62
+LATEST_DUE: Final = 1 << 62
 SEQ_BYTES: Final = 12
-_KNOWN_MAX: Final = 1000
+_KNOWN_AT_ONCE: Final = 1000
 
-PAYLOAD_KEPT_MAX: Final = 512
+PAYLOAD_KEPT_BYTES: Final = 512
 """Of a payload that is not larger, in bytes, the entry has a copy."""
 
 LIVE: Final = 0
@@ -225,7 +225,7 @@ def rank(entry: Entry, *, ordered: bool) -> int:
 
 def kept_payload(payload: bytes, headers: dict[str, Any] | None) -> bytes | None:
     """The copy of it in the entry."""
-    return payload if headers is None and len(payload) <= PAYLOAD_KEPT_MAX else None
+    return payload if headers is None and len(payload) <= PAYLOAD_KEPT_BYTES else None
 
 
 def without_payload(entry: Entry) -> Entry:
@@ -275,7 +275,7 @@ class Layout:
         """What the keys of the ready entries of a group begin with."""
         known = self._groups_known.get(group)
         if known is None:
-            if len(self._groups_known) >= _KNOWN_MAX:
+            if len(self._groups_known) >= _KNOWN_AT_ONCE:
                 self._groups_known.clear()
             self._groups_known[group] = known = self.ready + keys.escape(group.encode())
         return known
@@ -321,7 +321,7 @@ class Layout:
 
     def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
         """Of a kind; there are few as a rule."""
-        if len(known) >= _KNOWN_MAX:
+        if len(known) >= _KNOWN_AT_ONCE:
             known.clear()
         known[kind] = infix = keys.queue_message_infix(suffix, self.number, kind.encode())
         return infix

@@ -20,7 +20,14 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from postroom.limits import REASON_CHARACTERS_MAX
+from postroom.limits import (
+    GROUP_BYTES_MAX,
+    KIND_BYTES_MAX,
+    PRIORITY_MAX,
+    QUEUE_ID_BYTES_MAX,
+    QUEUE_NAME_BYTES_MAX,
+    REASON_CHARACTERS_MAX,
+)
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -33,15 +40,8 @@ from postroom.ranges.requests import (
     TransactionId,
 )
 
-QUEUE_NAME_BYTES_MAX: Final = 256
-KIND_BYTES_MAX: Final = 256
-QUEUE_ID_BYTES_MAX: Final = 512
-GROUP_BYTES_MAX: Final = 256
 PRIORITY_MIN: Final = -128
-PRIORITY_MAX: Final = 127
 CONSUMER_ID_BYTES: Final = 16
-LEASE_SECONDS_MAX: Final = 366 * 86400.0
-"""A lease ends after so long at the latest, whatever was asked for."""
 
 QueueName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=QUEUE_NAME_BYTES_MAX)]
 Kind: TypeAlias = Annotated[str, msgspec.Meta(max_length=KIND_BYTES_MAX)]

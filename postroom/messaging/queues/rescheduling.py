@@ -17,7 +17,7 @@ from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.enqueueing import move
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find, named
-from postroom.messaging.queues.records import DUE_MAX, State, encode
+from postroom.messaging.queues.records import LATEST_DUE, State, encode
 from postroom.messaging.queues.requests import ReplayMessages, Reschedule
 from postroom.messaging.queues.settling import Queues
 from postroom.ranges.evaluation import Evaluation, check_size
@@ -46,7 +46,7 @@ class Rescheduling:
 
     def _put(self, ctx: Evaluation, manager: Manager, place: Place, request: Reschedule) -> None:
         now, old = ctx.timestamp, place.entry
-        due = min(max(request.due, now), DUE_MAX)
+        due = min(max(request.due, now), LATEST_DUE)
         epoch = old.epoch if request.epoch is None else request.epoch
         error = "" if place.state is None else place.state.error
         entry = msgspec.structs.replace(old, due=due, epoch=epoch, not_before=0)

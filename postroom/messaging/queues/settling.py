@@ -26,7 +26,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from postroom.kv.clock import from_seconds
-from postroom.limits import KEY_BYTES_MAX, REASON_CHARACTERS_MAX
+from postroom.limits import (
+    KEY_BYTES_MAX,
+    LEASE_SECONDS_MAX,
+    QUEUE_BACKOFF_SECONDS_MAX,
+    REASON_CHARACTERS_MAX,
+)
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
 from postroom.messaging.queues.attempts import held, held_together, is_attempt
@@ -35,7 +40,6 @@ from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import Place, find, named, read_body
 from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import (
-    LEASE_SECONDS_MAX,
     Acknowledge,
     Attempt,
     CancelMessages,
@@ -48,12 +52,11 @@ from postroom.ranges.evaluation import Evaluation, check_size
 
 BACKOFF_SECONDS: Final = 1.0
 """After a rejection, if the queue does not say."""
-BACKOFF_SECONDS_MAX: Final = 3600.0
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
 """Of a message that was moved to a dead letter queue: where it comes from, and why."""
-TOGETHER_MAX: Final = 100
+TOGETHER_AT_ONCE: Final = 100
 """So many acknowledgements of one request are evaluated as one."""
 
 
@@ -106,7 +109,7 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
         chance: from 0 up to 1.
     """
     least = settings.min_backoff or 0.0
-    most = BACKOFF_SECONDS_MAX if settings.max_backoff is None else settings.max_backoff
+    most = QUEUE_BACKOFF_SECONDS_MAX if settings.max_backoff is None else settings.max_backoff
     most = max(most, least)
     base = settings.ack_wait if how == EXPIRED else settings.min_backoff or BACKOFF_SECONDS
     return jittered_backoff(base, epoch, least, most, chance)
@@ -129,8 +132,8 @@ class Settling:
         manager, settings = self._queues.find(ctx, request.queue)
         ended, size_before = 0, ctx.bytes
         status = records.ARCHIVED if settings.archive else records.DONE
-        for first in range(0, len(request.attempts), TOGETHER_MAX):
-            attempts = request.attempts[first : first + TOGETHER_MAX]
+        for first in range(0, len(request.attempts), TOGETHER_AT_ONCE):
+            attempts = request.attempts[first : first + TOGETHER_AT_ONCE]
             leases = held_together(ctx, manager, attempts)
             if leases is not None:
                 self._end_leases(ctx, manager, leases, status)
@@ -191,7 +194,7 @@ class Settling:
                 since=ctx.timestamp, until=until, entries=[lease.entry], fired=lease.fired_at,
             )  # fmt: skip
             hold = holdings.give(ctx, manager, longer, manager.around.monotonic() + seconds)
-            manager.leases.extend(Lease(lease.entry, hold, 0))
+            holdings.extend(ctx, manager, Lease(lease.entry, hold, 0))
             ctx.notes.append((manager, (), Manager.leases_added, hold, None))
             yield from _next(ctx, size_before)
         return until
@@ -352,7 +355,7 @@ class Settling:
             self._bury(ctx, manager, settings, place, Death(why, epoch, how))
             return
         layout, now = manager.layout, ctx.timestamp
-        due = min(due_after(now, seconds), records.DUE_MAX)
+        due = min(due_after(now, seconds), records.LATEST_DUE)
         entry = msgspec.structs.replace(
             lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
         )

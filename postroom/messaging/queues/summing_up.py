@@ -13,11 +13,12 @@ from postroom.kv import keys
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.counters import Change, Counted
 from postroom.messaging.queues.holdings import Marked
+from postroom.messaging.queues.leases import Hold
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended
 from postroom.ranges.evaluation import Evaluation
 
-ENDED_LIST_MAX: Final = 1000
+ENDED_LIST_LENGTH: Final = 1000
 """Of what a proposal has ended, so many in one list: a list is purged as a whole."""
 
 
@@ -37,18 +38,21 @@ def sum_up(ctx: Evaluation) -> None:
         if act is Manager.ended or act is Manager.archived:
             ended.setdefault((manager, act is Manager.archived), []).extend(thing)
     counted, marked = [], []
+    thinned: list[tuple[Manager, Hold]] = []
     for manager, of_queue in changes.items():
         after = counters.add(manager.name, manager.counted, of_queue)
         ctx.staged[manager.layout.counters] = records.encode(after)
-        marked += holdings.sum_up(ctx, manager)
+        more_marked, more_thinned = holdings.sum_up(ctx, manager)
+        marked += more_marked
+        thinned += [(manager, hold) for hold in more_thinned]
         counted.append((manager, after))
     for (manager, is_archived), listed in ended.items():
         prefix = manager.layout.archived if is_archived else manager.layout.done
-        for number in range(0, len(listed), ENDED_LIST_MAX):
+        for number in range(0, len(listed), ENDED_LIST_LENGTH):
             key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
-            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_MAX])
+            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_LENGTH])
     # Before what the rider has left behind: who is answered finds memory as it is stored.
-    ctx.after.insert(0, lambda: _apply(notes, counted, marked))
+    ctx.after.insert(0, lambda: _apply(notes, counted, marked, thinned))
     ctx.scratch[_Finished] = True
 
 
@@ -61,13 +65,20 @@ def apply_bare(ctx: Evaluation) -> None:
     if _Finished not in ctx.scratch:
         ctx.scratch[_Finished] = True
         managers = dict.fromkeys(note[0] for note in ctx.notes)
-        _apply(ctx.notes, [(manager, manager.counted) for manager in managers], [])
+        _apply(ctx.notes, [(manager, manager.counted) for manager in managers], [], [])
 
 
-def _apply(notes: list[Note], counted: list[tuple[Manager, Counted]], marked: list[Marked]) -> None:
+def _apply(
+    notes: list[Note],
+    counted: list[tuple[Manager, Counted]],
+    marked: list[Marked],
+    thinned: list[tuple[Manager, Hold]],
+) -> None:
     for hold, mark in marked:
         hold.marks.append(mark)
     for manager, _, act, one, other in notes:
         act(manager, one, other)
+    for manager, hold in thinned:
+        manager.leases.add(hold)
     for manager, after in counted:
         manager.applied(after)

@@ -11,7 +11,7 @@ from postroom.ranges.evaluation import View
 from postroom.ranges.holders import Holders
 from postroom.ranges.protections import Protections
 
-CLIENTS_SEEN_MAX = 10_000
+CLIENTS_REMEMBERED = 10_000
 
 
 class Surroundings:
@@ -88,7 +88,7 @@ class Surroundings:
 
     def seen(self, client: bytes) -> None:
         """A client is there."""
-        if len(self._seen) >= CLIENTS_SEEN_MAX and client not in self._seen:
+        if len(self._seen) >= CLIENTS_REMEMBERED and client not in self._seen:
             del self._seen[next(iter(self._seen))]
         self._seen[client] = None
 

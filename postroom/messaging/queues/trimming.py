@@ -24,9 +24,9 @@ from postroom.messaging.queues.requests import TrimArchive
 from postroom.messaging.queues.settling import Queues
 from postroom.ranges.evaluation import Evaluation
 
-TRIMMED_AT_ONCE_MAX: Final = 1000
+TRIMMED_AT_ONCE: Final = 1000
 """So many messages are deleted in one step."""
-TRIMMED_BYTES_MAX: Final = 1024 * 1024
+TRIMMED_BYTES_AT_ONCE: Final = 1024 * 1024
 """No more are deleted in a step that has come to so much."""
 
 
@@ -59,7 +59,7 @@ class Trimming:
         for key, packed in ctx.iterate(layout.archived, upper):
             ended = records.ended_lists.decode(packed)
             while ended:
-                if trimmed >= TRIMMED_AT_ONCE_MAX or ctx.bytes - size_before > TRIMMED_BYTES_MAX:
+                if trimmed >= TRIMMED_AT_ONCE or ctx.bytes - size_before > TRIMMED_BYTES_AT_ONCE:
                     ctx.writes[key] = left = records.encode(ended)
                     ctx.grow(len(left))
                     return [trimmed, 1]
@@ -78,4 +78,4 @@ class Trimming:
         ctx.notes.append((manager, counters.TRIMMED, Manager.nothing, None, None))
 
 
-__all__ = ["TRIMMED_AT_ONCE_MAX", "TRIMMED_BYTES_MAX", "Trimming"]
+__all__ = ["TRIMMED_AT_ONCE", "TRIMMED_BYTES_AT_ONCE", "Trimming"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from postroom.limits import TROUBLE_CHARACTERS_MAX
 from postroom.log_once import shown
 
 SET_ASIDE_SECONDS: Final = 1.0
 SOUND_SECONDS: Final = 60.0
-TROUBLE_CHARACTERS_MAX: Final = 500
 
 
 class Trouble:

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from postroom.errors import Invalid
+from postroom.limits import FRAME_BYTES_MAX
 from postroom.protocol import frames
 from postroom.protocol.failures import failure_from
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.session_node import Node
 
-ANSWERS_PER_FRAME_MAX: Final = 256
+ANSWERS_PER_FRAME: Final = 256
 ANSWERS_BYTES_PER_FRAME: Final = 1024 * 1024
 """No more answers join a frame that has grown past this."""
 
@@ -76,7 +77,7 @@ class AnswerQueue:
         batch.append(answer)
         self._batch_bytes += size
         self._admission.unread_bytes += size
-        if len(batch) >= ANSWERS_PER_FRAME_MAX or self._batch_bytes >= ANSWERS_BYTES_PER_FRAME:
+        if len(batch) >= ANSWERS_PER_FRAME or self._batch_bytes >= ANSWERS_BYTES_PER_FRAME:
             self.pack()
             self._on_grown()
         self._tell()
@@ -106,7 +107,7 @@ class AnswerQueue:
     def _pack(self, batch: list[tuple[Any, ...]]) -> None:
         node = self._node
         frame = frames.encode((1, node.clock.reading(), node.replicas.lease_sequence, batch))
-        if len(frame) <= frames.FRAME_BYTES_MAX:
+        if len(frame) <= FRAME_BYTES_MAX:
             self.put(frame)
         elif len(batch) > 1:
             half = len(batch) // 2
@@ -114,7 +115,7 @@ class AnswerQueue:
             self._pack(batch[half:])
         else:
             too_large = Invalid(
-                f"the answer takes {len(frame)} bytes, {frames.FRAME_BYTES_MAX} fit into a frame: "
+                f"the answer takes {len(frame)} bytes, {FRAME_BYTES_MAX} fit into a frame: "
                 "ask for less at a time"
             )
             self._pack([(batch[0][0], None, failure_from(too_large))])

@@ -28,12 +28,12 @@ from postroom.client.remote.native import (
     why_not_connected,
 )
 from postroom.errors import Error, Invalid
+from postroom.limits import NODE_ANSWER_BYTES_MAX, OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
 from postroom.protocol.streams import (
     DENIED,
     FRAMES,
     HELLO,
-    OPENING_BYTES_MAX,
     PROVE,
     UNAVAILABLE,
     Opening,
@@ -45,7 +45,6 @@ from postroom.server.cluster.security import Security
 if TYPE_CHECKING:
     from postroom.server.cluster.grpc_dialing import GrpcDialer
 
-ANSWER_BYTES_MAX: Final = 1024 * 1024
 ACCEPT_SECONDS: Final = 5.0
 FOR_EVER_SECONDS: Final = 3600.0
 
@@ -158,7 +157,7 @@ class Dialer:
                 if self._is_native(address):
                     try:
                         answer: bytes = await self._native(
-                            ask(address, self._context, opening, ANSWER_BYTES_MAX, judge)
+                            ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX, judge)
                         )
                         return answer
                     except OtherProtocol:
@@ -204,7 +203,7 @@ class Dialer:
         try:
             async with asyncio.timeout(ACCEPT_SECONDS):
                 opening = Opening(PROVE, introduction)
-                await self._native(ask(address, self._context, opening, ANSWER_BYTES_MAX))
+                await self._native(ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX))
         except (TimeoutError, OtherProtocol):
             raise NoAnswer("no answer") from None
 
@@ -221,7 +220,7 @@ class Dialer:
             await asyncio.sleep(REMEMBERED_SECONDS)
             try:
                 async with asyncio.timeout(ACCEPT_SECONDS):
-                    await ask(address, self._context, opening, ANSWER_BYTES_MAX)
+                    await ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX)
             except (OSError, Error, WireError):
                 continue
             return

@@ -36,6 +36,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
+from postroom.limits import JOIN_ADDRESSES_MAX, VOTERS_MAX
 from postroom.ranges.nodes import (
     NodeDescriptor,
     Nodes,
@@ -45,7 +46,6 @@ from postroom.ranges.nodes import (
     nodes_key,
 )
 from postroom.ranges.state import APPLIED_RECORD
-from postroom.server.membership import VOTERS_MAX
 from postroom.server.node import RANGE_ID
 from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
 
@@ -56,7 +56,6 @@ KNOWN_NODES_KEY: Final = keys.store_key("known nodes")
 FIRST_INDEX: Final = 1
 """The founder's state counts as that of entry 1: who lacks it can only get it by a snapshot."""
 
-ADDRESSES_MAX: Final = 64
 Address = Annotated[str, msgspec.Meta(max_length=255)]
 
 
@@ -76,7 +75,7 @@ class SelfDescription(msgspec.Struct, frozen=True, array_like=True):
     """
 
     store_id: StoreId
-    first_addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=ADDRESSES_MAX)]
+    first_addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=JOIN_ADDRESSES_MAX)]
     nodes: Nodes | None
 
 

@@ -17,6 +17,7 @@ from postroom.client.remote.native import (
     host_and_port,
     why_not_connected,
 )
+from postroom.limits import FRAMES_PER_MESSAGE_MAX, PEER_MESSAGE_BYTES_MAX
 from postroom.protocol.frames import ACCEPTED
 from postroom.protocol.streams import (
     ADMIT,
@@ -28,8 +29,6 @@ from postroom.protocol.streams import (
 )
 from postroom.server.cluster.dialing import NoAnswer, in_words
 from postroom.server.cluster.grpc_services import (
-    FRAMES_PER_MESSAGE_MAX,
-    MESSAGE_BYTES_MAX,
     NODES_SERVICE,
 )
 from postroom.server.cluster.security import Security
@@ -39,8 +38,8 @@ METHODS: Final = {HELLO: f"/{NODES_SERVICE}/Hello", ADMIT: f"/{NODES_SERVICE}/Ad
 PING_MILLISECONDS: Final = 2000
 
 CHANNEL_OPTIONS: Final = [
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", PEER_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", PEER_MESSAGE_BYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2000),
@@ -125,7 +124,7 @@ def no_answer(error: aio.AioRpcError) -> NoAnswer:
         return NoAnswer("no answer")
     said = str(error.details() or "no answer")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        said += f" (at most {MESSAGE_BYTES_MAX} bytes are taken at once)"
+        said += f" (at most {PEER_MESSAGE_BYTES_MAX} bytes are taken at once)"
     words = next((words for part, words in _WORDS if part in said.lower()), said)
     return NoAnswer(
         words if code is grpc.StatusCode.UNAVAILABLE else said, _CODES.get(code, REFUSED)

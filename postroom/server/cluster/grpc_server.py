@@ -28,10 +28,9 @@ from typing import Any, Final
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from postroom.limits import HELLO_SECONDS
+from postroom.limits import HELLO_SECONDS, PEER_MESSAGE_BYTES_MAX
 from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.grpc_services import (
-    MESSAGE_BYTES_MAX,
     STORE_SERVICE,
     Doorkeeper,
     GrpcNodes,
@@ -43,7 +42,7 @@ from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 
-IDLE_MILLISECONDS_MAX: Final = 300_000
+LONGEST_IDLE_MILLISECONDS: Final = 300_000
 """A connection on which no call is under way for so long is ended."""
 STOP_SECONDS: Final = 0.2
 FOLDER_PREFIX: Final = "postroom-grpc-"
@@ -53,8 +52,8 @@ FRESH_SECONDS: Final = 60.0
 RELAY_BUFFER_BYTES: Final = 64 * 1024
 
 SERVER_OPTIONS: Final = [
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", PEER_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", PEER_MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
@@ -62,7 +61,7 @@ SERVER_OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", int(1000 * HELLO_SECONDS)),
-    ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS_MAX),
+    ("grpc.max_connection_idle_ms", LONGEST_IDLE_MILLISECONDS),
 ]
 
 _log = logging.getLogger(__name__)

@@ -26,20 +26,19 @@ from grpc import aio
 from grpc_health.v1 import health
 
 from postroom.errors import AccessDenied, Invalid, Unavailable
-from postroom.limits import HELLO_SECONDS
+from postroom.limits import FRAMES_PER_MESSAGE_MAX, HELLO_SECONDS
 from postroom.protocol.frames import ACCEPTED
 from postroom.protocol.streams import DENIED, MALFORMED, REFUSED, UNAVAILABLE
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.node_keys import fingerprint_of_pem
 from postroom.server.cluster.nodes_service import Caller, NodesService
-from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
+from postroom.server.cluster.peers import Arrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 
 STORE_SERVICE: Final = "postroom.v1.Store"
 NODES_SERVICE: Final = "postroom.v1.Nodes"
-FRAMES_PER_MESSAGE_MAX: Final = 64
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "Bearer "
 CLOSE_SECONDS: Final = 1.0
@@ -315,4 +314,4 @@ async def _write(
         wanted.clear()
 
 
-__all__ = ["MESSAGE_BYTES_MAX", "GrpcNodes", "GrpcStore", "HealthService"]
+__all__ = ["GrpcNodes", "GrpcStore", "HealthService"]

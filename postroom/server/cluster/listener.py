@@ -36,7 +36,7 @@ from postroom.protocol.streams import (
 )
 from postroom.server.cluster.connections import Connection, Connections
 
-ACCEPTED_AT_ONCE_MAX: Final = 32
+ACCEPTED_AT_ONCE: Final = 32
 BACKLOG: Final = 1024
 FULL_PAUSE_SECONDS: Final = 0.05
 LOOK_SECONDS_MIN: Final = 0.005
@@ -140,7 +140,7 @@ class Listener:
     # --- who comes
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTED_AT_ONCE_MAX):
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connected, where = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

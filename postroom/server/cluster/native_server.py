@@ -25,8 +25,8 @@ from typing import Any, Final, Protocol
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
 from postroom.errors import AccessDenied
+from postroom.limits import FRAME_BYTES_MAX, PEER_MESSAGE_BYTES_MAX
 from postroom.protocol.failures import WireError
-from postroom.protocol.frames import FRAME_BYTES_MAX
 from postroom.protocol.streams import (
     ADMIT,
     DENIED,
@@ -48,7 +48,7 @@ from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.node_keys import key_of
 from postroom.server.cluster.nodes_service import Caller, NodesService
-from postroom.server.cluster.peers import MESSAGE_BYTES_MAX, Arrival
+from postroom.server.cluster.peers import Arrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
@@ -404,7 +404,7 @@ class _Node:
         read_on: Callable[[], None] = lambda: stream.read_on(reading=True)  # noqa: E731
         self._arrival: Arrival = nodes.enter(stream.caller(), introduction, stream.finish, read_on)
         self.sender = self._arrival.sender
-        stream.allow(MESSAGE_BYTES_MAX)
+        stream.allow(PEER_MESSAGE_BYTES_MAX)
         stream.accept()
 
     def received(self, frame: bytes) -> None:

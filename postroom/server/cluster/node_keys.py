@@ -32,7 +32,7 @@ VERSION: Final = 0xA0
 BEFORE_THE_KEY: Final = 5
 """serialNumber, signature, issuer, validity, subject."""
 LONG_LENGTH: Final = 0x80
-LENGTH_BYTES_MAX: Final = 4
+LENGTH_BYTES: Final = 4
 
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 END: Final = "-----END CERTIFICATE-----"
@@ -103,7 +103,7 @@ def _element(data: bytes, start: int, tag: int | None = None) -> tuple[int, int]
     content = start + 2
     if length >= LONG_LENGTH:
         count = length - LONG_LENGTH
-        if not 0 < count <= LENGTH_BYTES_MAX:
+        if not 0 < count <= LENGTH_BYTES:
             raise Invalid("the certificate is no DER")
         length = int.from_bytes(data[content : content + count], "big")
         content += count

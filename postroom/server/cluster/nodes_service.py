@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from postroom.limits import TOKEN_CHARACTERS_MAX
 from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
 from postroom.ranges.nodes import FINGERPRINT_BYTES, Address, Admitted, StoreId
@@ -29,8 +30,6 @@ from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.peers import Arrival, Peers
 from postroom.server.cluster.security import Security
-
-TOKEN_CHARACTERS_MAX: Final = 4096
 
 _log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from postroom.limits import PEER_QUEUE_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.streams import UNAVAILABLE
 from postroom.server.cluster.dialing import NoAnswer, Outgoing, WrongKey
@@ -27,13 +28,11 @@ from postroom.server.cluster.dialing import NoAnswer, Outgoing, WrongKey
 if TYPE_CHECKING:
     from postroom.server.cluster.peers import Peers
 
-QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What waits for one peer. Beyond it frames are dropped."""
-FRAMES_AT_ONCE_MAX: Final = 64
+FRAMES_AT_ONCE: Final = 64
 
 PAUSE_SECONDS_MIN: Final = 0.05
-PAUSE_SECONDS_MAX: Final = 1.0
-REFUSED_PAUSE_SECONDS_MAX: Final = 5.0
+LONGEST_PAUSE_SECONDS: Final = 1.0
+LONGEST_REFUSED_PAUSE_SECONDS: Final = 5.0
 """A node that is refused will most likely be refused again."""
 
 _log = logging.getLogger(__name__)
@@ -126,7 +125,7 @@ class PeerLink:
         if stream is not None and not self._queue and stream.writable:
             stream.write((frame,))
             return
-        if self._queue and self._bytes + len(frame) > QUEUE_BYTES_MAX:
+        if self._queue and self._bytes + len(frame) > PEER_QUEUE_BYTES_MAX:
             if not self._dropping:
                 _log.warning("node %d takes no frames: they are dropped", self._node_id)
             self._dropping = True
@@ -136,8 +135,8 @@ class PeerLink:
 
     def _send_queued(self) -> None:
         while self._queue and self._stream is not None and self._stream.writable:
-            frames = self._queue[:FRAMES_AT_ONCE_MAX]
-            del self._queue[:FRAMES_AT_ONCE_MAX]
+            frames = self._queue[:FRAMES_AT_ONCE]
+            del self._queue[:FRAMES_AT_ONCE]
             self._bytes -= sum(map(len, frames))
             self._dropping = False
             self._stream.write(frames)
@@ -162,9 +161,9 @@ class PeerLink:
                 self._bytes = 0
             # Else a node that is restarted soon would be waited for as long as one that is gone.
             is_refused = self.state is State.REFUSED
-            if not is_refused and self._peers.monotonic() - started > PAUSE_SECONDS_MAX:
+            if not is_refused and self._peers.monotonic() - started > LONGEST_PAUSE_SECONDS:
                 pause = PAUSE_SECONDS_MIN
-            longest = REFUSED_PAUSE_SECONDS_MAX if is_refused else PAUSE_SECONDS_MAX
+            longest = LONGEST_REFUSED_PAUSE_SECONDS if is_refused else LONGEST_PAUSE_SECONDS
             pause = min(pause, longest)
             await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
             pause *= 2

@@ -30,9 +30,9 @@ from typing import Final
 
 import msgspec
 
+from postroom.limits import PEER_UNREAD_BYTES_MAX
 from postroom.log_once import LogOnce, shown
 from postroom.protocol.streams import DENIED, UNAVAILABLE
-from postroom.raft.messages import FRAME_BYTES_MAX
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import NodeDescriptor, Nodes, short, wrong_key
 from postroom.server.cluster.dialing import Dialer
@@ -46,9 +46,6 @@ from postroom.server.cluster.introductions import (
 )
 from postroom.server.cluster.peer_links import PeerLink
 
-MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + 1024 * 1024
-UNREAD_BYTES_MAX: Final = 128 * 1024 * 1024
-"""What has come in and was not taken by the node yet; beyond it streams are not read."""
 LIVE_SECONDS: Final = 2.0
 """A stream on which nothing has come for so long may be replaced by another one of its node."""
 
@@ -388,7 +385,7 @@ class Peers:
             arrived.append((sender, frame))
             self._unread_bytes += len(frame)
         self.on_frames()
-        if self._unread_bytes <= UNREAD_BYTES_MAX:
+        if self._unread_bytes <= PEER_UNREAD_BYTES_MAX:
             return True
         self._held_up.append(arrival)
         return False

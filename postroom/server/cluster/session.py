@@ -44,6 +44,7 @@ import msgspec
 
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.limits import REAPED_BYTES_MAX
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
@@ -77,8 +78,6 @@ from postroom.server.cluster.session_node import welcome_of
 if TYPE_CHECKING:
     from postroom.server.cluster.sessions import Sessions
 
-REAPED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A reaper that sets no limit gets so much at most at a time."""
 _log = logging.getLogger(__name__)
 
 

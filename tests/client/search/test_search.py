@@ -13,6 +13,9 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.client.search import changes
+from postroom.client.search.definition import define
+from postroom.client.search.index import packed
 from postroom.client.search.layout import DATA, Posting
 from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX
 from tests.client.search.looking import differences
@@ -211,6 +214,66 @@ def test_a_document_of_many_words_fits_into_a_transaction(db: postroom.Database)
     assert keys(index.search("other7", consistent=True)) == [b"d/1"]
     assert index.search("word7") == []
     assert differences(db, "d") == []
+
+
+@pytest.mark.parametrize("part", [b"k", b"\x00"])  # which keys of tuples have twice
+def test_what_is_put_can_be_deleted(part: bytes) -> None:
+    with postroom.open(":memory:") as db:
+        index = db.create_search_index("d", b"d/")
+        key = b"d/" + part * (INDEXED_KEY_BYTES_MAX - 2)
+        for count in (500, 1900, 2500, 3900, 5000):
+            text = " ".join(f"word{n:060d}" for n in range(count)).encode()
+            try:
+                with db.begin() as tx:
+                    index.put(tx, key, text)
+            except postroom.ValueTooLarge:
+                assert count > 500
+                break
+            with db.begin() as tx:
+                index.delete(tx, key)
+        else:
+            pytest.fail("nothing is too large")
+        db.put(key, text)
+        assert db.search_index("d").search("word", consistent=True) == []
+        db.create_search_index("d", b"d/", anew=True)  # it is passed over
+
+
+def test_documents_may_be_nested_as_deep_as_they_can_be_read(db: postroom.Database) -> None:
+    db.put(b"d/1", b'{"a":1,"b":' + b"[" * 600 + b'"wine"' + b"]" * 600 + b',"c":"red"}')
+    db.put(b"d/2", b"[" * 100_000 + b"]" * 100_000)
+    db.put(b"d/3", b'"cellar"')
+    index = db.create_search_index("d", b"d/", format="json")
+    assert keys(index.search("wine red", consistent=True)) == [b"d/1"]
+    assert keys(index.search("cellar")) == [b"d/3"]
+
+
+def test_a_document_that_cannot_be_read_any_more_is_no_hit(db: postroom.Database) -> None:
+    index = db.create_search_index("d", b"d/", format="json")
+    for key in (b"d/1", b"d/2"):
+        with db.begin() as tx:
+            index.put(tx, key, b'"red wine"')
+    db.put(b"d/1", b"{")  # without the index
+    assert keys(index.search('"red wine"', consistent=True)) == [b"d/2"]
+
+
+def test_long_documents_that_were_changed_during_a_build_are_settled() -> None:
+    with postroom.open(":memory:") as db:
+        documents = {b"d/%02d" % n: " ".join(f"w{n}x{i}" for i in range(10_000)) for n in range(16)}
+        for key in documents:
+            db.put(key, b"")
+        building = db.search_building(define("d", b"d/"))
+        made = building.begin()
+        index, layout = db.search_index("d"), made.layout
+        for key, text in documents.items():
+            record = changes.built(made.words(text.encode(), key))
+            with db.begin() as tx:  # as the build does
+                tx.put(layout.built_record(key), packed(layout, key, record))
+            with db.begin() as tx:
+                index.put(tx, key, b"wine")
+        building.loaded(made, 16, 160_000)
+        assert building.settle(made) == 16
+        assert index.definition().state == "ready"
+        assert len(index.search("wine", limit=20, consistent=True)) == 16
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from postroom.client.search.query import Query, parse
@@ -27,6 +29,17 @@ from postroom.limits import SEARCHED_WORDS_MAX, WORD_CHARACTERS_MAX
 )
 def test_words_are_folded(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+def test_long_runs_of_marks_are_cut() -> None:
+    text = "ä" + "\u0301\u0316" * 100_000 + " wine"  # putting marks in order takes time squared
+    began = time.process_time()
+    first, second = words(text)
+    assert time.process_time() - began < 2
+    assert first.startswith("ä")
+    assert second == "wine"
+    assert words("\uff76" + "\uff9e\u0301" * 100_000)
+    assert words("wi\u0301\u0316" + "ne") == words("wi\u0316\u0301" + "ne")
 
 
 def test_words_are_cut() -> None:

@@ -87,7 +87,7 @@ def test_on_a_database_of_asyncio_that_is_closed() -> None:
 def test_until_idle_reaches_mail_behind_many_inboxes_that_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inboxes, "LOOKED_AT_MAX", 10)
+    monkeypatch.setattr(inboxes, "LOOKED_AT_ONCE", 10)
     with postroom.testing.Store() as store:
         worker = postroom.Worker(store.db)
         tried: list[bytes] = []

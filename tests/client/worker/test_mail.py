@@ -222,7 +222,7 @@ def test_a_function_whose_transactions_conflict_is_not_counted(
 def test_keys_that_fail_are_not_in_the_way_of_those_behind_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("postroom.client.worker.inboxes.LOOKED_AT_MAX", 3)
+    monkeypatch.setattr("postroom.client.worker.inboxes.LOOKED_AT_ONCE", 3)
     monkeypatch.setattr("postroom.client.worker.inboxes.BACKOFF_SECONDS_FIRST", 1000.0)
     with postroom.open(":memory:") as db:
         worker, seen = postroom.Worker(db), threading.Event()

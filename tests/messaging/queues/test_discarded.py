@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.records import PAYLOAD_KEPT_MAX
+from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.ranges import batch
 from tests.messaging.queues.harness import Queues
 
@@ -66,7 +66,7 @@ def test_a_queue_that_is_damaged_is_set_aside_and_the_others_go_on() -> None:
     queues = Queues()
     queues.create()
     queues.create("other")
-    queues.enqueue(bytes(PAYLOAD_KEPT_MAX + 1), id=b"broken")
+    queues.enqueue(bytes(PAYLOAD_KEPT_BYTES + 1), id=b"broken")
     key = queues.manager().layout.body_key(b"broken", "", b"broken")
     body = queues.store.engine.get(key)
     assert body is not None
@@ -81,7 +81,7 @@ def test_a_queue_that_is_damaged_is_set_aside_and_the_others_go_on() -> None:
     assert queues.payloads(name="other", wait=True) == [b"sound"]
     queues.store.engine.inner.write({key: body}, sync=True)
     queues.store.restart()
-    assert queues.payloads() == [bytes(PAYLOAD_KEPT_MAX + 1)]
+    assert queues.payloads() == [bytes(PAYLOAD_KEPT_BYTES + 1)]
 
 
 def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroom.errors import LeaseLost
+from postroom.errors import LeaseLost, StoreCorrupted
 from postroom.kv import keys
+from postroom.messaging.queues import firing
 from postroom.messaging.queues.records import Entry, read_holding
 from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
@@ -160,6 +161,68 @@ def test_all_of_it_runs_out_together(queues: Queues) -> None:
     queues.pass_time(25)
     assert not leased(queues)
     assert queues.counts()["expired"] == 5
+
+
+def test_what_is_kept_of_a_claim_is_a_few_times_what_is_held_of_it() -> None:
+    queues = Queues()
+    queues.create(ack_wait=20.0, batch_size=60)
+    queues.enqueue(*(b"%d" % number for number in range(60)))
+    messages = queues.claim(60)
+    kept = messages[3:60:20]
+    for each in messages:
+        if each not in kept:
+            queues.acknowledge(each)
+            (hold,) = {lease.hold for lease in queues.manager().leases.all()}
+            entries = len(hold.stored.entries)
+            assert entries <= max(8, 4 * hold.left)
+            packed = next(iter(leased(queues).values()))
+            assert len(read_holding(packed).entries) == entries
+            assert len(leased(queues)) <= 1 + entries
+    payloads = [each.payload for each in kept]
+    assert sorted(held(queues)) == sorted(payloads)
+    queues.reject(kept[0], delay=0.0)
+    queues.pass_time(15)
+    assert sorted(held(queues)) == sorted(payloads[1:])
+    queues.pass_time(10)
+    assert not leased(queues)
+    assert queues.counts()["expired"] == 2
+
+
+def test_it_is_marked_though_firing_fails_in_the_same_proposal(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = queues.claim(6)
+    queues.start(queues.claim_request(wait=True, consumer=queues.consumer(2)))
+
+    def broken(*_: object) -> None:
+        raise StoreCorrupted("its body is gone")
+
+    monkeypatch.setattr(firing, "leased_message", broken)
+    queues.commit(acknowledging(messages[1]), queues.message(b"cannot be fired"))
+    monkeypatch.undo()
+    assert len(leased(queues)) == 2
+    assert held(queues)[:5] == [PAYLOADS[0], *PAYLOADS[2:]]
+
+
+def test_it_is_marked_though_the_step_before_came_to_nothing(queues: Queues) -> None:
+    messages = queues.claim(6)
+    manager, around = queues.manager(), queues.range_queues
+    manager.to_give_back[(b"gone", "", b"gone"), 0] = None
+    around.wake_by(around.monotonic())
+    queues.pass_time(1)
+    assert not manager.to_give_back
+    queues.extend(messages[2], 100.0)
+    queues.acknowledge(messages[1])
+    assert sorted(held(queues)) == [PAYLOADS[0], *PAYLOADS[2:]]
+
+
+def test_it_is_held_by_what_succeeded_though_a_longer_extension_failed(queues: Queues) -> None:
+    first, second = queues.claim(2)
+    extend = Extend(Q, [attempt(second)], 100.0)
+    fails = Extend(Q, [attempt(second), msgspec.structs.replace(attempt(second), epoch=7)], 200.0)
+    outcomes = at_once(queues, extend, fails, acknowledging(second))
+    assert outcomes[1:] == [LeaseLost, 1]
+    assert held(queues) == [first.payload]
 
 
 @pytest.mark.parametrize("end", ["acknowledge", "extend", "expire", "drop"])

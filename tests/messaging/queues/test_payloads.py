@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from postroom.messaging.queues import firing, records
-from postroom.messaging.queues.records import PAYLOAD_KEPT_MAX
+from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from tests.messaging.queues.harness import Queues
 
-SMALL, LARGE = bytes(PAYLOAD_KEPT_MAX), bytes(PAYLOAD_KEPT_MAX + 1)
+SMALL, LARGE = bytes(PAYLOAD_KEPT_BYTES), bytes(PAYLOAD_KEPT_BYTES + 1)
 
 
 @pytest.fixture

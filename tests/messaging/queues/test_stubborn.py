@@ -8,10 +8,9 @@ import pytest
 
 from postroom.errors import Invalid, ValueTooLarge
 from postroom.kv.clock import from_seconds
-from postroom.limits import HEADERS_BYTES_MAX
+from postroom.limits import HEADERS_BYTES_MAX, LEASE_SECONDS_MAX
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.requests import (
-    LEASE_SECONDS_MAX,
     Enqueue,
     Selection,
     SetSchedule,

@@ -73,7 +73,7 @@ def test_it_stays_as_long_as_the_past_can_be_read(store: postroom.testing.Store)
 
 
 def test_it_goes_in_steps(store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimming, "TRIMMED_AT_ONCE_MAX", 3)
+    monkeypatch.setattr(trimming, "TRIMMED_AT_ONCE", 3)
     db = store.db
     q = db.create_queue("q", archive=True)
     with db.begin() as tx:
@@ -95,7 +95,7 @@ def test_it_goes_in_steps(store: postroom.testing.Store, monkeypatch: pytest.Mon
 def test_large_keys_make_smaller_steps(
     store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trimming, "TRIMMED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(trimming, "TRIMMED_BYTES_AT_ONCE", 100_000)
     db = store.db
     q = db.create_queue("q", archive=True)
     with db.begin() as tx:

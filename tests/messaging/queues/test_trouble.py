@@ -9,6 +9,7 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.leases import Hold
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import QueueMessage
@@ -82,6 +83,25 @@ def test_what_fails_for_a_minute_does_not_make_others_late(monkeypatch: pytest.M
     queues.pass_time(3)
     (message,) = running.result().messages
     assert message.leased_until - due < from_seconds(1000.1)
+
+
+def test_what_is_being_fired_is_told_though_an_earlier_failure_is_heard_of_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create()
+    running = queues.start(queues.claim_request(wait=True))
+    around, sound = queues.range_queues, Manager.leases_added
+
+    def hear(manager: Manager, hold: Hold, _: object) -> None:
+        around._advancing = manager
+        around.failed(StoreCorrupted("it does not end"))
+        sound(manager, hold, _)
+
+    monkeypatch.setattr(Manager, "leases_added", hear)
+    queues.enqueue(b"1")
+    queues.pass_time(1)
+    assert [message.payload for message in running.result().messages] == [b"1"]
 
 
 def test_what_was_fired_again_is_counted() -> None:

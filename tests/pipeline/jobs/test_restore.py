@@ -100,7 +100,8 @@ def test_damage_is_found_before_anything_of_a_file_is_restored(
     largest = max(manifest.files, key=lambda file: file.bytes)
     path = Path(folder) / largest.path
     sound = path.read_bytes()
-    for damaged in (sound[:-1], sound[:100] + b"\x00" + sound[101:], None):
+    flipped = sound[:100] + bytes([sound[100] ^ 1]) + sound[101:]
+    for damaged in (sound[:-1], flipped, None):
         path.unlink()
         if damaged is not None:
             path.write_bytes(damaged)

@@ -151,8 +151,8 @@ def test_who_left_is_not_followed() -> None:
 
 
 def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_links, "QUEUE_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr(module, "UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(module, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
@@ -177,8 +177,8 @@ def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_peer_that_does_not_read_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peer_links, "QUEUE_BYTES_MAX", 4_000_000)
-    monkeypatch.setattr(module, "UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr(module, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2, 3) as (one, two, three):
@@ -227,7 +227,7 @@ def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.M
             monkeypatch.undo()
 
     run(main())
-    longest, soon = peer_links.REFUSED_PAUSE_SECONDS_MAX, peer_links.PAUSE_SECONDS_MAX
+    longest, soon = peer_links.LONGEST_REFUSED_PAUSE_SECONDS, peer_links.LONGEST_PAUSE_SECONDS
     assert longest / 2 <= pauses[8] <= longest
     assert max(pauses[9:]) <= soon
 

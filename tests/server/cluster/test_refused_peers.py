@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from grpc import aio
 
+from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.protocol import streams
 from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
 from postroom.server.cluster import dialing, peer_links
 from postroom.server.cluster import peers as module
 from postroom.server.cluster.grpc_dialing import STREAM
 from postroom.server.cluster.introductions import Introduction
-from postroom.server.cluster.peers import MESSAGE_BYTES_MAX
 from tests.server.cluster.streams import (
     CLUSTER,
     WAIT_SECONDS,
@@ -149,7 +149,7 @@ def test_the_reason_arrives_though_more_is_on_its_way() -> None:
 def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(peer_links, "PAUSE_SECONDS_MAX", peer_links.PAUSE_SECONDS_MIN)
+    monkeypatch.setattr(peer_links, "LONGEST_PAUSE_SECONDS", peer_links.PAUSE_SECONDS_MIN)
     wrong = "it means node 3, this is node 2"
 
     async def main() -> None:
@@ -214,8 +214,8 @@ def test_a_frame_that_is_too_large_is_told_where_it_came_from(
 ) -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
-            one.peers.send(2, bytes(MESSAGE_BYTES_MAX + 1))
-            await until(lambda: f"the limit is {MESSAGE_BYTES_MAX}" in caplog.text)
+            one.peers.send(2, bytes(PEER_MESSAGE_BYTES_MAX + 1))
+            await until(lambda: f"the limit is {PEER_MESSAGE_BYTES_MAX}" in caplog.text)
             await until(lambda: one.peers.connected(2))
             assert two.frames == []
 
@@ -300,7 +300,7 @@ def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCapture
             stranger = Stranger(one.address)
             await stranger.open(introduction(one, Talker(2)))
             await until(lambda: 2 in one.peers._arrivals)
-            stranger.writer.write(framed(b"good") + (MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"))
+            stranger.writer.write(framed(b"good") + (PEER_MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"))
             said = [streams.read_reply(frame) for frame in await stranger.frames()]
             assert isinstance(said[-1], Refusal)
             assert said[-1].code == streams.MALFORMED
@@ -320,7 +320,9 @@ def test_a_message_of_grpc_that_is_too_large_is_not_read(
             unlimited = (("grpc.max_send_message_length", -1),)
             stranger = GrpcStranger(one.address, unlimited)
             await stranger.say(
-                introduction(one, Talker(2)), encode([bytes(MESSAGE_BYTES_MAX)]), encode([b"x"])
+                introduction(one, Talker(2)),
+                encode([bytes(PEER_MESSAGE_BYTES_MAX)]),
+                encode([b"x"]),
             )
             await until(lambda: "lost the connection from node 2" in caplog.text)
             assert one.frames == []

@@ -111,7 +111,8 @@ class Trials:
         failed = b"trial failed/%s/" % message.value
         noted = [found async for found, _ in tx.scan(failed, failed + b"\xff")]
         maybe = self._handed_out[message.id] - 1 + self._unanswered
-        assert len(noted) <= message.attempts, f"{message} was postponed {len(noted)} times"
+        # Who has lost it may have put it back after it was handed out again (cluster seed 82).
+        assert len(noted) <= message.attempts + maybe, f"{message} was postponed {len(noted)} times"
         told = f"{message} was postponed {len(noted)} times, and lost {maybe} times at most"
         assert message.attempts <= len(noted) + maybe, told
         end = client.random.choice(["done", "done", "later", "later", "later", "buried"])
