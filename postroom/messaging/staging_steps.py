@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 import msgspec
@@ -87,21 +87,40 @@ def check_chunks(request: PublishStaged, winner: Winner, stored: bytes | None) -
         )
 
 
-def read(view: View, at: Places, request: ReadStaging) -> Staging:
-    """``ReadStaging``."""
+def read(view: View, at: Places, request: ReadStaging) -> Generator[None, None, Staging]:
+    """``ReadStaging``: over as many turns as it takes."""
     if request.unfinished:
         return _unfinished(view, at, request.begin)
-    found = []
-    for place, stored in first(view, at.queries, STAGED_COUNTED_MAX, request.begin):
+    found: list[StagedQuery] = []
+
+    def told(query: bytes, stored: bytes) -> None:
         record = queries.decode(stored)
-        query = place[len(at.queries) :]
         found.append(StagedQuery(query, record.batch, record.position is not None))
-    counts = [
-        sum(1 for _ in first(view, prefix, STAGED_COUNTED_MAX))
-        for prefix in (at.jobs, at.attempts, at.loads)
-    ]
-    view.steps += len(found) + sum(counts)
+
+    yield from _looked_at(view, at.queries, request.begin, told)
+    counts = []
+    for prefix in (at.jobs, at.attempts, at.loads):
+        number = yield from _looked_at(view, prefix, b"", lambda _, __: None)
+        counts.append(number)
     return Staging(found, *counts)
+
+
+def _looked_at(
+    view: View, prefix: bytes, begin: bytes, look: Callable[[bytes, bytes], None]
+) -> Generator[None, None, int]:
+    """Looks at the first records under a prefix; answers how many there are."""
+    number, start = 0, begin
+    while True:
+        for place, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
+            look(place[len(prefix) :], stored)
+            number += 1
+            view.steps += 1
+            if view.is_used_up():
+                start = place[len(prefix) :] + b"\x00"
+                break
+        else:
+            return number
+        yield
 
 
 def _unfinished(view: View, at: Places, begin: bytes) -> Staging:

@@ -7,6 +7,7 @@ quiet, on this machine if nobody says otherwise.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import stat
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -62,6 +63,11 @@ def session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
+    with without_traces():
+        yield from _registered(builder)
+
+
+def _registered(builder: Any) -> Iterator[SparkSession]:
     spark = builder.getOrCreate()
     try:
         pipeline.register(spark)
@@ -71,6 +77,21 @@ def session(
     finally:
         pipeline.close()
         spark.stop()
+
+
+@contextmanager
+def without_traces() -> Iterator[None]:
+    """What Spark's gateway logs is not shown: errors are raised besides, and so is Ctrl-C."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()  # where the gateway logs
+    root.addFilter(is_told)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_told)
 
 
 def in_a_line(text: str) -> str:

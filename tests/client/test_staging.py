@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,9 +21,11 @@ from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync import Database
 from postroom.errors import Invalid
+from postroom.messaging import staging_records, staging_steps
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, Winner
+from postroom.messaging.staging_records import Places, QueryRecord
+from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, ReadStaging, Winner
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
 
@@ -288,6 +290,40 @@ def test_a_query_of_one_batch_is_forgotten_after_a_time(store: Store) -> None:
     store.advance(11.0)
     db.staging.sweep(60.0)
     assert not db.staging.read().queries
+
+
+class Turns:
+    """Something to read in, in turns of ten steps."""
+
+    def __init__(self, stored: dict[bytes, bytes]) -> None:
+        self._stored, self.steps, self.most = stored, 0, 0
+
+    def iterate(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from (
+            (key, self._stored[key]) for key in sorted(self._stored) if lower <= key < upper
+        )
+
+    def is_used_up(self) -> bool:
+        return self.steps >= 10
+
+
+def test_what_is_staged_is_told_in_turns_that_nobody_waits_for_long() -> None:
+    at = Places(1)
+    names = [b"%03d" % number for number in range(95)]
+    record = staging_records.encode(QueryRecord(7, 1, False, None))
+    view: Any = Turns(
+        {at.query(name): record for name in names} | {at.jobs + name: b"" for name in names[:33]}
+    )
+    answer: Any = staging_steps.read(view, at, ReadStaging())
+    try:
+        while True:
+            next(answer)
+            view.most, view.steps = max(view.most, view.steps), 0
+    except StopIteration as stopped:
+        found = stopped.value
+    assert view.most == 10
+    assert [(each.query, each.batch) for each in found.queries] == [(name, 7) for name in names]
+    assert (found.jobs, found.attempts, found.loads) == (33, 0, 0)
 
 
 class Batches(RuleBasedStateMachine):

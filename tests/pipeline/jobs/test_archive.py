@@ -35,7 +35,7 @@ def test_history_is_in_files_once_and_is_read_back(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:
     store = {"connect": served, "insecure": "true"}
-    folder = str(tmp_path / "an archive" / "of é")
+    folder = str(tmp_path / "an archive [*]" / "of é {a,b}?\\z")
     q = db.create_queue("q/é", archive=True)
     nothing = archive(spark, store, str(tmp_path / "nothing"))
     assert (nothing.number, nothing.files, nothing.rows) == (1, 0, 0)
@@ -80,7 +80,7 @@ def test_history_is_in_files_once_and_is_read_back(
 
 def test_another_file_system_is_asked_through_spark(spark: Any, tmp_path: Path) -> None:
     assert not isinstance(open_folder(spark, "file:///tmp/x"), HadoopFolder)
-    root = f"file://{tmp_path}/else where"
+    root = f"file://{tmp_path}/else where%20[x]"
     folder = HadoopFolder(spark._jvm, spark._jsc.hadoopConfiguration(), root)
     assert folder.files("manifests") == []
     content = bytes(range(256)) * 300

@@ -16,7 +16,9 @@ import pytest
 
 import postroom
 import postroom.testing
+from postroom.errors import Invalid
 from postroom.messaging.requests import Delivered
+from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalFolder
 from postroom.pipeline.jobs.archive.manifest import Kept
@@ -224,6 +226,22 @@ def test_trimming_takes_what_was_read_and_not_what_came_later(archiver: Archiver
     assert archiver.archived() == archiver.expected
 
 
+def test_a_queue_that_is_dropped_while_the_store_is_trimmed_stops_nobody(
+    archiver: Archiver,
+) -> None:
+    archiver.db.create_queue("another", archive=True)
+    archiver.work()
+    archiver.run()
+    archiver.store.advance(2 * GC_TTL)
+
+    def drop(step: str) -> None:
+        if step == "trimming" and any(each.name == "another" for each in archiver.db.queues()):
+            archiver.db.queue("another").drop()
+
+    assert archiver.run(drop).trimmed == 3
+    assert archiver.archived() == archiver.expected
+
+
 def test_another_run_that_was_quicker_is_not_overwritten(archiver: Archiver) -> None:
     archiver.work()
 
@@ -405,3 +423,16 @@ def test_the_store_keeps_what_no_manifest_has(archiver: Archiver, step: str) -> 
         )
 
     assert of_queues(archiver.archived()) == of_queues(archiver.expected)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_time_that_is_none_is_refused_before_anything_is_done(
+    seconds: float, tmp_path: Path
+) -> None:
+    nothing: Any = None
+    for wrong in ({"keep": seconds}, {"grace": seconds}):
+        with pytest.raises(Invalid, match="seconds"):
+            archive(nothing, {}, str(tmp_path), **wrong)
+    with pytest.raises(Invalid, match="hours"):
+        report(nothing, {}, str(tmp_path), hours=seconds)
+    assert not list(tmp_path.iterdir())

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 import postroom
+import postroom.testing
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
+from postroom.pipeline.jobs.archive import manifest as manifests
+from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.newest import note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
+from postroom.pipeline.jobs.report.content import ROWS_MAX
 
 
 def work(db: postroom.Database, number: int) -> None:
@@ -85,6 +90,19 @@ def test_messages_of_archive_and_store_count_once(
     assert "no such user" in page
 
 
+def test_what_is_not_the_archive_of_the_store_is_not_taken_for_it(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    store = {"connect": served, "insecure": "true"}
+    note_trimmed(db, manifests.Manifest(1, "mine"))
+    with pytest.raises(JobFailed, match="no archive"):
+        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "misspelt"))
+    other = manifests.encode(manifests.Manifest(1, "another"))
+    LocalFolder(tmp_path / "another").put_new(manifests.path_of(1), other)
+    with pytest.raises(JobFailed, match="another store"):
+        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "another"))
+
+
 def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,3 +121,29 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
         report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
     assert len(reads) == 3
     assert all(each.at - each.since == from_seconds(2 * 3600) for each in reads)
+
+
+def test_the_backlog_of_busy_queues_is_counted_back_from_what_is_there(spark: Any) -> None:
+    """Also where many others have more that waits."""
+    rows = [("now", "queue", f"{number:04}", "ready", 1000) for number in range(10 * ROWS_MAX)]
+    rows.append(("now", "queue", "busy", "ready", 7))
+    table = spark.createDataFrame(
+        rows, "measure string, source string, queue string, kind string, messages bigint"
+    )
+    assert reporting._now(table, ["busy"])["queue", "busy"] == {"ready": 7}
+    assert len(reporting._now(table, [])) == 10 * ROWS_MAX
+
+
+def test_history_that_is_collected_while_it_is_asked_for_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with postroom.testing.Store() as store:
+        store.db.put(b"k", b"v")
+        early = reporting.reads(store.db, None, int(store.db.now()), 0, "/")
+        store.advance(5000)
+        store.db.put(b"k", b"w")
+        store.advance(5000)
+        late, found = reporting.reads, [early]
+        monkeypatch.setattr(reporting, "reads", lambda *given: (found or [late(*given)]).pop())
+        with store.db.hold() as at, reporting._held(store.db, None, int(at), 0, "/") as what:
+            assert what.after_inboxes > early.after_inboxes

@@ -105,6 +105,31 @@ def test_the_page_needs_nothing_but_itself_and_hostile_names_stay_text() -> None
         assert wanted in said
 
 
+def test_marks_in_names_change_nothing_around_them_in_charts_either() -> None:
+    """Of two queues the chart has a line for each."""
+    flows, name = [Flow(HOUR, 3, 5, 0)], "\u202eliam\x07"
+    text = page(Content("shop", AT, flows={"queue": flows}, queue_flows={name: flows, "b": flows}))
+    assert "queue b" in text
+    assert "liam" in text
+    assert not {"\u202e", "\x07"} & set(text)
+
+
+def test_the_only_busy_queue_has_a_line_if_others_hold_messages() -> None:
+    flows, here = [Flow(HOUR, 3, 5, 0)], {("queue", "busy"): {"ready": 1}}
+
+    def shown(scheduled: int) -> str:
+        totals = {"queue": {"ready": 1, "scheduled": scheduled}}
+        return page(
+            Content(
+                "shop", AT, flows={"queue": flows}, queue_flows={"busy": flows}, totals=totals,
+                now={**here, ("queue", "others"): {"scheduled": scheduled}},
+            )
+        )  # fmt: skip
+
+    assert "queue busy" in shown(1000)
+    assert "queue busy" not in shown(0), "it is all queues"
+
+
 def test_charts_can_be_read_without_seeing_them() -> None:
     text = page(full())
     assert text.count('role="img"') == text.count("<desc ") == text.count("<figcaption>")

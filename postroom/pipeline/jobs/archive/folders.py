@@ -17,6 +17,7 @@ archive into such a folder.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -156,7 +157,7 @@ class HadoopFolder:
         self._jvm = jvm
         self._root = root.rstrip("/")
         self._system = self._path("").getFileSystem(configuration)
-        self._top = unquote(self._system.makeQualified(self._path("")).toUri().getPath())
+        self._top = str(self._system.makeQualified(self._path("")).toUri().getPath())
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
@@ -214,6 +215,11 @@ class HadoopFolder:
         self._system.delete(self._path(path), False)
 
 
+def to_read(uri: str) -> str:
+    """As Spark's readers name a file or a folder: they take what is asked for as a pattern."""
+    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", uri)
+
+
 def open_folder(spark: SparkSession, where: str) -> Folder:
     """The folder at a path, or at a URI.
 
@@ -229,4 +235,4 @@ def open_folder(spark: SparkSession, where: str) -> Folder:
     return HadoopFolder(jvm, context.hadoopConfiguration(), where)
 
 
-__all__ = ["Folder", "Found", "HadoopFolder", "LocalFolder", "open_folder"]
+__all__ = ["Folder", "Found", "HadoopFolder", "LocalFolder", "open_folder", "to_read"]

@@ -19,6 +19,7 @@ from postroom.pipeline.jobs.job import JobFailed
 
 _TRIES: Final = 5
 _JOB_BYTES: Final = 24
+_ARCHIVE: Final = b"archive "
 
 
 def latest(folder: Folder) -> Manifest:
@@ -55,7 +56,7 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
     if found.number and begun < found.number:
         raise JobFailed(
             f"the archive {folder.uri()} is of another store, or this store was made anew or "
-            "restored; nothing was changed: archive into another folder"
+            "restored; nothing was changed: give another folder"
         )
     if found.number and (begun > found.number + 1 or trimmed > found.number):
         raise JobFailed(
@@ -64,6 +65,12 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
             "bring the folder back that was archived into last"
         )
     return found
+
+
+def was_archived(db: Database) -> bool:
+    """Whether the store was archived into any folder, and may have been trimmed."""
+    known = db.staging.read(_ARCHIVE).queries[:1]
+    return bool(known) and known[0].query.startswith(_ARCHIVE)
 
 
 def note_begun(db: Database, before: Manifest) -> None:
@@ -88,7 +95,7 @@ def _noted(db: Database, query: bytes) -> int:
 
 def _begun(manifest: Manifest) -> bytes:
     """By which name the store knows the run of an archive that was begun last."""
-    return b"archive " + manifest.archive.encode()
+    return _ARCHIVE + manifest.archive.encode()
 
 
 def _trimmed(manifest: Manifest) -> bytes:
@@ -96,4 +103,4 @@ def _trimmed(manifest: Manifest) -> bytes:
     return _begun(manifest) + b" trimmed"
 
 
-__all__ = ["latest", "note_begun", "note_trimmed", "of_this_store"]
+__all__ = ["latest", "note_begun", "note_trimmed", "of_this_store", "was_archived"]

@@ -24,6 +24,7 @@ archive, and from the store only what ended later than the manifest says, sees e
 from __future__ import annotations
 
 import datetime
+import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,7 @@ from pyspark.sql import SparkSession
 
 from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
-from postroom.errors import SnapshotTooOld
+from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive import newest
@@ -127,8 +128,11 @@ def archive(  # noqa: PLR0913 - each argument is an option
 
     Raises:
         JobFailed: this archive is another store's, or another run was quicker.
-        Invalid: the folder holds something else.
+        Invalid: the folder holds something else; or a time is none.
     """
+    for name, seconds in (("keep", keep), ("grace", grace)):
+        if not 0 <= seconds < math.inf:
+            raise Invalid(f"{name} is seconds, from 0 on, not {seconds}; nothing was changed")
     target = open_folder(spark, folder)
     with database(spark, store) as db:
         run = Run(db, target, Settings(keep, grace, files_max), progress, failpoint)
@@ -348,14 +352,23 @@ class Run:
             self._failpoint("trimming")
             self._progress("out of the store", number, len(infos))
             last = min(manifest.until(info.name, int(info.created_at)), until)
-            while last > 0:
+            if last > 0:
+                trimmed += self._trim_queue(info, last)
+        self._progress("out of the store", len(infos), len(infos))
+        return trimmed
+
+    def _trim_queue(self, info: QueueInfo, last: int) -> int:
+        trimmed, gone = 0, TRIMMED_AT_ONCE
+        while gone >= TRIMMED_AT_ONCE:
+            try:
                 gone = self._db.queue(info.name).trim_archive(
                     last, created_at=int(info.created_at), limit=TRIMMED_AT_ONCE
                 )
-                trimmed += gone
-                if gone < TRIMMED_AT_ONCE:
-                    break
-        self._progress("out of the store", len(infos), len(infos))
+            except Invalid:
+                if info.created_at in {each.created_at for each in self._db.queues()}:
+                    raise
+                break  # it was dropped meanwhile, with all that it had
+            trimmed += gone
         return trimmed
 
     def tidy(self, manifest: Manifest) -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from pyspark.sql.types import LongType, StructField, StructType
 
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.pipeline.jobs.archive.folders import Folder
+from postroom.pipeline.jobs.archive.folders import Folder, to_read
 from postroom.pipeline.jobs.archive.manifest import FILES, Kept
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.tables import schema_of
@@ -165,7 +165,7 @@ class Writer:
         counted = (
             self._spark.read.schema(schema(table))
             .option("recursiveFileLookup", "true")
-            .parquet(self._folder.uri(place))
+            .parquet(to_read(self._folder.uri(place)))
             .groupBy(F.col("_metadata.file_path").alias("path"))
             .count()
         )
@@ -206,7 +206,7 @@ def read_files(spark: SparkSession, folder: Folder, table: str, files: list[Kept
     return (
         spark.read.schema(schema(table))
         .option("recursiveFileLookup", "true")
-        .parquet(*[folder.uri(each.path) for each in files])
+        .parquet(*[to_read(folder.uri(each.path)) for each in files])
     )
 
 

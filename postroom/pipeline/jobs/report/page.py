@@ -155,8 +155,9 @@ def _backlog(content: Content) -> str:
         lines.append(Line(f"all {_NAMES[source]}", _points(here, found, last)))
     for queue, found in content.queue_flows.items():
         here = there(content.now.get((QUEUE, queue), {}))
-        lines.append(Line(f"queue {queue}", _points(here, found, last)))
-    if len(content.queue_flows) == 1:
+        lines.append(Line(f"queue {_shown(queue)}", _points(here, found, last)))
+    whole = [line.points for line in lines if line.name == f"all {_NAMES[QUEUE]}"]
+    if len(content.queue_flows) == 1 and whole == [lines[-1].points]:
         lines.pop()  # it is all queues
     return (
         "<h2>Backlog</h2>\n<p>Messages that waited, or were being worked on, at the end of each "
@@ -309,12 +310,17 @@ def _table(
 
 def _text(text: str) -> str:
     """Text of whoever named a queue: shown, and never taken for HTML."""
+    return escape(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """Text that changes nothing around it, as marks for the direction of writing do."""
     shown = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
     if len(shown) > _CHARACTERS_MAX:
         shown = shown[: _CHARACTERS_MAX - 1] + "…"
-    return escape(shown)
+    return shown
 
 
 def _moment(seconds: float) -> str:

@@ -14,8 +14,10 @@ to be read in it; then all is read again. The page is written last: with it the 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,10 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom.client.sync import Database
+from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
-from postroom.pipeline.jobs.archive.folders import Folder, open_folder
+from postroom.pipeline.jobs.archive.folders import Folder, open_folder, to_read
+from postroom.pipeline.jobs.archive.newest import latest, of_this_store, was_archived
 from postroom.pipeline.jobs.archive.reading import Archived, read_archive
-from postroom.pipeline.jobs.archive.run import latest
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
 from postroom.pipeline.jobs.report import measures as made
 from postroom.pipeline.jobs.report.content import (
@@ -96,16 +99,19 @@ def report(  # noqa: PLR0913 - each argument is an option
         progress: is told how far it is.
 
     Raises:
-        JobFailed: archives are made faster than they can be read.
+        Invalid: an option says nothing that could be done.
+        JobFailed: archives are made faster than they can be read; or the folder is not that of the
+            store's archive.
     """
+    if hours is not None and not 0 <= hours < math.inf:
+        raise Invalid(f"hours is a number from 0 on, not {hours}; no report was made")
     target = open_folder(spark, folder)
     with database(spark, store) as db:
         for _ in range(_TRIES):
-            archived = None if archive is None else read_archive(spark, archive)
+            archived = None if archive is None else _archived(spark, db, archive)
             with db.hold(whole=True) as at:
                 since = 0 if hours is None else max(int(at) - from_seconds(hours * 3600), 0)
-                what = reads(db, archived, int(at), since, separator)
-                with db.hold(max(what.after_inboxes, 1)):  # at once, before it is collected
+                with _held(db, archived, int(at), since, separator) as what:
                     letters, outbox = _unread(db, int(at), progress)
                     _write(spark, store, archived, what, target, progress)
             if archived is None or archive is None or _is_newest(spark, archive, archived):
@@ -115,7 +121,7 @@ def report(  # noqa: PLR0913 - each argument is an option
                 f"there was a new manifest in {archive} each time that all was read; no report was "
                 "made: report when nobody archives"
             )
-    table = spark.read.parquet(target.uri(MEASURES))
+    table = spark.read.parquet(to_read(target.uri(MEASURES)))
     told = _content(table, what, archived, letters)
     content = Content(
         store=title or store.get("path") or store.get("connect", ""), archive=archive,
@@ -130,6 +136,41 @@ def report(  # noqa: PLR0913 - each argument is an option
         sum(each.messages for each in content.overall if each.measure == made.RETRIES),
         sum(map(there, content.totals.values())), content.dead, table.count(),
     )  # fmt: skip
+
+
+def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
+    """The archive of the store.
+
+    Raises:
+        JobFailed: it is another store's, or an old copy, or nothing.
+    """
+    found = of_this_store(db, open_folder(spark, archive))
+    if not found.number and was_archived(db):
+        raise JobFailed(
+            f"there is no archive in {archive}, and this store was archived: no report was made: "
+            "give the folder that it was archived into"
+        )
+    return read_archive(spark, archive)
+
+
+@contextmanager
+def _held(
+    db: Database, archived: Archived | None, at: int, since: int, separator: str
+) -> Iterator[Reads]:
+    """What is to be read, which is kept meanwhile."""
+    with ExitStack() as stack:
+        left = _TRIES
+        while True:
+            what = reads(db, archived, at, since, separator)
+            try:
+                stack.enter_context(db.hold(max(what.after_inboxes, 1)))
+            except SnapshotTooOld:  # some was collected just now
+                left -= 1
+                if not left:
+                    raise
+            else:
+                break
+        yield what
 
 
 def _is_newest(spark: SparkSession, archive: str, archived: Archived) -> bool:
@@ -225,7 +266,7 @@ def _content(
             .groupBy("queue", "hour", "measure"), "queue",
         ),
         "totals": totals,
-        "now": _now(table),
+        "now": _now(table, busiest),
         "dead": totals.get("queue", {}).get("dead", 0) + sum(each.messages for each in letters),
         "letters": sorted([*dead, *letters], key=lambda each: -each.messages)[:ROWS_MAX],
     }  # fmt: skip
@@ -283,12 +324,15 @@ def _totals(table: DataFrame) -> dict[str, dict[str, int]]:
     return found
 
 
-def _now(table: DataFrame) -> dict[tuple[str, str], dict[str, int]]:
-    """How many messages are in which state, of the queues that have most."""
-    rows: Iterable[Any] = (
-        table.where(F.col("measure") == made.NOW)
-        .orderBy(F.col("messages").desc()).limit(10 * ROWS_MAX).collect()
-    )  # fmt: skip
+def _now(table: DataFrame, busiest: list[str]) -> dict[tuple[str, str], dict[str, int]]:
+    """How many messages are in which state, of the queues that have most, and of the busiest, whose
+    backlog is counted back from it.
+    """
+    here = table.where(F.col("measure") == made.NOW)
+    rows: list[Any] = here.orderBy(F.col("messages").desc()).limit(10 * ROWS_MAX).collect()
+    if busiest:
+        drawn = (F.col("source") == "queue") & F.col("queue").isin(busiest)
+        rows += here.where(drawn).collect()
     found: dict[tuple[str, str], dict[str, int]] = {}
     for row in rows:
         found.setdefault((row["source"], row["queue"]), {})[row["kind"]] = row["messages"]
