@@ -63,6 +63,7 @@ def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: in
         if there.get(info.name) != created_at:
             yield Gap(info.name, after, at, is_queue=True, dropped=True)
             continue
+        # Leaders of earlier versions have purged while it was read: so what counts is now.
         kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
         lost = min(now - from_seconds(kept), at)
         if before.number and after < lost and not info.settings.archive:
