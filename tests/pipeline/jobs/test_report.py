@@ -14,7 +14,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalFolder
-from postroom.pipeline.jobs.archive.newest import note_trimmed
+from postroom.pipeline.jobs.archive.newest import note_begun, note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
 from postroom.pipeline.jobs.report.content import ROWS_MAX
@@ -118,6 +118,9 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     monkeypatch.setattr(reporting, "_write", write)
     monkeypatch.setattr(reporting, "_is_newest", newest)
     store: Mapping[str, str] = {"connect": served, "insecure": "true"}
+    note_begun(db, manifests.Manifest(0, "mine"))
+    content = manifests.encode(manifests.Manifest(1, "mine"))
+    LocalFolder(tmp_path / "archive").put_new(manifests.path_of(1), content)
     with pytest.raises(JobFailed, match="new manifest"):
         report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
     assert len(reads) == 3
