@@ -128,6 +128,11 @@ class Protections:
         while self._whole:
             self._whole.popitem()[1].snapshot.close()
 
+    @property
+    def readable_from(self) -> int:
+        """From here on everything can be read, whatever was collected or replaced."""
+        return max(self.collected, self.replaced[1])
+
     def check_replaced(self, timestamp: int) -> None:
         """Refuses what was told by the store that was here before a restore. What was restored is
         older than that, and would be seen by whoever reads at such a timestamp.

@@ -130,6 +130,10 @@ def test_a_position_of_before_a_restore_is_refused_after_it(restarted: bool) -> 
     ):
         with pytest.raises(SnapshotTooOld, match="restored"):
             ask()
+    (part,) = other.db.partitions()
+    assert position < part.readable_from <= opened
+    with other.db.hold(part.readable_from):  # as who reads all that there is begins
+        pass
     # The moment of the export is in the new store, and so is all from its opening on.
     assert list(other.db.scan(at=at)) == [(b"a", b"1")]
     other.db.put(b"a", b"2")
