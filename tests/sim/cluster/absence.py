@@ -44,8 +44,8 @@ def begin(cluster: Cluster, randomness: Random) -> str | None:
         machine = leader
     if not _is_enough_without(cluster, machine):
         return None
-    name = randomness.choice(sorted(_WAYS))
-    _WAYS[name](cluster, machine, randomness)
+    name = randomness.choice(sorted(WAYS))
+    WAYS[name](cluster, machine, randomness)
     return name
 
 
@@ -89,7 +89,7 @@ def _slow_disk(_: Cluster, machine: Machine, __: Random) -> None:
     machine.disk_slowness = _SLOW
 
 
-_WAYS: Final[dict[str, Callable[[Cluster, Machine, Random], None]]] = {
+WAYS: Final[dict[str, Callable[[Cluster, Machine, Random], None]]] = {
     "down": _down,
     "cut off": _cut_off,
     "deaf": _deaf,
@@ -97,3 +97,4 @@ _WAYS: Final[dict[str, Callable[[Cluster, Machine, Random], None]]] = {
     "asleep": _asleep,
     "with a slow disk": _slow_disk,
 }
+"""How a machine is missing."""
