@@ -356,10 +356,11 @@ def _grant(manager: Manager, waiters: list[Waiter]) -> None:
         if manager.consumers.of(waiter.request) is waiter:
             waiter.granted = True
             manager.around.answer(waiter)
-        else:  # it was given up while the proposal was under way
+        else:  # it was given up while the proposal was under way; or memory has begun afresh
+            now = manager.around.current(manager)
             for message in waiter.messages:
                 locator = (message.key, message.kind, message.id)
-                manager.to_give_back[locator, message.epoch] = None
+                now.to_give_back[locator, message.epoch] = None
             manager.around.wake_by(manager.around.monotonic())
 
 

@@ -84,6 +84,9 @@ class Surroundings(Protocol):
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""
 
+    def current(self, manager: Manager) -> Manager:
+        """The manager of its queue now."""
+
 
 class Manager:
     """See the module.

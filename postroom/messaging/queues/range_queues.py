@@ -228,6 +228,13 @@ class RangeQueues:
             self._to_look[manager] = None
             self._around.wake()
 
+    def current(self, manager: Manager) -> Manager:
+        """The manager of its queue now: what is stored may have been replaced, and memory begun
+        afresh, by the very proposal that has fired something.
+        """
+        known = self._by_name.get(manager.name, manager)
+        return known if known.layout.number == manager.layout.number else manager
+
     def wake_by(self, moment: float) -> None:
         """At that moment something is to be done."""
         self._around.wake_by(moment)
