@@ -26,6 +26,7 @@ from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.driver_service import Line
 from postroom.pipeline.options import parse
+from postroom.pipeline.prefetching import with_prefetch
 from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
 from postroom.pipeline.sinks.loads import LoadWriter
@@ -104,7 +105,7 @@ class PostroomSource(DataSource):
                 "table=changes"
             )
         tables.check(schema, "changes", self.wanted.format)
-        return ChangeReader(self.wanted, self.store, schema)
+        return with_prefetch(ChangeReader(self.wanted, self.store, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame."""
