@@ -64,19 +64,10 @@ def test_a_bulk_load(spark: Any, served: str, db: postroom.Database) -> None:
     assert len(list(db.scan())) == 5000
 
 
-def test_a_stream_that_fails_at_each_step(
-    spark: Any, served: str, db: postroom.Database, tmp_path: Path
-) -> None:
-    """Each step of one batch fails in turn; the query starts again from its checkpoint."""
-    for number in range(3):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        lines = "\n".join(f"{number}-{n}" for n in range(4))
-        (tmp_path / "in" / f"{number}.txt").write_text(lines)
-    left = tmp_path / "left"
-    left.write_text(" ".join(STEPS))
+def _failing(left: Path) -> type[PostroomSource]:
+    """The source, with a stream writer that fails at each of the steps in ``left`` once."""
 
     def step(name: str) -> None:
-        """Fails at the first of the steps that are left, once."""
         steps = left.read_text().split()
         if steps and steps[0] == name:
             left.write_text(" ".join(steps[1:]))
@@ -103,7 +94,20 @@ def test_a_stream_that_fails_at_each_step(
             writer = super().streamWriter(schema, overwrite)
             return Failing(writer._store, writer._options)
 
-    spark.dataSource.register(FailingSource)
+    return FailingSource
+
+
+def test_a_stream_that_fails_at_each_step(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    """Each step of one batch fails in turn; the query starts again from its checkpoint."""
+    for number in range(3):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        lines = "\n".join(f"{number}-{n}" for n in range(4))
+        (tmp_path / "in" / f"{number}.txt").write_text(lines)
+    left = tmp_path / "left"
+    left.write_text(" ".join(STEPS))
+    spark.dataSource.register(_failing(left))
     rows = (
         spark.readStream.format("text")
         .option("maxFilesPerTrigger", 1)

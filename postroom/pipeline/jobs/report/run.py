@@ -106,36 +106,67 @@ def report(  # noqa: PLR0913 - each argument is an option
     if hours is not None and not 0 <= hours < math.inf:
         raise Invalid(f"hours is a number from 0 on, not {hours}; no report was made")
     target = open_folder(spark, folder)
-    with database(spark, store) as db:
-        for _ in range(_TRIES):
-            archived = None if archive is None else _archived(spark, db, archive)
-            with db.hold(whole=True) as at:
-                since = 0 if hours is None else max(int(at) - from_seconds(hours * 3600), 0)
-                with _held(db, archived, int(at), since, separator) as what:
-                    letters, outbox = _unread(db, int(at), progress)
-                    _write(spark, store, archived, what, target, progress)
-            if archived is None or archive is None or _is_newest(spark, archive, archived):
-                break
-        else:
-            raise JobFailed(
-                f"there was a new manifest in {archive} each time that all was read; no report was "
-                "made: report when nobody archives"
-            )
+    read = _measured(_Wanted(spark, store, archive, hours, separator, target, progress))
     table = spark.read.parquet(to_read(target.uri(MEASURES)))
-    told = _content(table, what, archived, letters)
+    told = _content(table, read.what, read.archived, read.letters)
     content = Content(
         store=title or store.get("path") or store.get("connect", ""), archive=archive,
-        outbox=outbox, **told,
+        outbox=read.outbox, **told,
     )  # fmt: skip
     progress("the page", 0, 1)
     target.delete(PAGE)
     target.put_new(PAGE, page(content).encode())
     progress("the page", 1, 1)
     return ReportResult(
-        int(at), target.uri(PAGE), target.uri(MEASURES),
+        read.at, target.uri(PAGE), target.uri(MEASURES),
         sum(each.messages for each in content.overall if each.measure == made.RETRIES),
         sum(map(there, content.totals.values())), content.dead, table.count(),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The arguments of a report."""
+
+    spark: SparkSession
+    store: Mapping[str, str]
+    archive: str | None
+    hours: float | None
+    separator: str
+    target: Folder
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of the store and its archive, at one timestamp; the table is written."""
+
+    at: int
+    what: Reads
+    archived: Archived | None
+    letters: list[Letters]
+    outbox: int
+
+
+def _measured(wanted: _Wanted) -> _Read:
+    """Writes the table of measures; again, if somebody archives meanwhile."""
+    spark, store, archive, progress = wanted.spark, wanted.store, wanted.archive, wanted.progress
+    with database(spark, store) as db:
+        for _ in range(_TRIES):
+            archived = None if archive is None else _archived(spark, db, archive)
+            with db.hold(whole=True) as held:
+                at = int(held)
+                hours = wanted.hours
+                since = 0 if hours is None else max(at - from_seconds(hours * 3600), 0)
+                with _held(db, archived, at, since, wanted.separator) as what:
+                    letters, outbox = _unread(db, at, progress)
+                    _write(spark, store, archived, what, wanted.target, progress)
+            if archived is None or archive is None or _is_newest(spark, archive, archived):
+                return _Read(at, what, archived, letters, outbox)
+    raise JobFailed(
+        f"there was a new manifest in {archive} each time that all was read; no report was made: "
+        "report when nobody archives"
+    )
 
 
 def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
