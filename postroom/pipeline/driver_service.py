@@ -22,13 +22,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from postroom import errors
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import Store
-from postroom.server.loopback import LoopbackServer
+
+if TYPE_CHECKING:
+    from postroom.server.loopback import LoopbackServer
 
 ASK_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 1.0
@@ -135,6 +137,8 @@ class DriverService:
         return {"at": at}
 
     def _address(self, path: str) -> str:
+        from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - tasks need no server
+
         folder = str(Path(path).resolve())
         with self._lock:
             if folder not in self._folders:

@@ -31,6 +31,7 @@ from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
 from postroom.pipeline.sinks.loads import LoadWriter
 from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
+from postroom.pipeline.worker_processes import settle
 
 
 class PostroomSource(DataSource):
@@ -54,6 +55,7 @@ class PostroomSource(DataSource):
 
     def _planned(self) -> None:
         """This process plans."""
+        settle()
         if self.line is None:
             connect_updates.drop_empty()
 
