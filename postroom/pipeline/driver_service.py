@@ -3,7 +3,8 @@
 ::
 
     planner ──{"do": "address", path}──▶ DriverService ── LoopbackServer, one a folder
-            ──{"do": "hold", store, at}─▶              ── hold(), over the driver's own connection
+            ──{"do": "hold", store, at}─▶              ── hold(), over the driver's own connection;
+                                                          a folder is opened for it, too
 
 A planner asks over the loopback device, a line of JSON for each question, and shows a secret that
 only this session's data source knows. A protection is given back when Spark has nothing to do and
