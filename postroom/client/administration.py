@@ -57,7 +57,7 @@ class Administration:
         Args:
             start: first key.
             end: first key that is not wanted any more; ``None``: no bound.
-            limit: how many at most.
+            limit: how many keys at most.
             ready: without those that are held up by a message that was postponed.
         """
         start, end = arguments.span(start, end)
@@ -70,18 +70,38 @@ class Administration:
         ]
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """What could not be executed, delivered or digested: the oldest ``limit`` of it."""
+        """What could not be executed, delivered or digested, oldest first, up to ``limit`` of it.
+
+        Raises:
+            WrongType: the codec cannot unpack one of the messages.
+        """
         found = await stored_letters(self._sender, arguments.count(limit, "limit"))
         return [letters.dead_letter(each, self.codec) for each in found]
 
     async def replay(self, dead_letter_ids: Iterable[str]) -> int:
-        """Tries dead letters again; returns how many there were."""
+        """Tries dead letters again; returns how many there were.
+
+        Args:
+            dead_letter_ids: those of :meth:`dead_letters`.
+
+        Raises:
+            ValueError: that is no such id.
+            Unavailable, CommitUnknown: as ``put``.
+        """
         ids = letters.dead_letter_ids(dead_letter_ids)
         replayed: int = await commit_one(self._sender, b"", ReplayDeadLetters(ids))
         return replayed
 
     async def discard(self, dead_letter_ids: Iterable[str]) -> int:
-        """Gives dead letters up for good; returns how many there were."""
+        """Gives dead letters up for good; returns how many there were.
+
+        Args:
+            dead_letter_ids: those of :meth:`dead_letters`.
+
+        Raises:
+            ValueError: that is no such id.
+            Unavailable, CommitUnknown: as ``put``.
+        """
         ids = letters.dead_letter_ids(dead_letter_ids)
         discarded: int = await commit_one(self._sender, b"", DiscardDeadLetters(ids))
         return discarded
@@ -96,6 +116,9 @@ class Administration:
             start: first key.
             end: first key that is not wanted any more; ``None``: no bound.
             limit: how many at most; those that are due first come first.
+
+        Raises:
+            WrongType: the codec cannot unpack one of the messages.
         """
         start, end = arguments.span(start, end)
         most = arguments.count(limit, "limit")
@@ -114,6 +137,7 @@ class Administration:
 
         Raises:
             ValueError: that is the id of nothing that was ever scheduled.
+            Unavailable, CommitUnknown: as ``put``.
         """
         found = letters.scheduled_ids(ids)
         cancelled: int = await commit_one(self._sender, b"", CancelScheduled(found))
@@ -122,8 +146,11 @@ class Administration:
     async def drain(self, timeout: float = 30.0) -> None:
         """Waits until every outbox entry that is due has been delivered or executed.
 
+        Args:
+            timeout: seconds.
+
         Raises:
-            TimeoutError: that was not so within ``timeout`` seconds.
+            TimeoutError: that was not so in time.
         """
         try:
             await self._sender.send(AwaitQuiet(), timeout)

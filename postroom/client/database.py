@@ -70,8 +70,14 @@ class Database(
     async def get(self, key: bytes, *, at: int | None = None) -> Any:
         """The newest committed value of ``key``, or the one as of ``at``; ``None`` if absent.
 
+        Args:
+            key: up to 8 KiB.
+            at: a timestamp that :meth:`now` or a commit has told.
+
         Raises:
-            TypeError, KeyTooLarge, SnapshotTooOld, Unavailable.
+            KeyTooLarge: the key has more than 8 KiB.
+            WrongType: the codec cannot unpack what is there.
+            SnapshotTooOld: versions of ``at`` are collected already.
         """
         key = arguments.key(key)
         if at is None:
@@ -93,7 +99,11 @@ class Database(
         return UNKNOWN if reply is None else self._value(reply, key)
 
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
-        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones."""
+        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
+
+        Raises:
+            As ``get``.
+        """
         wanted = [arguments.key(key) for key in keys]
         reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
         return unpacked_values(wanted, reply, self.codec)
@@ -179,6 +189,7 @@ class Database(
 
         Raises:
             SnapshotTooOld: changes since ``after`` are collected already.
+            WrongType: the codec cannot unpack one of the values.
         """
         start, end = arguments.span(start, end)
         since = self._sender.now() if after is None else arguments.timestamp(after)
@@ -200,7 +211,11 @@ class Database(
             after = max(after, reply.until)
 
     async def accounting(self, prefix: bytes) -> dict[str, int]:
-        """The sums of the metrics that ``Accounting`` has added under ``prefix``."""
+        """The sums of the metrics that ``Accounting`` has added under ``prefix``.
+
+        Raises:
+            KeyTooLarge: the prefix has more than 8 KiB.
+        """
         sums: dict[str, int] = await self._sender.send(ReadAccounting(arguments.key(prefix)))
         return sums
 
@@ -210,18 +225,34 @@ class Database(
         """Sets ``key`` to ``value``.
 
         Raises:
-            TypeError, KeyTooLarge, ValueTooLarge, Unavailable, CommitUnknown.
+            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
+            Unavailable: nothing was changed.
+            CommitUnknown: it may have been.
         """
         key = arguments.key(key)
         await commit_one(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
 
     async def delete(self, key: bytes) -> None:
-        """Removes ``key``, if it is there."""
+        """Removes ``key``, if it is there.
+
+        Raises:
+            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
+        """
         key = arguments.key(key)
         await commit_one(self._sender, key, Delete(key))
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were."""
+        """Removes the keys with ``start <= key < end``; returns how many there were.
+
+        Args:
+            start: first key.
+            end: first key that stays; ``None``: no bound.
+
+        Raises:
+            TransactionTooLarge: there are too many for one transaction. Nothing was changed.
+            Unavailable, CommitUnknown: as ``put``.
+        """
         start, end = arguments.span(start, end)
         deleted: int = await commit_one(self._sender, start, DeleteRange(start, end))
         return deleted
@@ -232,6 +263,8 @@ class Database(
         Raises:
             WrongType: ``key`` holds no integer.
             Overflow: the sum leaves 64 bits.
+            Unavailable: nothing was changed.
+            CommitUnknown: it may have been; trying again may count twice (``run`` does not).
         """
         key = arguments.key(key)
         request = Increment(key, arguments.integer(by), self.codec.packs)
@@ -242,7 +275,8 @@ class Database(
         """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
         Raises:
-            ConditionFailed: it holds something else, which the error carries.
+            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            Else as ``put``.
         """
         key = arguments.key(key)
         packed = arguments.value(value, self.codec, key)
@@ -318,6 +352,10 @@ class Database(
             key: whose inbox.
             limit: how many messages at most; how many bytes they have does not matter.
             at: as of this timestamp instead of now.
+
+        Raises:
+            SnapshotTooOld: what the inbox held at ``at`` is collected already.
+            KeyTooLarge, WrongType: as ``get``.
         """
         most = arguments.count(limit, "limit")
         found = await stored_messages(

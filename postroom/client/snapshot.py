@@ -24,15 +24,15 @@ class Snapshot:
         return await self._database.get(key, at=self.timestamp)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys`` then."""
+        """The values of ``keys`` then, in their order."""
         return await self._database.get_many(keys, at=self.timestamp)
 
     def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        """The pairs in ``[start, end)`` then."""
+        """The pairs in ``[start, end)`` then; arguments as :meth:`Database.scan`."""
         return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The inbox of ``key`` then."""
+        """The oldest ``limit`` messages in the inbox of ``key`` then."""
         return await self._database.peek(key, limit, at=self.timestamp)

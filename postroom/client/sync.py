@@ -11,13 +11,14 @@ of the wrong Python type are a ``TypeError``, impossible ones a ``ValueError``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
+from postroom.client.blocking import blocking, iterate, iterating
 from postroom.client.bridge import BridgedSender
 from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
@@ -26,15 +27,10 @@ from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
 from postroom.client.sync_images import ImagesOfDatabase
-from postroom.client.sync_iteration import iterate
 from postroom.client.sync_snapshot import Snapshot
 from postroom.client.sync_staging import StagingOfDatabase
 from postroom.client.sync_transaction import Transaction
 from postroom.client.transaction import UNKNOWN
-from postroom.client.values import (
-    Change,
-    Message,
-)
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 
@@ -56,20 +52,16 @@ class Database(
 ):
     """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
 
+    _core: asynchronous.Database
+
     def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
-        Administration.__init__(self, sender, core)
-        QueuesOfDatabase.__init__(self, sender, core)
-        BulkOfDatabase.__init__(self, sender, core)
-        StagingOfDatabase.__init__(self, sender)
-        ImagesOfDatabase.__init__(self, sender)
-        SearchOfDatabase.__init__(self, sender, core)
-        self._sender = sender
+        self._blocking = sender
         self._core = core
 
     @property
     def sender(self) -> BlockingSender:
         """How the store is asked: for what is built on top."""
-        return self._sender
+        return self._blocking
 
     def on_loop(self, threads: Executor) -> asynchronous.Database:
         """The same store for coroutines on the running event loop: what workers are built on.
@@ -77,7 +69,7 @@ class Database(
         Args:
             threads: each answer that is waited for takes one.
         """
-        return self._core.through(BridgedSender(self._sender, threads))
+        return self._core.through(BridgedSender(self._blocking, threads))
 
     # --- reading
 
@@ -94,15 +86,9 @@ class Database(
             SnapshotTooOld: versions of ``at`` are collected already.
         """
         found = self._core.known(key) if at is None else UNKNOWN
-        return self._run(self._core.get(key, at=at)) if found is UNKNOWN else found
+        return self._blocking.run(self._core.get(key, at=at)) if found is UNKNOWN else found
 
-    def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
-        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
-
-        Raises:
-            As ``get``.
-        """
-        return self._run(self._core.get_many(keys, at=at))
+    get_many = blocking(asynchronous.Database.get_many)
 
     def scan(
         self,
@@ -126,7 +112,7 @@ class Database(
             As ``get``, when the iterator comes to it.
         """
         found = self._core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
-        return self._unpacked(iterate(self._sender, found))
+        return self._unpacked(iterate(self._blocking, found))
 
     def _unpacked(self, found: Iterator[Page]) -> Iterator[tuple[bytes, Any]]:
         for page in found:
@@ -136,91 +122,22 @@ class Database(
     def snapshot(self) -> Iterator[Snapshot]:
         """Reads at one timestamp: ``with db.snapshot() as snapshot``."""
         manager = self._core.snapshot()
-        core = self._run(manager.__aenter__())
+        core = self._blocking.run(manager.__aenter__())
         try:
-            yield Snapshot(self._sender, core)
+            yield Snapshot(self._blocking, core)
         finally:
-            self._run(manager.__aexit__(None, None, None))
+            self._blocking.run(manager.__aexit__(None, None, None))
 
-    def watch(
-        self, start: bytes, end: bytes | None = None, *, after: int | None = None
-    ) -> Iterator[Change]:
-        """The committed changes of a key, or of a span, in order, from now or ``after`` on, for
-        ever.
-
-        Args:
-            start: the key; or the first key of a span if ``end`` is given.
-            end: first key beyond the span.
-            after: go on after this timestamp. Changes of one commit share theirs: go on after the
-                last one of which all have been seen.
-
-        Raises:
-            SnapshotTooOld: changes since ``after`` are collected already.
-            WrongType: the codec cannot unpack one of the values.
-        """
-        return iterate(self._sender, self._core.watch(start, end, after=after))
-
-    def accounting(self, prefix: bytes) -> dict[str, int]:
-        """The sums of the metrics that ``Accounting`` has added under ``prefix``.
-
-        Raises:
-            KeyTooLarge: the prefix has more than 8 KiB.
-        """
-        return self._run(self._core.accounting(prefix))
+    watch = iterating(asynchronous.Database.watch)
+    accounting = blocking(asynchronous.Database.accounting)
 
     # --- writing: transactions of one request
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value``.
-
-        Raises:
-            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
-            KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
-            Unavailable: nothing was changed.
-            CommitUnknown: it may have been.
-        """
-        self._run(self._core.put(key, value))
-
-    def delete(self, key: bytes) -> None:
-        """Removes ``key``, if it is there.
-
-        Raises:
-            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
-        """
-        self._run(self._core.delete(key))
-
-    def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were.
-
-        Args:
-            start: first key.
-            end: first key that stays; ``None``: no bound.
-
-        Raises:
-            TransactionTooLarge: there are too many for one transaction. Nothing was changed.
-            Unavailable, CommitUnknown: as ``put``.
-        """
-        return self._run(self._core.delete_range(start, end))
-
-    def increment(self, key: bytes, by: int = 1) -> int:
-        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum.
-
-        Raises:
-            WrongType: ``key`` holds no integer.
-            Overflow: the sum leaves 64 bits.
-            Unavailable: nothing was changed.
-            CommitUnknown: it may have been; trying again may count twice (``run`` does not).
-        """
-        return self._run(self._core.increment(key, by))
-
-    def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
-        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
-
-        Raises:
-            ConditionFailed: it holds something else, which the error carries as ``actual``.
-            Else as ``put``.
-        """
-        self._run(self._core.conditional_put(key, value, expected))
+    put = blocking(asynchronous.Database.put)
+    delete = blocking(asynchronous.Database.delete)
+    delete_range = blocking(asynchronous.Database.delete_range)
+    increment = blocking(asynchronous.Database.increment)
+    conditional_put = blocking(asynchronous.Database.conditional_put)
 
     # --- transactions
 
@@ -233,7 +150,7 @@ class Database(
         Raises:
             ValueError: ``timeout`` is not above 0 and at most 60.
         """
-        return Transaction(self._sender, self._core.begin(timeout=timeout))
+        return Transaction(self._blocking, self._core.begin(timeout=timeout))
 
     def run(
         self,
@@ -260,26 +177,14 @@ class Database(
         """
 
         def call(tx: asynchronous_transaction.Transaction) -> T:
-            return function(Transaction(self._sender, tx), *args, **kwargs)
+            return function(Transaction(self._blocking, tx), *args, **kwargs)
 
-        result: T = self._run(self._core.repeat(call))
+        result: T = self._blocking.run(self._core.repeat(call))
         return result
 
     # --- messages
 
-    def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
-        """The oldest messages in the inbox of ``key`` at one timestamp, without consuming any.
-
-        Args:
-            key: whose inbox.
-            limit: how many messages at most; how many bytes they have does not matter.
-            at: as of this timestamp instead of now.
-
-        Raises:
-            SnapshotTooOld: what the inbox held at ``at`` is collected already.
-            KeyTooLarge, WrongType: as ``get``.
-        """
-        return self._run(self._core.peek(key, limit, at=at))
+    peek = blocking(asynchronous.Database.peek)
 
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
         """Works only in a transaction.
@@ -294,7 +199,7 @@ class Database(
     def now(self) -> Timestamp:
         """A timestamp above that of every commit so far, and below that of every later one."""
         moment = self._core.now()
-        return moment if isinstance(moment, Timestamp) else self._run(_awaited(moment))
+        return moment if isinstance(moment, Timestamp) else self._blocking.run(_awaited(moment))
 
 
 __all__ = ["Database", "Snapshot", "Transaction"]

@@ -174,7 +174,9 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         """The value of ``key``, or ``None``.
 
         Raises:
-            TypeError, KeyTooLarge, TransactionClosed, TransactionExpired, Unavailable.
+            KeyTooLarge: the key has more than 8 KiB.
+            WrongType: the codec cannot unpack what is there.
+            TransactionClosed, TransactionExpired: nothing was read.
         """
         found = self.known(key)
         if found is not UNKNOWN:
@@ -209,7 +211,11 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys``, in their order; ``None`` for those that are absent."""
+        """The values of ``keys``, in their order; ``None`` for those that are absent.
+
+        Raises:
+            As ``get``.
+        """
         self._lifetime.check_alive()
         return await self._overlay.get_many([arguments.key(key) for key in keys])
 
@@ -218,6 +224,7 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
         Raises:
             TransactionConflict: another transaction kept it locked for too long, or changed it.
+            Else as ``get``.
         """
         self._lifetime.check_alive()
         return await self._overlay.get_for_update(arguments.key(key), self._id)
@@ -247,7 +254,17 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end``, its own writes included."""
+        """The pairs with ``start <= key < end``, its own writes included.
+
+        Args:
+            start: first key.
+            end: first key that is not wanted any more; ``None``: no bound.
+            limit: how many pairs at most.
+            reverse: from the end backwards.
+
+        Raises:
+            As ``get``, when the iterator comes to it.
+        """
         self._lifetime.check_alive()
         start, end = arguments.span(start, end)
         if limit is not None:
@@ -257,7 +274,16 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     # --- writing
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were."""
+        """Removes the keys with ``start <= key < end``; returns how many there were.
+
+        Args:
+            start: first key.
+            end: first key that stays; ``None``: no bound.
+
+        Raises:
+            TransactionTooLarge: there are too many for one transaction.
+            TransactionClosed, TransactionExpired: nothing was removed.
+        """
         self._lifetime.check_alive()
         start, end = arguments.span(start, end)
         pairs = self._overlay.scan_stored(start, end, limit=None, reverse=False)
@@ -285,7 +311,8 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
         Raises:
-            ConditionFailed: it holds something else, which the error carries.
+            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            Else as ``put``.
         """
         key = arguments.key(key)
         packed = arguments.value(value, self._codec, key)

@@ -16,7 +16,7 @@ FIRST, SECOND = b"1" * 16, b"2" * 16
 
 def load(db: Database, *pairs: tuple[bytes, bytes], run: bytes = FIRST) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-    db._sender.run(repeat(db._sender, LoadRows(NAME, run, keys, values)))
+    db.sender.run(repeat(db.sender, LoadRows(NAME, run, keys, values)))
 
 
 def test_a_load_is_repeated_and_resumed(db: postroom.Database) -> None:

@@ -42,7 +42,7 @@ def attempt_of(number: int) -> bytes:
 
 def ask(db: Database, write: Any) -> Any:
     """One step, as the store makes it."""
-    return db._sender.run(repeat(db._sender, write))
+    return db.sender.run(repeat(db.sender, write))
 
 
 def stage(

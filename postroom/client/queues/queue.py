@@ -90,7 +90,7 @@ class Queue:
         """
         return info_of(await definition(self._sender, self.name))
 
-    async def update(self, **settings: Any) -> None:
+    async def update(self, /, **settings: Any) -> None:
         """Changes settings, at once and for all its consumers.
 
         Args:
@@ -132,7 +132,8 @@ class Queue:
         where: Mapping[str, Any] | None = None,
         credit: int = CREDIT_DEFAULT,
     ) -> AsyncGenerator[QueueMessage, None]:
-        """The messages as they become ready, for ever: ``async for message in q.receive()``.
+        """The messages as they become ready, for ever: ``for message in q.receive()``
+        (``async for`` in a coroutine).
 
         Each goes to one consumer, the least busy. Leaving the loop gives back what was claimed
         ahead of it, uncounted; what was handed out stays held until its lease passes. A leader that

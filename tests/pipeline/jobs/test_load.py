@@ -63,7 +63,7 @@ def test_what_spark_says_is_said_in_a_line() -> None:
 def test_a_load_that_was_killed_while_it_took_effect_is_finished(db: postroom.Database) -> None:
     rows = [[Put(b"%05d" % (first + n), b"x") for n in range(4000)] for first in (0, 4000, 8000)]
     job, attempt = bytes(24), bytes(16)
-    sender = db._sender
+    sender = db.sender
     for number, chunk in enumerate(rows):
         write = StageRows(b"load/x", 0, job, b"", attempt, number, packed(chunk))
         sender.run(repeat(sender, write))

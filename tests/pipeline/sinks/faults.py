@@ -24,7 +24,7 @@ class Faults:
     def __init__(self, db: blocking.Database) -> None:
         self.plan: dict[int, str] = {}
         self._sent = 0
-        inner = db._sender
+        inner = db.sender
         self.db = blocking.Database(_Sender(inner, self), db._core)
 
     def next(self, **plan: str) -> None:
