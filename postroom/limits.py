@@ -181,6 +181,9 @@ CHANGES_MAX: Final = 10_000
 CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more commits join such an answer that has grown past this. With the largest one it fits a
 frame."""
+PREFETCHED_BYTES_MAX: Final = 1024 * 1024
+"""A batch of a stream of Spark that is larger is read by tasks; a smaller one goes to Spark with
+its plan, through the driver's memory."""
 LIST_MAX: Final = 8192
 """So many entries fit into one answer, whatever is asked for: the turn is not longer than that."""
 
