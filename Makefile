@@ -75,7 +75,7 @@ chaos: $(VENV)/.dev  ## Inject faults into clusters of real processes (MINUTES=1
 		--seconds $(or $(SECONDS),20) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 .PHONY: chaos-spark
-chaos-spark: $(VENV)/.dev  ## Kill drivers, executors and workers of Spark in the middle (MINUTES=10, or SEED=n RUNS=1; ARGS="--nodes 3")
+chaos-spark: $(VENV)/.dev  ## Kill drivers, executors and workers of Spark in the middle, of jobs too (MINUTES=10, or SEED=n RUNS=1; ARGS="--nodes 3")
 	$(BIN)/python -m tests.pipeline.chaos --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
 		$(if $(RUNS),--runs $(RUNS)) $(ARGS)
 

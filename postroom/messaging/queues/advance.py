@@ -151,7 +151,8 @@ class Advance:
         purged = 0
         for number, (key, packed) in enumerate(ctx.iterate(manager.purge_from, end)):
             done_at = int.from_bytes(key[len(layout.done) :][:8], "big")
-            old_enough = self._queues.may_purge(ctx.timestamp - manager.retention)
+            # Whoever reads the past finds what was kept then, however long that reading takes.
+            old_enough = self._queues.may_purge(ctx.timestamp) - manager.retention
             if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_AT_ONCE:
                 at = max(done_at + manager.retention, ctx.timestamp - 1)
                 if done_at >= old_enough:

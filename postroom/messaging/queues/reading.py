@@ -224,7 +224,9 @@ class Reading:
         if found.state not in _LIVE:
             if state is None or _STATUS.get(state.status) != found.state:
                 return None
-            if state.at > at if at else is_gone(state, manager.definition.settings, view.now):
+            if at and not _was_kept(state, manager.retention, at):
+                return None
+            if not at and is_gone(state, manager.definition.settings, view.now):
                 return None
             when = (state.due, state.epoch, 0, state.fired)
             return _message(found.locator, body, state, found.state, when)
@@ -398,6 +400,14 @@ def _message(
 def _is_within(message: QueueMessage, request: ListQueueMessages) -> bool:
     moment = message.done_at or message.scheduled
     return moment >= request.start and (not request.end or moment < request.end)
+
+
+def _was_kept(state: State, retention: int, at: int) -> bool:
+    """Whether what has ended by now had done so at a timestamp, and was still kept. What is to be
+    purged later is not told either: it may go between two readings.
+    """
+    is_purged = state.status == records.DONE and state.at + retention <= at
+    return state.at <= at and not is_purged
 
 
 def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
