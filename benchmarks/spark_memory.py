@@ -1,7 +1,9 @@
 """Whether memory is flat in the number of rows: ``python -m benchmarks.spark_memory``.
 
 Needs ``[spark]`` and Java. A node in a process of its own is read by Spark, first few rows, then
-ten times as many. Of the node, and of the largest of Spark's Python processes, the peak is told.
+ten times as many. Of the node, and of the largest of Spark's Python processes, the peak is told; of
+the node also how much is its own: the engine maps its files, and what has been read of them counts
+as the process's, too, until the system needs the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.spark_session import fill, peak_bytes, processes, session
+from benchmarks.spark_session import fill, own_bytes, peak_bytes, processes, session
 
 TIMES = 10
 _NODE = """
@@ -41,8 +43,10 @@ def node(folder: Path) -> Iterator[tuple[str, int]]:
         process.stdin.close()
 
 
-def read(spark: Any, folder: Path) -> tuple[float, float]:
-    """Reads everything; the peaks of the node and of Spark's Python, in MiB."""
+def read(spark: Any, folder: Path) -> tuple[float, float, float]:
+    """Reads everything; the peak of the node, what is its own, and the peak of Spark's Python, in
+    MiB.
+    """
     with node(folder) as (address, pid):
         reader = spark.read.format("postroom").option("connect", address)
         reader = reader.option("insecure", "true").option("part_bytes", 1 << 20)
@@ -51,7 +55,7 @@ def read(spark: Any, folder: Path) -> tuple[float, float]:
         of_spark = max(
             peak_bytes(each) for each, kind in processes().items() if kind != "JVM" and each != pid
         )
-        return peak_bytes(pid) / 2**20, of_spark / 2**20
+        return peak_bytes(pid) / 2**20, own_bytes(pid) / 2**20, of_spark / 2**20
 
 
 def measure(spark: Any, rows: int) -> None:
@@ -60,10 +64,10 @@ def measure(spark: Any, rows: int) -> None:
         for count in (rows // TIMES, rows):
             folder = Path(name) / str(count)
             fill(folder, count)
-            of_node, of_spark = read(spark, folder)
+            of_node, own, of_spark = read(spark, folder)
             print(
-                f"read {count:,} rows twice: peak of the node {of_node:.0f} MiB, of the largest "
-                f"Python process of Spark {of_spark:.0f} MiB"
+                f"read {count:,} rows twice: peak of the node {of_node:.0f} MiB ({own:.0f} MiB its "
+                f"own afterwards), of the largest Python process of Spark {of_spark:.0f} MiB"
             )
 
 

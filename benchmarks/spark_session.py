@@ -73,3 +73,10 @@ def peak_bytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
+
+
+def own_bytes(pid: int) -> int:
+    """The memory that is a process's own, now: without files that are mapped."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024

@@ -2,33 +2,16 @@
 
 This module hands on the public names and nothing else; the asyncio forms are in
 :mod:`postroom.aio`.
+
+A name is imported when it is used for the first time. All of them together bring the client and the
+server, 0.6 s of a processor; who connects needs no server, and a process of Spark's not even all of
+the client.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from postroom import errors
-from postroom.client.bulk import Partition
-from postroom.client.codec import Codec
-from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
-from postroom.client.queues.sending import Enqueue
-from postroom.client.queues.sync_queue import Queue, QueueMessage
-from postroom.client.remote.connect import TLS, connect
-from postroom.client.search.matching import Hit as SearchHit
-from postroom.client.search.sync_index import SearchIndex
-from postroom.client.sync import Database, Snapshot, Transaction
-from postroom.client.transactional import transactional
-from postroom.client.values import (
-    Change,
-    DeadLetter,
-    InboxInfo,
-    Message,
-    NodeInfo,
-    Reaped,
-    Scheduled,
-    ServiceInfo,
-    Status,
-    integer,
-)
-from postroom.client.worker.outcomes import Discard, Reject
-from postroom.client.worker.sync_worker import Worker
 from postroom.errors import (
     AccessDenied,
     CommitUnknown,
@@ -53,12 +36,38 @@ from postroom.errors import (
     VersionMismatch,
     WrongType,
 )
-from postroom.kv.clock import Timestamp
-from postroom.kv.tuples import key, prefix, unpack
-from postroom.messaging.queues.queries import QueueStats
-from postroom.messaging.queues.requests import QueueSettings
-from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
+
+if TYPE_CHECKING:
+    from postroom.client.bulk import Partition
+    from postroom.client.codec import Codec
+    from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
+    from postroom.client.queues.sending import Enqueue
+    from postroom.client.queues.sync_queue import Queue, QueueMessage
+    from postroom.client.remote.connect import TLS, connect
+    from postroom.client.search.matching import Hit as SearchHit
+    from postroom.client.search.sync_index import SearchIndex
+    from postroom.client.sync import Database, Snapshot, Transaction
+    from postroom.client.transactional import transactional
+    from postroom.client.values import (
+        Change,
+        DeadLetter,
+        InboxInfo,
+        Message,
+        NodeInfo,
+        Reaped,
+        Scheduled,
+        ServiceInfo,
+        Status,
+        integer,
+    )
+    from postroom.client.worker.outcomes import Discard, Reject
+    from postroom.client.worker.sync_worker import Worker
+    from postroom.kv.clock import Timestamp
+    from postroom.kv.tuples import key, prefix, unpack
+    from postroom.messaging.queues.queries import QueueStats
+    from postroom.messaging.queues.requests import QueueSettings
+    from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
+    from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
 __version__ = "0.1.0"
 
@@ -128,3 +137,63 @@ __all__ = [
     "transactional",
     "unpack",
 ]
+
+_HOMES: Final = {
+    "Partition": "postroom.client.bulk",
+    "Codec": "postroom.client.codec",
+    "EnqueueHandle": "postroom.client.queues.messages",
+    "QueueInfo": "postroom.client.queues.messages",
+    "QueueSchedule": "postroom.client.queues.messages",
+    "Enqueue": "postroom.client.queues.sending",
+    "Queue": "postroom.client.queues.sync_queue",
+    "QueueMessage": "postroom.client.queues.sync_queue",
+    "TLS": "postroom.client.remote.connect",
+    "connect": "postroom.client.remote.connect",
+    "SearchHit": "postroom.client.search.matching",
+    "SearchIndex": "postroom.client.search.sync_index",
+    "Database": "postroom.client.sync",
+    "Snapshot": "postroom.client.sync",
+    "Transaction": "postroom.client.sync",
+    "transactional": "postroom.client.transactional",
+    "Change": "postroom.client.values",
+    "DeadLetter": "postroom.client.values",
+    "InboxInfo": "postroom.client.values",
+    "Message": "postroom.client.values",
+    "NodeInfo": "postroom.client.values",
+    "Reaped": "postroom.client.values",
+    "Scheduled": "postroom.client.values",
+    "ServiceInfo": "postroom.client.values",
+    "Status": "postroom.client.values",
+    "integer": "postroom.client.values",
+    "Discard": "postroom.client.worker.outcomes",
+    "Reject": "postroom.client.worker.outcomes",
+    "Worker": "postroom.client.worker.sync_worker",
+    "Timestamp": "postroom.kv.clock",
+    "key": "postroom.kv.tuples",
+    "prefix": "postroom.kv.tuples",
+    "unpack": "postroom.kv.tuples",
+    "QueueStats": "postroom.messaging.queues.queries",
+    "QueueSettings": "postroom.messaging.queues.requests",
+    "Accounting": "postroom.ranges.requests",
+    "Delete": "postroom.ranges.requests",
+    "DeleteRange": "postroom.ranges.requests",
+    "Increment": "postroom.ranges.requests",
+    "Put": "postroom.ranges.requests",
+    "open": "postroom.server.embedded",
+}
+"""Where each public name is; those of ``TYPE_CHECKING`` are the same."""
+_OTHER_NAMES: Final = {"SearchHit": "Hit"}
+
+if not TYPE_CHECKING:  # or any name would do for a type checker
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(home), _OTHER_NAMES.get(name, name))
+        globals()[name] = found  # the next time nobody asks here
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -132,10 +132,10 @@ STAGED_SECONDS_MAX: Final = 24 * 3600.0
 RESTORED_CHUNK_ROWS_MAX: Final = 8192
 """Of a chunk of entries of an export that is restored; its bytes count as a transaction's do."""
 RESTORED_PARTS_MAX: Final = 10_000
+"""Into how many parts, files say, what is restored is divided."""
 RESTORED_HELD_MAX: Final = 50_000
 """Of a holding in an export: so many messages were given to a consumer at once. (A step of a queue
 gives out 2,000.)"""
-"""Into how many parts, files say, what is restored is divided."""
 RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 """How far the clock of what is restored may be ahead of the store's own."""
 COUNTED_SECONDS_MAX: Final = 3600.0
@@ -184,6 +184,9 @@ CHANGES_MAX: Final = 10_000
 CHANGES_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more commits join such an answer that has grown past this. With the largest one it fits a
 frame."""
+PREFETCHED_BYTES_MAX: Final = 1024 * 1024
+"""A batch of a stream of Spark that is larger is read by tasks; a smaller one goes to Spark with
+its plan, through the driver's memory."""
 LIST_MAX: Final = 8192
 """So many entries fit into one answer, whatever is asked for: the turn is not longer than that."""
 

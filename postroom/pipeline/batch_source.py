@@ -7,6 +7,7 @@ the same. What filters leave is planned for, and nothing else is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import pyarrow as pa
@@ -64,10 +65,13 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the table."""
-        if self._line is not None:
-            self._line.hold(self._store, self._at, self._options.protect_for, whole=False)
-        db = connections.database(self._store)
-        return [TablePart(part) for part in parts(db, self._options, self._selection, self._at)]
+        options, line = self._options, self._line
+        held: AbstractContextManager[None] = nullcontext()
+        if line is not None:
+            held = line.holding(self._store, self._at, options.protect_for)
+        with held:
+            db = connections.database(self._store)
+            return [TablePart(part) for part in parts(db, options, self._selection, self._at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task reads."""

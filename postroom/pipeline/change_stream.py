@@ -10,13 +10,16 @@ or never, that a batch is done: nothing here waits for that.) While no process r
 it, and after ``gc_ttl`` the history may be gone.
 
 A batch ends at a commit: all changes of a transaction are in one batch.
+
+Who has found the end of a small batch has seen its changes. They are kept until the next offset is
+asked for, and sent with the plan (:mod:`.prefetching`); whoever has not got them reads the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,19 +37,27 @@ from postroom.client.bulk import Partition
 from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import from_seconds
-from postroom.limits import CHANGES_BYTES_MAX
-from postroom.pipeline import connections, offsets
+from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
+from postroom.pipeline import connections, offsets, tables
 from postroom.pipeline.decoding import decode_for
-from postroom.pipeline.filters import with_prefix
+from postroom.pipeline.filters import Span, with_prefix
 from postroom.pipeline.offsets import Step
 from postroom.pipeline.options import Options, Store
-from postroom.pipeline.reading import Part, Work, read, recent
+from postroom.pipeline.reading import Part, Work, of_changes, read, recent
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import Change, Changes
 
 _ONE_PART = 1 << 60
 QUIET_SECONDS: Final = 30.0
 """A stream without changes has an empty batch about so often; less than history is kept."""
+
+
+class Seen(NamedTuple):
+    """The changes of a span after a timestamp, and up to when they are complete."""
+
+    after: int
+    until: int
+    changes: list[Change]
 
 
 class StepPart(InputPartition):
@@ -73,9 +84,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._complete = 0  # up to when nothing is missing in what was seen last
         self._held: dict[int, ExitStack] = {}
+        self._seen: Seen | None = None  # of the batch that is made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": {}}
+        return {**self.__dict__, "_held": {}, "_seen": None}
 
     @property
     def _db(self) -> Database:
@@ -103,6 +115,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Up to where the next batch reads; ``start``: there is nothing to read."""
+        self._seen = None
         self._protect(start)
         position = offsets.position_of(start)
         until = self._cut(position, limit) or self._beyond_quiet(position)
@@ -124,6 +137,22 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What lies between two offsets."""
         self._protect(start)
         return [StepPart(step) for step in offsets.steps(start, end)]
+
+    def prefetched(
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """What the one task of a batch would read, if it was seen when the batch was made."""
+        seen, steps = self._seen, offsets.steps(start, end)
+        if seen is None or len(steps) != 1:
+            return None
+        (step,) = steps
+        if step.after != seen.after or step.until > seen.until or not self._can_be_sent():
+            return None
+        inside = [each for each in seen.changes if _holds(step.span, each.key)]
+        return iter(of_changes(inside, *self._task(step, step.after)))
+
+    def _can_be_sent(self) -> bool:
+        return not self._options.format and tables.is_plain(self._schema, "changes")
 
     def stop(self) -> None:
         """Gives the protections back. It may never be called."""
@@ -196,7 +225,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 after = self._beyond_loss(error)
             else:
                 self._complete = found.until
+                self._see(after, found)
                 return found
+
+    def _see(self, after: int, found: Changes) -> None:
+        """Keeps the first changes of a batch, if they are few."""
+        if self._seen is None:
+            few = sum(map(size_of, found.changes)) <= PREFETCHED_BYTES_MAX
+            self._seen = Seen(after, found.until if few else 0, found.changes if few else [])
 
     # --- what must be there for them
 
@@ -235,11 +271,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         step, db = partition.step, self._db
         after = step.after
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        decode = decode_for(self._options.format)
         for _ in range(2):
-            work = Work("changes", step.until, after, step.until, schema, decode)
-            part = Part((step.span,), step.range_id, step.generation)
+            part, work = self._task(step, after)
             try:
                 with db.hold(max(after, 1)):
                     found = recent(db, part, work)
@@ -250,6 +283,18 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 after = self._beyond_loss(error)
             else:
                 return
+
+    def _task(self, step: Step, after: int) -> tuple[Part, Work]:
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        decode = decode_for(self._options.format)
+        return (
+            Part((step.span,), step.range_id, step.generation),
+            Work("changes", step.until, after, step.until, schema, decode),
+        )
+
+
+def _holds(span: Span, key: bytes) -> bool:
+    return span[0] <= key and (span[1] is None or key < span[1])
 
 
 def lost(error: SnapshotTooOld) -> SnapshotTooOld:

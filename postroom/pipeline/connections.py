@@ -14,6 +14,7 @@ from dataclasses import replace
 from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database
 from postroom.pipeline.options import Store
+from postroom.pipeline.worker_processes import settle
 
 _lock = threading.Lock()
 _open: dict[tuple[int, Store], Database] = {}
@@ -33,6 +34,7 @@ def database(store: Store) -> Database:
             found = _open[key] = connect(
                 store.connect, tls=tls, token=store.token, insecure=store.insecure
             )
+            settle()
         return found
 
 

@@ -3,7 +3,8 @@
 ::
 
     planner ──{"do": "address", path}──▶ DriverService ── LoopbackServer, one a folder
-            ──{"do": "hold", store, at}─▶              ── hold(), over the driver's own connection
+            ──{"do": "hold", store, at}─▶              ── hold(), over the driver's own connection;
+                                                          a folder is opened for it, too
 
 A planner asks over the loopback device, a line of JSON for each question, and shows a secret that
 only this session's data source knows. A protection is given back when Spark has nothing to do and
@@ -18,17 +19,19 @@ import secrets
 import socket
 import socketserver
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from postroom import errors
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import Store
-from postroom.server.loopback import LoopbackServer
+
+if TYPE_CHECKING:
+    from postroom.server.loopback import LoopbackServer
 
 ASK_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 1.0
@@ -50,26 +53,57 @@ class Line:
         answer = self._ask({"do": "address", "path": store.path})
         return connections.served_at(store, str(answer["address"]))
 
-    def hold(self, store: Store, at: int, seconds: float, *, whole: bool) -> int:
-        """Keeps a timestamp (0: now) readable; answers it."""
-        question = {"do": "hold", "store": asdict(store), "at": at, "seconds": seconds}
-        return int(self._ask({**question, "whole": whole})["at"])
+    def begin(self, store: Store, at: int, seconds: float, *, whole: bool) -> tuple[Store, int]:
+        """A store as tasks reach it, and a timestamp (0: now) that is kept readable there."""
+        answer = self._ask(_hold(store, at, seconds, whole=whole))
+        reached = store if store.connect else connections.served_at(store, str(answer["address"]))
+        return reached, int(answer["at"])
+
+    @contextmanager
+    def holding(self, store: Store, at: int, seconds: float) -> Iterator[None]:
+        """Keeps a timestamp readable from now on. The answer is waited for at the end of the block,
+        so that the store can be asked something meanwhile.
+        """
+        with self._asked(_hold(store, at, seconds, whole=False)) as line:
+            yield
+            _answer(line)
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), ASK_SECONDS) as line:
+        with self._asked(question) as line:
+            return _answer(line)
+
+    @contextmanager
+    def _asked(self, question: dict[str, Any]) -> Iterator[socket.socket]:
+        with _reaching():
+            line = socket.create_connection(("127.0.0.1", self.port), ASK_SECONDS)
+        with line:
+            with _reaching():
                 line.sendall(json.dumps({**question, "secret": self.secret}).encode() + b"\n")
-                with line.makefile("rb") as answers:
-                    answer: dict[str, Any] = json.loads(answers.readline())
-        except (OSError, ValueError) as error:
-            raise Unavailable(
-                f"the program that has registered the data source cannot be reached ({error}); "
-                "nothing was read: it must go on for as long as the session does"
-            ) from error
-        if "error" in answer:
-            kind = getattr(errors, answer["error"], Error)
-            raise kind(answer["message"])
-        return answer
+            yield line
+
+
+def _hold(store: Store, at: int, seconds: float, *, whole: bool) -> dict[str, Any]:
+    return {"do": "hold", "store": asdict(store), "at": at, "seconds": seconds, "whole": whole}
+
+
+def _answer(line: socket.socket) -> dict[str, Any]:
+    with _reaching(), line.makefile("rb") as answers:
+        answer: dict[str, Any] = json.loads(answers.readline())
+    if "error" in answer:
+        kind = getattr(errors, answer["error"], Error)
+        raise kind(answer["message"])
+    return answer
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"the program that has registered the data source cannot be reached ({error}); "
+            "nothing was read: it must go on for as long as the session does"
+        ) from error
 
 
 class _Held:
@@ -122,8 +156,9 @@ class DriverService:
                 return {"address": self._address(question["path"])}
             store = dict(question["store"])
             store["tls"] = None if store["tls"] is None else tuple(store["tls"])
+            reached = self._reached(Store(**store))
             at = self._hold(
-                Store(**store), int(question["at"]), float(question["seconds"]),
+                reached, int(question["at"]), float(question["seconds"]),
                 whole=bool(question["whole"]),
             )  # fmt: skip
         except Error as error:
@@ -132,9 +167,15 @@ class DriverService:
             return {"error": "Invalid", "message": str(error)}
         except OSError as error:
             return {"error": "Unavailable", "message": str(error)}
-        return {"at": at}
+        return {"at": at, "address": reached.connect}
+
+    def _reached(self, store: Store) -> Store:
+        """A store as tasks reach it."""
+        return store if store.connect else connections.served_at(store, self._address(store.path))
 
     def _address(self, path: str) -> str:
+        from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - tasks need no server
+
         folder = str(Path(path).resolve())
         with self._lock:
             if folder not in self._folders:

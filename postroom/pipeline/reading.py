@@ -112,7 +112,12 @@ def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
     answer = db.bulk.recent_changes(start, end, work.after)
     if answer.until < work.until and answer.changes:
         return None
-    found = [each for each in answer.changes if each.timestamp <= work.until]
+    return of_changes(answer.changes, part, work)
+
+
+def of_changes(changes: list[Change], part: Part, work: Work) -> list[pa.RecordBatch]:
+    """Those of a part's changes that were committed up to ``work.until``."""
+    found = [each for each in changes if each.timestamp <= work.until]
     if not found:
         return []
     keys, ends = packed([each.key for each in found])
@@ -321,4 +326,4 @@ _READERS: Final[dict[str, _Reader]] = {
     **dict.fromkeys(RECOUNTED, _recounted),
 }
 
-__all__ = ["Part", "Work", "read", "recent"]
+__all__ = ["Part", "Work", "of_changes", "read", "recent"]

@@ -25,11 +25,13 @@ from postroom.pipeline import connect_updates, connections, tables
 from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.driver_service import Line
-from postroom.pipeline.options import parse
+from postroom.pipeline.options import Store, parse
+from postroom.pipeline.prefetching import with_prefetch
 from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
 from postroom.pipeline.sinks.loads import LoadWriter
 from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
+from postroom.pipeline.worker_processes import settle
 
 
 class PostroomSource(DataSource):
@@ -48,24 +50,29 @@ class PostroomSource(DataSource):
         self.wanted = wanted = parse(of_sinks.of_store(options) if self.is_sink else options)
         if wanted.store.path and self.line is None:
             raise Invalid("path= needs the driver on this machine: give connect= instead")
-        self.store = wanted.store if self.line is None else self.line.address(wanted.store)
-        self.at = 0 if self.is_sink else self._pinned()
+        self.store, self.at = self._reached() if self.is_sink else self._pinned()
 
     def _planned(self) -> None:
         """This process plans."""
+        settle()
         if self.line is None:
             connect_updates.drop_empty()
 
-    def _pinned(self) -> int:
-        """The timestamp of this data frame."""
+    def _reached(self) -> tuple[Store, int]:
+        """The store as tasks reach it. What writes has no timestamp."""
+        store = self.wanted.store
+        return (store if self.line is None else self.line.address(store)), 0
+
+    def _pinned(self) -> tuple[Store, int]:
+        """The store as tasks reach it, and the timestamp of this data frame."""
         wanted = self.wanted
         whole = wanted.table in tables.UNVERSIONED
         if self.line is not None:
             whole = whole and not wanted.at  # else it is held by whoever has named it
-            return self.line.hold(self.store, wanted.at, wanted.protect_for, whole=whole)
+            return self.line.begin(wanted.store, wanted.at, wanted.protect_for, whole=whole)
         if whole and not wanted.at:
             raise Invalid(f"{wanted.table!r} can be read only where register() was called")
-        return wanted.at or int(connections.database(self.store).now())
+        return wanted.store, wanted.at or int(connections.database(wanted.store).now())
 
     def _first_readable(self) -> int:
         """After which timestamp all that has happened is there. It stays as long as the pin does,
@@ -74,7 +81,7 @@ class PostroomSource(DataSource):
         found = connections.database(self.store).partitions(part_bytes=1 << 60)
         since = max(each.readable_from for each in found)
         if self.line is not None:
-            self.line.hold(self.store, max(since, 1), self.wanted.protect_for, whole=False)
+            self.line.begin(self.store, max(since, 1), self.wanted.protect_for, whole=False)
         return since
 
     @classmethod
@@ -104,7 +111,7 @@ class PostroomSource(DataSource):
                 "table=changes"
             )
         tables.check(schema, "changes", self.wanted.format)
-        return ChangeReader(self.wanted, self.store, schema)
+        return with_prefetch(ChangeReader(self.wanted, self.store, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame."""

@@ -142,8 +142,19 @@ def check(schema: StructType, table: str, format_: str) -> None:
         )
 
 
+def is_plain(schema: StructType, table: str) -> bool:
+    """Whether the columns are exactly those of the table, or text: nothing that is decoded, and
+    nothing (as metadata) that is lost when rows go to Spark's JVM beside tasks.
+    """
+    known = {field.name: field for field in schema_of(table).fields}
+    return all(
+        field in {known[field.name], StructField(field.name, _TYPES["string"])}
+        for field in schema.fields
+    )
+
+
 def _is_text(kind: object) -> bool:
     return isinstance(kind, StringType)
 
 
-__all__ = ["KEYS", "SCHEMAS", "SINCE", "UNVERSIONED", "VALUES", "check", "schema_of"]
+__all__ = ["KEYS", "SCHEMAS", "SINCE", "UNVERSIONED", "VALUES", "check", "is_plain", "schema_of"]

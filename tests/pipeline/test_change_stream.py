@@ -45,11 +45,15 @@ def logged(offset: Offset) -> Offset:
 
 
 def rows(of: ChangeReader, start: Offset, end: Offset) -> list[tuple[bytes, bytes | None]]:
-    """What the tasks of a batch read, each with nothing but what was pickled."""
+    """What the tasks of a batch read, each with nothing but what was pickled. What is sent with the
+    plan is the same.
+    """
     found = []
+    sent = of.prefetched(logged(start), logged(end))
     for partition in pickle.loads(pickle.dumps(of.partitions(logged(start), logged(end)))):
         task = pickle.loads(pickle.dumps(of))
         found += batches(task.read(partition), SCHEMA)
+    assert sent is None or batches(sent, SCHEMA) == found
     return [(row["key"], row["value"]) for row in found]
 
 

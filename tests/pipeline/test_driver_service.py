@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 import postroom
+from postroom.client.remote.sender import ThreadSender
 from postroom.errors import AccessDenied, Invalid, StoreLocked, Unavailable
 from postroom.pipeline.driver_service import WHOLE_AT_ONCE, DriverService, Line
 from postroom.pipeline.options import Store
@@ -49,6 +51,35 @@ def test_a_folder_is_opened_once_and_served_until_the_end(driver: Driver, tmp_pa
     driver.service.close()
     with postroom.open(folder) as db:
         assert db.get(b"a") == b"1"
+
+
+def test_a_read_of_few_rows_asks_twice_here_and_four_times_the_store(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is a part of what a small read takes."""
+    with postroom.open(tmp_path / "shop") as db:
+        for number in range(50):
+            db.put(b"k%02d" % number, b"%d" % number)
+    service, line = driver.service, driver.service.line
+    source(line, path=tmp_path / "shop")  # the folder is open, and this process connected
+    asked: list[str] = []
+    answer, send = service.answer, ThreadSender.send
+
+    def answered(question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question["do"])
+        return answer(question)
+
+    def sent(of: ThreadSender, request: Any, timeout_seconds: float | None = None) -> Any:
+        asked.append(type(request).__name__)
+        return send(of, request, timeout_seconds)
+
+    monkeypatch.setattr(service, "answer", answered)
+    monkeypatch.setattr(ThreadSender, "send", sent)
+    few = [GreaterThanOrEqual(("key",), b"k10"), LessThan(("key",), b"k20")]
+    assert len(rows(source(line, path=tmp_path / "shop"), filters=few)) == 10
+    assert asked.count("hold") == 2
+    of_store = [each for each in asked if each not in {"hold", "Unprotect"}]
+    assert of_store == ["Protect", "ReadPartitions", "Protect", "ScanColumns"]
 
 
 def test_a_folder_that_somebody_has_open_or_that_is_none_is_refused(
