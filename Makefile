@@ -12,6 +12,9 @@ PYTHON ?= $(shell .ci/pythons | head -n 1 | cut -d ' ' -f 2)
 # What may depend on the version of Python or on the engine, and takes a minute.
 PART := $(wildcard $(addprefix tests/,kv ranges client messaging raft crash))
 
+# Tests wait for processes that they start as much as they compute: three keep two cores busy.
+WORKERS ?= 3
+
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
@@ -24,7 +27,7 @@ demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1
 
 .PHONY: test
 test: check  ## Run the checks and all tests
-	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(ARGS)
 
 .PHONY: test-all
 test-all: test  ## All of that, and a part of the tests on each other Python that is here (.ci/pythons)
@@ -36,7 +39,7 @@ test-all: test  ## All of that, and a part of the tests on each other Python tha
 
 .PHONY: test-part
 test-part: $(VENV)/.test  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
-	$(BIN)/python -m pytest --numprocesses=$(or $(WORKERS),2) --dist=worksteal $(PART) $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(PART) $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev  ## Check format, lint, types and layers
@@ -72,7 +75,7 @@ chaos: $(VENV)/.dev  ## Inject faults into clusters of real processes (MINUTES=1
 		--seconds $(or $(SECONDS),20) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 .PHONY: chaos-spark
-chaos-spark: $(VENV)/.dev  ## Kill drivers, executors and workers of Spark in the middle (MINUTES=10, or SEED=n RUNS=1; ARGS="--nodes 3")
+chaos-spark: $(VENV)/.dev  ## Kill drivers, executors and workers of Spark in the middle, of jobs too (MINUTES=10, or SEED=n RUNS=1; ARGS="--nodes 3")
 	$(BIN)/python -m tests.pipeline.chaos --seed $(or $(SEED),0) --minutes $(or $(MINUTES),10) \
 		$(if $(RUNS),--runs $(RUNS)) $(ARGS)
 

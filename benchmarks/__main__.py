@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.cluster
+import benchmarks.etcd
 import benchmarks.floor
 import benchmarks.groups
 import benchmarks.idle

@@ -54,7 +54,8 @@ def _processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _free_addresses(number: int) -> list[str]:
+def free_addresses(number: int) -> list[str]:
+    """On loopback, where nobody listens now."""
     sockets = [socket.socket() for _ in range(number)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -67,7 +68,7 @@ def _free_addresses(number: int) -> list[str]:
 @contextmanager
 def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
     """Nodes in folders of their own, until the block ends."""
-    addresses = _free_addresses(number)
+    addresses = free_addresses(number)
     processes = []
     try:
         for place, address in enumerate(addresses):

@@ -133,6 +133,9 @@ RESTORED_CHUNK_ROWS_MAX: Final = 8192
 """Of a chunk of entries of an export that is restored; its bytes count as a transaction's do."""
 RESTORED_PARTS_MAX: Final = 10_000
 """Into how many parts, files say, what is restored is divided."""
+RESTORED_HELD_MAX: Final = 50_000
+"""Of a holding in an export: so many messages were given to a consumer at once. (A step of a queue
+gives out 2,000.)"""
 RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 """How far the clock of what is restored may be ahead of the store's own."""
 COUNTED_SECONDS_MAX: Final = 3600.0

@@ -51,10 +51,17 @@ def _in_words() -> Iterator[None]:
 def list_queues(store: Store, as_json: AsJson = False) -> None:
     """Print the queues, and how many messages are in each.
 
-    A line is: name, ready, scheduled, leased, dead, and whether it is paused, or failing.
+    A line is: name, ready, scheduled, leased, dead, and whether it is paused, or failing. Of a
+    queue that is damaged: its name, and why it cannot be used.
     """
     with store.open_existing() as db:
         for info in db.queues():
+            if info.damaged:
+                if as_json:
+                    print_json({"name": info.name, "damaged": info.damaged})
+                else:
+                    print_line(field(info.name), "damaged", info.damaged)
+                continue
             stats = db.queue(info.name).stats()
             if as_json:
                 print_json({"name": info.name, "paused": info.paused, **_json_stats(stats)})

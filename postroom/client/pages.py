@@ -153,9 +153,19 @@ async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int
 
 
 def unpacked_messages(
-    key: bytes, stored: Iterable[tuple[bytes, bytes]], codec: Packing
+    key: bytes,
+    stored: Iterable[tuple[bytes, bytes]],
+    codec: Packing,
+    tried: dict[bytes, int] | None = None,
 ) -> list[Message]:
-    """Messages in the inbox of ``key`` as applications see them."""
+    """Messages in the inbox of ``key`` as applications see them.
+
+    Args:
+        key: whose inbox.
+        stored: ids and stored forms.
+        codec: unpacks the values.
+        tried: gets the attempts of those that have failed at some.
+    """
     decode, unpack = _delivered.decode, codec.decode
     result = []
     for id_, packed in stored:
@@ -165,10 +175,18 @@ def unpacked_messages(
         if trial is None:
             result.append(Message(key, value, entry.headers, id_, entry.delivered_at))
         else:
+            if tried is not None and trial.attempts:
+                tried[id_] = trial.attempts
             result.append(Message(
                 key, value, entry.headers, id_, entry.delivered_at, trial.attempts, trial.error
             ))  # fmt: skip
     return result
+
+
+def attempts_of(packed: bytes) -> int:
+    """How many attempts a message in an inbox has failed at."""
+    trial = _delivered.decode(packed).trial
+    return 0 if trial is None else trial.attempts
 
 
 async def stored_schedule(

@@ -2,7 +2,9 @@
 
 A reap claims messages: until the transaction ends nobody else is given them. Its commit deletes
 them, by their ids. The leaseholder keeps claims in memory only, so a new one may give a transaction
-the same messages again; those are not told twice.
+the same messages again; those are not told twice. It may also give them to somebody else, who tries
+them in vain and puts them back: so the commit tells how many attempts they had, and is refused if
+they have more by now.
 
 A transaction that has neither read nor reaped anything has no age. So it may wait for the first
 message as long as it likes, and its time begins when the wait ends. Later waits use up its time.
@@ -10,18 +12,18 @@ message as long as it likes, and its time begins when the wait ends. Later waits
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 import msgspec
 
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
-from postroom.client.pages import unpacked_messages
+from postroom.client.pages import attempts_of, unpacked_messages
 from postroom.client.reading import Reads
 from postroom.client.sender import Sender
 from postroom.client.values import Reaped
-from postroom.errors import TransactionConflict, Unavailable
+from postroom.errors import TransactionConflict, Unavailable, shorten
 from postroom.messaging.requests import Reaped as ReapedMessages
 from postroom.messaging.requests import ReapMessages, ReapQueue
 from postroom.protocol.failures import DeadlineExceeded
@@ -37,7 +39,7 @@ class Reaping:
         waited_seconds: how long it has waited for messages.
     """
 
-    __slots__ = ("_id", "_lifetime", "_reads", "_sender", "_taken", "waited_seconds")
+    __slots__ = ("_id", "_lifetime", "_reads", "_sender", "_taken", "_tried", "waited_seconds")
 
     def __init__(
         self, sender: Sender, transaction_id: bytes, lifetime: Lifetime, reads: Reads
@@ -47,6 +49,7 @@ class Reaping:
         self._lifetime = lifetime
         self._reads = reads
         self._taken: dict[bytes, dict[bytes, int]] = {}
+        self._tried: dict[bytes, dict[bytes, int]] = {}
         self.waited_seconds = 0.0
 
     def taken(self, key: bytes) -> dict[bytes, int]:
@@ -67,7 +70,9 @@ class Reaping:
             if is_left_out is not None:
                 ids = [id_ for id_ in ids if not is_left_out(key, id_)]
             if ids:
-                found.append(ReapMessages(key, ids))
+                tried = self._tried.get(key)
+                tries = [(id_, tried[id_]) for id_ in ids if id_ in tried] if tried else []
+                found.append(ReapMessages(key, ids, True, tries))
         return found
 
     async def reap(
@@ -98,10 +103,32 @@ class Reaping:
         own = self._taken.get(key, ())
         # A new leaseholder has forgotten what this transaction holds, and may give it once more.
         fresh = [pair for pair in reply.messages if pair[0] not in own] if own else reply.messages
+        if len(fresh) < len(reply.messages):
+            self._check_again(key, reply.messages, own)
+        tried: dict[bytes, int] = {}
+        messages = unpacked_messages(key, fresh, codec, tried)
         if fresh:
             ids = [id_ for id_, _ in fresh]
             self._taken.setdefault(key, {}).update(dict.fromkeys(ids, attempts_max))
-        return Reaped(unpacked_messages(key, fresh, codec), more=reply.more)
+            if tried:
+                self._tried.setdefault(key, {}).update(tried)
+        return Reaped(messages, more=reply.more)
+
+    def _check_again(
+        self, key: bytes, given: list[tuple[bytes, bytes]], own: Container[bytes]
+    ) -> None:
+        """Of what it is given once more: whether somebody else has tried it in between.
+
+        Raises:
+            TransactionConflict: so it is.
+        """
+        tried = self._tried.get(key, {})
+        for id_, stored in given:
+            if id_ in own and attempts_of(stored) != tried.get(id_, 0):
+                raise TransactionConflict(
+                    f"a message of {shorten(key)} was tried by somebody else after this "
+                    "transaction had reaped it; nothing was changed: try again (run() does)"
+                )
 
     async def _ask(
         self, key: bytes, most: int, most_bytes: int, patience: float, attempts_max: int

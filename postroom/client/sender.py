@@ -60,15 +60,16 @@ class TransactionIds:
 
     Args:
         client: 8 random bytes that no other client has.
+        first: the number that it begins with.
 
     Attributes:
         draw: answers the next one.
     """
 
-    def __init__(self, client: bytes) -> None:
+    def __init__(self, client: bytes, first: int = 1) -> None:
         packed = partial(struct.Struct(f">{len(client)}sQ").pack, client)
         # Each transaction draws one, from any thread: so no step of it is one of the interpreter's.
-        self.draw: Callable[[], bytes] = map(packed, itertools.count(1)).__next__
+        self.draw: Callable[[], bytes] = map(packed, itertools.count(first)).__next__
 
     def __call__(self) -> bytes:
         """The next one."""

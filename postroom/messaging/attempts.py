@@ -30,12 +30,11 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.inbox import Inboxes
+from postroom.messaging.inbox import Inboxes, tried_by_another
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import (
     BuryMessages,
@@ -156,10 +155,7 @@ class Attempts:
             if ctx.is_used_up():
                 yield
             if expected[id_] not in {-1, _trial(message).attempts}:
-                raise TransactionConflict(
-                    f"a message of {shorten(key)} was tried by somebody else after this one had "
-                    "seen it; nothing was changed: try again (run() does)"
-                )
+                raise tried_by_another(key)
         return taken
 
     # --- what the leaseholder writes down by itself

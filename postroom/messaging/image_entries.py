@@ -42,7 +42,9 @@ from postroom.kv import keys, versions
 from postroom.limits import (
     KEY_BYTES_MAX,
     METRICS_PER_PREFIX_MAX,
+    RESTORED_HELD_MAX,
     STAGED_CHUNK_BYTES_MAX,
+    STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
 from postroom.messaging import counters, staging_records
@@ -61,6 +63,7 @@ from postroom.messaging.requests import (
     Executable,
     Mail,
 )
+from postroom.messaging.staging_requests import Winner
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
 QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"
@@ -298,7 +301,7 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
     if decode is None:
         raise ValueError("it is in no part of a queue")
     if rest[4:5] == keys.LEASED and records.is_mark(rest[4:]):
-        decode = records.marks.decode
+        decode = _marks.decode
     decode(stored)
 
 
@@ -311,7 +314,37 @@ def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     decoder.decode(stored)
 
 
+class _Outline(msgspec.Struct, frozen=True, array_like=True, tag="holding"):
+    """A holding, of which the entries are not decoded."""
+
+    consumer: bytes
+    since: int
+    until: int
+    transaction: bytes
+    claim: int
+    entries: msgspec.Raw
+    fired: int = 0
+
+
+def _holding(stored: bytes) -> None:
+    if stored[1:].startswith(_IS_HOLDING):
+        _held.decode(_outlines.decode(stored).entries)
+        return
+    records.read_holding(stored)  # of one message
+
+
 # With their bounds, which are looked at before anything is decoded.
+_IS_HOLDING: Final = msgspec.msgpack.encode("holding")
+_outlines: Final = msgspec.msgpack.Decoder(_Outline)
+_held: Final = msgspec.msgpack.Decoder(
+    Annotated[list[records.Entry], msgspec.Meta(max_length=RESTORED_HELD_MAX)]
+)
+_marks: Final = msgspec.msgpack.Decoder(
+    Annotated[list[int], msgspec.Meta(max_length=RESTORED_HELD_MAX)]
+)
+_winners: Final = msgspec.msgpack.Decoder(
+    Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
+)
 _sums: Final = msgspec.msgpack.Decoder(
     Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
 )
@@ -324,7 +357,7 @@ _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
     keys.READY: records.entries.decode,
-    keys.LEASED: records.read_holding,
+    keys.LEASED: _holding,
     keys.DONE: _ended.decode,
     keys.ARCHIVED: _ended.decode,
     keys.DEAD: records.entries.decode,
@@ -333,7 +366,7 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
 }
 _STAGED: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
     keys.STAGED_QUERY: staging_records.queries,
-    keys.STAGED_WINNERS: staging_records.winners,
+    keys.STAGED_WINNERS: _winners,
     keys.STAGED_JOB: staging_records.jobs,
     keys.STAGED_ATTEMPT: staging_records.attempts,
     keys.STAGED_CHUNK: staging_records.rows,

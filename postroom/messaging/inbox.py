@@ -197,7 +197,8 @@ class Inboxes:
         """``ReapMessages``: deletes exactly these, if all of them are still there.
 
         Raises:
-            TransactionConflict: another transaction has reaped one of them.
+            TransactionConflict: another transaction has reaped one of them, or has tried one that
+                was handed out to this one before, and given it back.
             TransactionTooLarge: together they are more than a transaction may reap.
         """
         key = request.key
@@ -263,7 +264,24 @@ class Inboxes:
     ) -> Generator[None, None, None]:
         """Over as many turns as it takes."""
         found = yield from self._take_out(ctx, request.key, request.ids, mail, consumed=True)
+        if request.tells_attempts:
+            yield from self._check_attempts(ctx, request, found)
         ctx.count("reaped", len(found))
+
+    def _check_attempts(
+        self, ctx: Evaluation, request: ReapMessages, found: list[tuple[bytes, bytes]]
+    ) -> Generator[None, None, None]:
+        """Whether somebody else has tried one of them. Who holds its claim may not know of that
+        either: who had it before, under another leaseholder, may have put it back meanwhile.
+        """
+        tried = dict(request.tried)
+        for id_, stored in found:
+            trial = None if stored[-1] == _NIL else _delivered.decode(stored).trial
+            ctx.steps += 1
+            if (0 if trial is None else trial.attempts) != tried.get(id_, 0):
+                raise tried_by_another(request.key)
+            if ctx.is_used_up():
+                yield
 
     def take_out(
         self, ctx: Evaluation, key: bytes, ids: Iterable[bytes]
@@ -451,6 +469,14 @@ def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, byte
     prefix = keys.inbox_prefix(key)
     entries = view.iterate(prefix + first, prefix + b"\xff" * MESSAGE_ID_BYTES)
     return ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
+
+
+def tried_by_another(key: bytes) -> TransactionConflict:
+    """What is told to whom a message was handed out that others were given after it."""
+    return TransactionConflict(
+        f"a message of {shorten(key)} was tried by somebody else after this one had seen it; "
+        "nothing was changed: try again (run() does)"
+    )
 
 
 def _reaped_by_another(key: bytes) -> TransactionConflict:

@@ -61,10 +61,18 @@ class EnqueueUpdate(Request, frozen=True, array_like=True, tag="enqueue_update")
 
 
 class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
-    """Consumes the messages ``ids`` from the inbox of ``key``: they are gone, exactly these."""
+    """Consumes the messages ``ids`` from the inbox of ``key``: they are gone, exactly these.
+
+    Attributes:
+        tells_attempts: the commit fails if somebody else has tried one of them since it was handed
+            out. (Clients of earlier versions do not tell.)
+        tried: with it, those that had failed before, and how often.
+    """
 
     key: Key
     ids: list[MessageId]
+    tells_attempts: bool = False
+    tried: Tries = msgspec.field(default_factory=list)
 
 
 class PostponeMessages(Request, frozen=True, array_like=True, tag="postpone_messages"):

@@ -24,7 +24,9 @@ Invariants:
 
 * Everything restored is older than everything that will be written: the clock passes the timestamp
   of the image, and nothing in an image may be later.
-* Older versions are not restored, so reading before the image's timestamp is refused.
+* Older versions are not restored, so reading before the image's timestamp is refused. What the
+  store told between that and its opening was of a store that is gone: snapshots, watches and
+  positions of then are refused, too.
 * What a transaction has read before the store was open tells nothing of what is there now, and
   entries are older than that: so its commit is a conflict.
 * Only what was restored is removed by abandoning. While it is *opening* nothing was.
@@ -67,6 +69,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.nodes import ReadNodes
+from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Now, Unprotect
 
@@ -111,14 +114,20 @@ class Restoring:
 
     Args:
         range_id: whose.
+        protections: of the range.
         pass_over: lets the clock's next answers be above a timestamp.
         refresh: begins memory afresh, from what is stored.
     """
 
     def __init__(
-        self, range_id: int, pass_over: Callable[[int], None], refresh: Callable[[], None]
+        self,
+        range_id: int,
+        protections: Protections,
+        pass_over: Callable[[int], None],
+        refresh: Callable[[], None],
     ) -> None:
         self._range_id = range_id
+        self._protections = protections
         self._pass_over = pass_over
         self._refresh = refresh
         self._record = keys.record_key(range_id, RECORD)
@@ -144,6 +153,7 @@ class Restoring:
         packed = stored.get(self._record)
         record = None if packed is None else _records.decode(packed)
         self._registry.replaced_at = 0 if record is None else record.opened
+        self._protections.replaced = (0, 0) if record is None else (record.timestamp, record.opened)
         if record is not None and record.state in CLOSED:
             self._close(record)
         else:

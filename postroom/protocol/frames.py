@@ -50,17 +50,19 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
     """The first frame of a stream.
 
     Attributes:
-        client: drawn at random by each client process.
+        client: the id of the client process (:mod:`.identities`).
         stream: the client's streams are numbered upwards. A node ends an older stream of a client
             before it welcomes a newer one, so that what was sent on it cannot come too late.
         names_its_own: the ids of its transactions begin with ``client``. (Those of clients of the
             first release do not.)
+        secret: what ``client`` is made from; empty: it is not made from a secret.
     """
 
     version: int
     client: Annotated[bytes, msgspec.Meta(min_length=CLIENT_ID_BYTES, max_length=CLIENT_ID_BYTES)]
     stream: Number
     names_its_own: bool = False
+    secret: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
 
 
 class Ask(_Frame, frozen=True, array_like=True, tag=1):

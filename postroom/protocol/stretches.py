@@ -21,7 +21,9 @@ Invariants:
 * Nothing is made in memory of what is not wanted.
 
 What cannot be divided, and is larger, is no sound request (headers, say, which have a limit of
-their own). It becomes :class:`TooMuch`; the other requests of its frame are served.
+their own). It becomes :class:`TooMuch`; the other requests of its frame are served. What it says
+besides must be sound all the same, or the frame is none: only what is inside of what is too large
+is not looked at.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import repeat, starmap
-from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgpack
 import msgspec
@@ -63,7 +65,18 @@ class TooMuch(msgspec.Struct, frozen=True):
 
 
 class _Refused(Exception):
-    """A request is not decoded to its end."""
+    """A request is too large to be decoded.
+
+    Attributes:
+        stand_in: what takes the place of a field that is too large, so that the rest of its request
+            can be decoded; of a list, that is there already.
+        is_in_place: whether the rest can be.
+    """
+
+    def __init__(self, why: str, stand_in: bytes = b"", *, is_in_place: bool = False) -> None:
+        super().__init__(why)
+        self.stand_in = memoryview(stand_in)
+        self.is_in_place = is_in_place or bool(stand_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,8 @@ class _Walk:
         self._fed = end
 
 
+_EMPTY_LIST: Final = memoryview(b"\x90")
+_EMPTY_MAP: Final = b"\x80"
 _ARRAYS: Final = (range(0x90, 0xA0), 0xDC, 0xDD)
 _MAPS: Final = (range(0x80, 0x90), 0xDE, 0xDF)
 
@@ -210,7 +225,7 @@ def _ask(packed: memoryview) -> Generator[None, None, Ask]:
         if not walk.next_is(*_ARRAYS):
             raise WireError("not a frame of this protocol: no requests")
         requests = yield from _elements(walk, _PAIRS, REQUESTS_PER_FRAME_MAX)
-        parts.append(memoryview(b"\x90"))
+        parts.append(_EMPTY_LIST)
     for _ in range(3, min(length, 5)):
         begin, end = yield from walk.skip(1)
         if end - begin > limits.FRAME_STRETCH_BYTES:
@@ -232,8 +247,13 @@ def _elements(walk: _Walk, element: _Element, length_max: int) -> Generator[None
     if left > length_max:
         raise WireError(f"not a frame of this protocol: {left} of what may be {length_max}")
     if left > limits.REQUEST_ITEMS_MAX:
-        _refuse(f"a list of {left}; one request may have {limits.REQUEST_ITEMS_MAX} of anything")
+        yield from walk.skip(left)
+        raise _Refused(
+            f"a list of {left}; one request may have {limits.REQUEST_ITEMS_MAX} of anything",
+            is_in_place=True,
+        )
     found: list[Any] = []
+    refused: _Refused | None = None
     while left:
         run = min(left, element.run)
         left -= run
@@ -242,29 +262,35 @@ def _elements(walk: _Walk, element: _Element, length_max: int) -> Generator[None
         if element.is_bytes or end - begin <= limits.FRAME_STRETCH_BYTES:
             found += element.decode(b"".join((_array_header(run), packed)))
         else:
-            yield from _large_elements(packed, run, element, found)
+            refused = (yield from _large_elements(packed, run, element, found)) or refused
+    if refused is not None:
+        raise refused
     return found
 
 
 def _large_elements(
     packed: memoryview, count: int, element: _Element, found: list[Any]
-) -> Generator[None, None, None]:
-    """The same of a run that is large: one by one."""
-    if count == 1:
-        found.append((yield from _divided(packed, element)))
-        return
+) -> Generator[None, None, _Refused | None]:
+    """The same of a run that is large: one by one. Answers why one of them is refused, if so."""
+    refused = None
     walk = _Walk(packed)
     for _ in range(count):
-        begin, end = yield from walk.skip(1)
+        begin, end = (0, len(packed)) if count == 1 else (yield from walk.skip(1))
         if end - begin <= limits.FRAME_STRETCH_BYTES:
             found += element.decode(b"".join((b"\x91", packed[begin:end])))
-        else:
+            continue
+        try:
             found.append((yield from _divided(packed[begin:end], element)))
+        except _Refused as error:
+            refused = error
+    return refused
 
 
 def _divided(packed: memoryview, element: _Element) -> Stretches:
     if element.divide is None:
-        _refuse(f"{len(packed)} bytes in a list where nothing is that long")
+        raise _Refused(
+            f"{len(packed)} bytes in a list where nothing is that long", is_in_place=True
+        )
     return element.divide(packed)
 
 
@@ -301,15 +327,24 @@ def _request(
     if kind is None:
         raise WireError("not a frame of this protocol: nothing that can be asked")
     found: list[tuple[_List, list[Any]]] = []
+    refused: list[_Refused] = []
     for place in range(1, min(length, kind.fields)):
         each = kind.lists.get(place)
-        if each is not None and walk.next_is(*_ARRAYS):
-            found.append((each, (yield from _elements(walk, each.element, each.length_max))))
-            parts.append(memoryview(b"\x90"))
-        else:
-            parts.append((yield from _field(walk, may_be_divided=True)))
+        try:
+            if each is not None and walk.next_is(*_ARRAYS):
+                parts.append(_EMPTY_LIST)
+                found.append((each, (yield from _elements(walk, each.element, each.length_max))))
+            else:
+                parts.append((yield from _field(walk, may_be_divided=True)))
+        except _Refused as error:
+            refused.append(error)
+            parts += [error.stand_in] if error.stand_in else []
+    if refused and not all(error.is_in_place for error in refused):
+        raise refused[0]
     # What a later version says besides is not for us.
     request = decode(b"".join((_array_header(len(parts)), *parts)))
+    if refused:  # what it says besides is sound
+        raise refused[0]
     for each, elements in found:
         value = elements if each.kind is list else each.kind(elements)
         msgspec.structs.force_setattr(request, each.name, value)
@@ -321,25 +356,37 @@ def _field(walk: _Walk, *, may_be_divided: bool) -> Generator[None, None, memory
     is_array, is_map = walk.next_is(*_ARRAYS), walk.next_is(*_MAPS)
     begin, end = yield from walk.skip(1)
     packed = walk.packed[begin:end]
-    if (is_array or is_map) and end - begin > limits.FRAME_STRETCH_BYTES:
-        if is_map:
-            _refuse(
-                f"{end - begin} bytes in one map; of headers the limit is "
-                f"{limits.HEADERS_BYTES_MAX} bytes, of metrics the limit is {limits.METRICS_MAX}"
-            )
-        if not may_be_divided:
-            _refuse(f"{end - begin} bytes in a field that cannot be divided")
-        inner = _Walk(packed)
-        length = yield from inner.array()
-        for _ in range(min(length, _FIELDS)):
-            yield from _field(inner, may_be_divided=False)
-        if inner.at != len(packed):
-            _refuse(f"{length} fields")
+    if not (is_array or is_map) or end - begin <= limits.FRAME_STRETCH_BYTES:
+        return packed
+    if is_map:
+        raise _Refused(
+            f"{end - begin} bytes in one map; of headers the limit is "
+            f"{limits.HEADERS_BYTES_MAX} bytes, of metrics the limit is {limits.METRICS_MAX}",
+            _EMPTY_MAP,
+        )
+    if not may_be_divided:
+        raise _Refused(f"{end - begin} bytes in a field that cannot be divided")
+    yield from _fields(packed)
     return packed
 
 
-def _refuse(why: str) -> NoReturn:
-    raise _Refused(why)
+def _fields(packed: memoryview) -> Generator[None, None, None]:
+    """Go over an array; all that is in it must be small, or a value."""
+    walk = _Walk(packed)
+    length = yield from walk.array()
+    parts, refused = [], None
+    for _ in range(min(length, _FIELDS)):
+        try:
+            parts.append((yield from _field(walk, may_be_divided=False)))
+        except _Refused as error:
+            if not error.stand_in:
+                raise
+            refused = error
+            parts.append(error.stand_in)
+    if walk.at != len(packed):
+        raise _Refused(f"{length} fields")
+    if refused is not None:
+        raise _Refused(str(refused), b"".join((_array_header(length), *parts)))
 
 
 def _array_header(length: int) -> bytes:

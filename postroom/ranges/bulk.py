@@ -84,8 +84,8 @@ class Bulk:
 
     def _partition(self, start: bytes, end: bytes | None) -> Partition:
         size = self._engine.approximate_bytes(*keys.data_span(start, end))
-        collected = self._protections.collected
-        return Partition(start, end, self._range_id, GENERATION, size, collected)
+        readable_from = self._protections.readable_from
+        return Partition(start, end, self._range_id, GENERATION, size, readable_from)
 
     def scan_columns(self, view: View, request: ScanColumns) -> Columns:
         """``ScanColumns``.

@@ -403,6 +403,7 @@ class Reads:
                 f"versions before {self._protections.collected} have been garbage collected, "
                 f"{at} is older: read at a later timestamp, or open with a longer gc_ttl"
             )
+        self._protections.check_replaced(at)
         if at > view.now:
             raise ValueError(f"the timestamp {at} lies in the future: use one that now() returned")
 

@@ -163,6 +163,7 @@ class ChangeFeed:
                 f"changes up to {self._protections.collected} have been garbage collected, "
                 f"{request.after} is older: read the span anew and watch from then on"
             )
+        self._protections.check_replaced(request.after)
 
     def _follow(self, ctx: Evaluation) -> None:
         """While somebody watches, what the proposal changes is remembered once it is applied."""

@@ -38,6 +38,8 @@ class Protections:
 
     Attributes:
         collected: versions overwritten before this timestamp may be gone.
+        replaced: two timestamps, if all that was stored was replaced by something else: that of
+            what it was replaced by, and when it was. Between them there was another store.
     """
 
     def __init__(self, snapshot: Callable[[], EngineSnapshot] | None = None) -> None:
@@ -45,6 +47,7 @@ class Protections:
         self._counts: Counter[int] = Counter()
         self._whole: dict[int, _Whole] = {}
         self.collected = 0
+        self.replaced = (0, 0)
 
     def __len__(self) -> int:
         return self._counts.total()
@@ -124,6 +127,25 @@ class Protections:
         self._counts.clear()
         while self._whole:
             self._whole.popitem()[1].snapshot.close()
+
+    @property
+    def readable_from(self) -> int:
+        """From here on everything can be read, whatever was collected or replaced."""
+        return max(self.collected, self.replaced[1])
+
+    def check_replaced(self, timestamp: int) -> None:
+        """Refuses what was told by the store that was here before a restore. What was restored is
+        older than that, and would be seen by whoever reads at such a timestamp.
+
+        Raises:
+            SnapshotTooOld: ``timestamp`` is after the image, and before the store was opened.
+        """
+        image, opened = self.replaced
+        if image < timestamp < opened:
+            raise SnapshotTooOld(
+                f"the store was restored at {opened}, from an export of {image}; what it was at "
+                f"{timestamp} is gone: read at a later timestamp"
+            )
 
     def limit(self, threshold: int) -> int:
         """``threshold``, or the oldest protected timestamp if that is older."""

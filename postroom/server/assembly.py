@@ -115,7 +115,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     GarbageLists(range_id, protections).register(registry)
     Images(range_id, protections.reader).register(registry)
     Restoring(
-        range_id, node.clock.pass_over,
+        range_id, protections, node.clock.pass_over,
         lambda: replica.memory.refresh(replica.wake, replica.waiting_for),
     ).register(registry)  # fmt: skip
     return RangeParts(replica, registry, feed, messaging, deliveries, executions, advances)

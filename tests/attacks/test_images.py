@@ -102,6 +102,10 @@ def test_entries_that_are_none(
 
 
 _MANY = 1_000_000
+_LEASED = keys.RANGE + keys.QUEUES + keys.u32(1) + keys.LEASED
+_HELD = b"\x97" + b"".join(map(msgspec.msgpack.encode, ["holding", b"", 0, 0, b"", 0]))
+_WINNER = msgspec.msgpack.encode([b"a" * 16, 1])
+_ENTRY = msgspec.msgpack.encode([b"", "", b"", b"", 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,12 @@ _MANY = 1_000_000
         (
             keys.RANGE + keys.QUEUES + keys.u32(1) + keys.DONE + bytes(8),
             b"\xdd" + keys.u32(_MANY) + msgspec.msgpack.encode([b"", "", b"", b"", 0]) * _MANY,
+        ),
+        (_LEASED + bytes(8 + 12) + bytes(8), b"\xdd" + keys.u32(10 * _MANY) + b"\x00" * 10 * _MANY),
+        (_LEASED + bytes(8 + 12), _HELD + b"\xdd" + keys.u32(_MANY) + _ENTRY * _MANY),
+        (
+            keys.RANGE + keys.STAGING + keys.STAGED_WINNERS + b"q",
+            b"\xdd" + keys.u32(_MANY // 2) + _WINNER * (_MANY // 2),
         ),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postroom import limits
-from postroom.errors import TransactionConflict, Unavailable
+from postroom.errors import SnapshotTooOld, TransactionConflict, Unavailable
 from postroom.messaging.image_requests import AbandonRestore, BeginRestore, CheckImage
 from postroom.ranges.evaluation import MustWait, View
 from tests.client.images import IMAGE, read, restore, shown
@@ -91,3 +91,53 @@ def test_counting_may_take_longer_than_other_requests() -> None:
     store.advance(limits.COUNTED_SECONDS_MAX + 60)
     with pytest.raises(Unavailable, match="counted"):
         counting.result()
+
+
+def test_a_snapshot_or_a_watch_of_before_a_restore_ends_with_it() -> None:
+    store = Store()
+    store.db.put(b"a", b"1")
+    at, found = read(store.db)
+    other = empty_like(store)
+    other.advance(5)
+    with other.db.snapshot() as snapshot:
+        assert snapshot.get(b"a") is None
+        waiting = other.start(anext(other.core.watch(b"a")))
+        restore(other.db, at, found)
+        with pytest.raises(SnapshotTooOld, match="restored"):
+            snapshot.get(b"a")
+    with pytest.raises(Unavailable, match="being restored"):
+        waiting.result()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_position_of_before_a_restore_is_refused_after_it(restarted: bool) -> None:
+    store = Store()
+    store.db.put(b"a", b"1")
+    at, found = read(store.db)
+    other = empty_like(store)
+    other.advance(5)
+    position = other.db.now()
+    restore(other.db, at, found)
+    if restarted:
+        other.restart()
+    opened = other.db.now()
+    for ask in (
+        lambda: list(other.db.scan(at=position)),
+        lambda: other.db.hold(position).__enter__(),
+        lambda: next(other.db.watch(b"", b"z", after=position)),
+        lambda: list(other.db.bulk.columns(after=position, at=opened, changes=True)),
+        lambda: list(other.db.bulk.columns(at=position)),
+    ):
+        with pytest.raises(SnapshotTooOld, match="restored"):
+            ask()
+    (part,) = other.db.partitions()
+    assert position < part.readable_from <= opened
+    with other.db.hold(part.readable_from):  # as who reads all that there is begins
+        pass
+    # The moment of the export is in the new store, and so is all from its opening on.
+    assert list(other.db.scan(at=at)) == [(b"a", b"1")]
+    other.db.put(b"a", b"2")
+    for after in (at, opened):
+        changes = other.db.watch(b"a", after=after)
+        assert next(changes).value == b"2"
+        changes.close()

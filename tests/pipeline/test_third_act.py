@@ -21,6 +21,7 @@ from postroom.demo.flights import flights, legs
 from postroom.demo.replay import sums
 from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, files_of, keeping
 from postroom.demo.tour import demonstrate
+from postroom.pipeline.jobs.archive import Gap
 from postroom.pipeline.jobs.audit import Finding
 from postroom.ranges.accounting import prefixes
 from tests.client.stores import Store
@@ -67,7 +68,7 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
 ) -> None:
     play = Play(Console(), ThirdAct(None), {}, tmp_path)
     monkeypatch.setattr(Play, "_turn_rounds", lambda _: turned_round(legs(5)))
-    archived: Any = SimpleNamespace(gaps=())
+    archived: Any = SimpleNamespace(gaps_so_far=())
     reported: Any = SimpleNamespace(measures="")
     audited: Any = SimpleNamespace(findings=[Finding("accounting", 1, 0)])
     for mail in (0, 1):
@@ -77,6 +78,11 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
         (tmp_path / WHOLE_FILE).touch()
         monkeypatch.setattr(Play, "_mail", lambda _: {})
         monkeypatch.setattr(Play, "_done", lambda _, __: {})
+    # What an earlier run had missed is not in the files either.
+    archived.gaps_so_far = (Gap("inboxes", 1, 2),)
+    findings = play._compare(archived, reported, audited, 5, 5)
+    assert "archived mail per airport" not in [each.subject for each in findings]
+    assert "start over with --fresh --spark" in capsys.readouterr().out
 
 
 def test_what_is_read_while_it_is_kept_can_be_read_from_the_beginning() -> None:

@@ -212,7 +212,7 @@ def test_frames_have_a_limit() -> None:
 
 
 def test_what_later_versions_add_at_the_end_is_ignored() -> None:
-    hello = frames.from_client(frames.encode((0, 1, bytes(8), 3, False, "something new")))
+    hello = frames.from_client(frames.encode((0, 1, bytes(8), 3, False, b"", "something new")))
     assert hello == frames.Hello(1, bytes(8), 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 from unittest.mock import patch
 
@@ -236,3 +237,98 @@ def test_decoding_at_once_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     done = next(stages)
     decoded(frame)
     assert done[0] >= len(frame) - 100
+
+
+LARGE_MAP = {f"{number}": "x" * 9 for number in range(40)}
+WRITE = ("enqueue_message", b"k", b"", LARGE_MAP, 0)
+UPDATE = ("accounting", b"k", dict.fromkeys(LARGE_MAP, 1))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [], [WRITE, ("put", 5, b"")]),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [], [("put", 5, b""), WRITE]),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [], [WRITE, *[("delete", 5)] * 99]),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [], [(*WRITE[:4], "soon")]),
+        ("commit", bytes(15), 1, 60.0, 0, b"anchor", [], [], [WRITE]),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [WRITE], [], []),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [WRITE]),
+        ("commit", bytes(16), 1, 60.0, 0, b"anchor", [], [], [("enqueue_update", UPDATE, "soon")]),
+        (
+            "commit", bytes(16), 1, 60.0, 0, b"anchor", [], [],
+            [("enqueue_update", ("accounting", 7, UPDATE[2]))],
+        ),
+        ("get", LARGE_MAP, 0),
+    ],
+)  # fmt: skip
+def test_beside_what_is_too_large_all_must_be_sound(request_: Any) -> None:
+    frame = packed(request_)
+    with pytest.raises(WireError):
+        frames.from_client(frame)
+    with pytest.raises(WireError):
+        decoded(frame)
+
+
+def test_what_is_too_large_is_all_that_is_refused() -> None:
+    writes = [WRITE, ("put", b"k", b"v", False), ("enqueue_update", UPDATE), WRITE]
+    frame = packed(commit(*writes), ("get", b"k", 0))
+    first, second = decoded(frame).requests
+    assert isinstance(first[1], TooMuch)
+    assert second == (2, Get(b"k"))
+    frames.from_client(frame)
+
+
+FEW = IDS[:6]
+SMALL = [
+    packed(GetMany([b"%04d" % n for n in range(6)], 5), Get(b"k"), withdrawn=(1, 3), looks_up=True),
+    packed(commit(Put(b"k", b"value"), ReapMessages(b"k", FEW, True, [(ID, 3)]), Put(b"c", b"d"))),
+    packed(commit(reads=[b"%d" % n for n in range(5)], spans=[(b"%d" % n, None) for n in (1, 2)])),
+    packed(commit(EnqueueUpdate(Put(b"k", b"v" * 30)), EnqueueMessage(b"k", b"", {"h": [1, 2.5]}))),
+    packed(commit(PostponeMessages(b"k", [(ID, n) for n in range(3)], None, "why"))),
+    packed(commit(Acknowledge("queue", ATTEMPTS[:4]), CheckInbox(b"k", None, tuple(FEW)))),
+    packed(commit(LoadRows(b"load", bytes(16), FEW, [b"v" * n for n in range(6)]))),
+    FRAMES["what a later version says"][:40] + b"\x91\x01\x90\xc3\x01\x81\xa1x\x01",
+]
+PIECES = [
+    b"\xc1", b"\xd6\xff" + bytes(4), b"\xd4\x05\x00", b"\xa2\xff\xfe", b"\x81\xc0\xc0", b"\xc0",
+    b"\x81\xc4\x01a\x01", b"\x81\xa2\xff\xff\x01", b"\xcf" + b"\xff" * 8, b"\xca" + bytes(4),
+    b"\x91" * 30 + b"\xc0", b"\x90", b"\x80", b"\xdc\x00\x00", b"\xdd\xff\xff\xff\xff", b"\xa1k",
+]  # fmt: skip
+
+
+def mutated(frame: bytes, random: Random) -> bytes:
+    changed = bytearray(frame)
+    for _ in range(random.randint(1, 2)):
+        at = random.randrange(len(changed))
+        changed[at : at + random.randint(0, 2)] = random.choice(
+            [random.choice(PIECES), random.randbytes(1), bytes([changed[at] ^ 1]), b""]
+        )
+    return bytes(changed)
+
+
+def outcome(decode: Any, frame: bytes) -> Any:
+    try:
+        ask = decode(frame)
+    except WireError:
+        return WireError
+    return TooMuch if any(type(each) is TooMuch for _, each in ask.requests) else ask
+
+
+@pytest.mark.parametrize("stretch", [16, 48, 100_000])
+def test_both_decoders_say_the_same_of_whatever_comes(
+    monkeypatch: pytest.MonkeyPatch, stretch: int
+) -> None:
+    """But for what is too large. (Few numbers are withdrawn: of real stretches there is room for
+    as many as there may be.)
+    """
+    monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", stretch)
+    random = Random(stretch)
+    refused = 0
+    for _ in range(600):
+        frame = mutated(random.choice(SMALL), random)
+        in_stretches, at_once = outcome(decoded, frame), outcome(frames.from_client, frame)
+        refused += at_once is WireError
+        if in_stretches is not TooMuch:
+            assert in_stretches == at_once, frame.hex()
+    assert 100 < refused < 600

@@ -167,9 +167,9 @@ def test_nobody_takes_back_what_another_client_protects(store: Store) -> None:
 
 def test_looking_who_is_silent_takes_one_timer(store: Store) -> None:
     sessions = Sessions(store.node)
-    clients = [Client(sessions, bytes([n] * 8)) for n in range(200)]
+    clients = [Client(sessions, b"%08d" % n) for n in range(200)]
     for number, client in enumerate(clients):
-        client.ask(lock(bytes([number] * 8), key=b"%d" % number))
+        client.ask(lock(b"%08d" % number, key=b"%d" % number))
     for _ in range(8):
         store.advance(1.0)
         assert store.node.sizes()["timers"] < 30

@@ -15,8 +15,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from postroom.protocol import frames, streams
-from postroom.ranges.requests import CLIENT_ID_BYTES, Get
+from postroom.protocol import frames, identities, streams
+from postroom.ranges.requests import Get
 from tests.soak.worker import Worker
 
 ASKED_AT_ONCE: Final = 32
@@ -131,9 +131,8 @@ class _Stream:
         """As far as the node's welcome."""
         host, port = address.rsplit(":", 1)
         await self._loop.sock_connect(self._socket, (host, int(port)))
-        hello = frames.Hello(
-            frames.PROTOCOL_VERSION, worker.random.randbytes(CLIENT_ID_BYTES), 1, True
-        )
+        identity = identities.draw(worker.random)
+        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.client, 1, True, identity.secret)
         opening = streams.opening_bytes(streams.Opening(streams.TALK))
         await self._loop.sock_sendall(self._socket, opening)
         reply = streams.read_reply(await self._frame())

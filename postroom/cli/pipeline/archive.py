@@ -59,10 +59,9 @@ def archive(
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
     for gap in result.gaps:
-        what = f"the queue {gap.what}" if gap.is_queue else "inboxes"
         out.print(
-            f"what ended in {what} between {_moment(gap.after)} and {_moment(gap.until)} may be "
-            "missing: the store had not kept it; archive more often",
+            f"what ended in {gap.place} between {_moment(gap.after)} and {_moment(gap.until)} may "
+            f"be missing: {gap.reason}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
 

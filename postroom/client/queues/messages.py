@@ -18,6 +18,7 @@ from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueSettings,
     SetSchedule,
+    ToldQueue,
 )
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
@@ -286,12 +287,18 @@ class EnqueueHandle:
 
 
 class QueueInfo(NamedTuple):
-    """What a queue is, as it is stored."""
+    """What a queue is, as it is stored.
+
+    Attributes:
+        damaged: why it cannot be used, nor its messages be read; empty: it can. If it is its
+            definition that cannot be read, the other fields tell nothing but its name.
+    """
 
     name: str
     settings: QueueSettings
     paused: bool
     created_at: Timestamp
+    damaged: str = ""
 
 
 class QueueSchedule(NamedTuple):
@@ -319,8 +326,9 @@ def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
 def info_of(definition: QueueDefinition) -> QueueInfo:
     """A stored definition as applications see it."""
     return QueueInfo(
-        definition.name, definition.settings, definition.paused, Timestamp(definition.created_at)
-    )
+        definition.name, definition.settings, definition.paused, Timestamp(definition.created_at),
+        definition.damaged if isinstance(definition, ToldQueue) else "",
+    )  # fmt: skip
 
 
 __all__ = [

@@ -34,6 +34,7 @@ from postroom.protocol.frames import (
     PROTOCOL_VERSION,
     encode,
 )
+from postroom.protocol.identities import Identity
 
 QUIET_SECONDS: Final = 0.5
 """A client that waits for an answer asks for a sign of life after this time without one."""
@@ -124,7 +125,7 @@ class Link:
         "withdrawn",
     )
 
-    def __init__(self, number: int, address: str, client: bytes, now: float) -> None:
+    def __init__(self, number: int, address: str, identity: Identity, now: float) -> None:
         self.number = number
         self.address = address
         self.node_id = 0
@@ -141,7 +142,7 @@ class Link:
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
-        self._hello = encode((0, PROTOCOL_VERSION, client, number, True))
+        self._hello = encode((0, PROTOCOL_VERSION, identity.client, number, True, identity.secret))
         self._told = True
         self._thins = False
         self._commits_out = 0

@@ -44,12 +44,11 @@ from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
-from postroom.protocol import frames, revisions
+from postroom.protocol import frames, identities, revisions
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
-    CLIENT_ID_BYTES,
     CommitTransaction,
     GetForUpdate,
     ScanChanges,
@@ -96,10 +95,9 @@ class Router:
         self._port = port
         self._monotonic = monotonic
         self._request_seconds = request_seconds
-        self.client = randomness.randbytes(CLIENT_ID_BYTES)
-        self._search = Search(
-            self.addresses, port, monotonic, self.client, self._arm, self._is_idle
-        )
+        identity = identities.draw(randomness)
+        self.client = identity.client
+        self._search = Search(self.addresses, port, monotonic, identity, self._arm, self._is_idle)
         self._links = self._search.links
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds

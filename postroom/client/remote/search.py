@@ -23,6 +23,7 @@ from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port
 from postroom.client.remote.link import Link
 from postroom.protocol.frames import Welcome
+from postroom.protocol.identities import Identity
 
 PATIENCE_SECONDS: Final = 1.0
 """After which the next address is tried as well."""
@@ -35,7 +36,7 @@ class Search:
         addresses: to try.
         port: opens links.
         monotonic: seconds that never go back.
-        client: what the client is known by.
+        identity: what the client is known by.
         arm: called with when ``tick`` is wanted.
         is_idle: whether nobody waits for a leader.
 
@@ -50,7 +51,7 @@ class Search:
         addresses: Addresses,
         port: Port,
         monotonic: Callable[[], float],
-        client: bytes,
+        identity: Identity,
         arm: Callable[[float], None],
         is_idle: Callable[[], bool],
     ) -> None:
@@ -60,7 +61,7 @@ class Search:
         self._addresses = addresses
         self._port = port
         self._monotonic = monotonic
-        self._client = client
+        self._identity = identity
         self._arm = arm
         self._is_idle = is_idle
         self._opened = 0
@@ -151,7 +152,7 @@ class Search:
                     self._look_up(link, now)
                 return
         self._opened += 1
-        self.links[self._opened] = link = Link(self._opened, address, self._client, now)
+        self.links[self._opened] = link = Link(self._opened, address, self._identity, now)
         self._port.open(link.number, address)
 
     def next_deadline(self) -> float:

@@ -29,6 +29,7 @@ from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
+from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.next_id = TransactionIds(self.router.client).draw
+        self.next_id = TransactionIds(self.router.client, FIRST_NUMBER).draw
         self._submit = self.router.submit
         self._closed = False
         self.router.start()

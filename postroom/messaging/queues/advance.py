@@ -7,23 +7,23 @@
     scheduled messages that are due ──────────────▶ ready
     ticks of periodic schedules ──────────────────▶ enqueued
     done messages that were kept long enough ─────▶ purged
-    dropped queues ───────────────────────────────▶ emptied, a step at a time
+    dropped queues ───────────────────────────────▶ emptied, a step at a time (:mod:`.dropping`)
     who waits ◀───────────────────────────────────── ready
 
 The service (:mod:`.service`) asks for it when one of these is due, and a claim when there is
 something for it. Each step takes a bounded number of messages of each queue, and says whether there
-is more. A queue in which a step fails is set aside for a while, so that the others go on.
+is more. A queue in which a step fails is set aside for a while, so that the others go on; for good,
+if a record of it cannot be read (:mod:`.damage`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import Final
 
 from postroom.kv import keys
 from postroom.messaging.queues import counters, periodic, records
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
@@ -127,7 +127,7 @@ class Advance:
         upper = layout.scheduled + keys.u64(ctx.timestamp + 1)
         due = list(islice(ctx.iterate(manager.scheduled_head, upper), messages_max))
         for key, packed in due:
-            entry = records.entries.decode(packed)
+            entry = decoded(records.entries, packed, manager.name)
             ctx.writes[key] = None
             ready = layout.ready_key(entry, ordered=manager.ordered)
             ctx.writes[ready] = packed
@@ -151,7 +151,8 @@ class Advance:
         purged = 0
         for number, (key, packed) in enumerate(ctx.iterate(manager.purge_from, end)):
             done_at = int.from_bytes(key[len(layout.done) :][:8], "big")
-            old_enough = self._queues.may_purge(ctx.timestamp - manager.retention)
+            # Whoever reads the past finds what was kept then, however long that reading takes.
+            old_enough = self._queues.may_purge(ctx.timestamp) - manager.retention
             if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_AT_ONCE:
                 at = max(done_at + manager.retention, ctx.timestamp - 1)
                 if done_at >= old_enough:
@@ -159,7 +160,7 @@ class Advance:
                 ctx.notes.append((manager, (), Manager.purged, key, at))
                 return done_at < old_enough
             ctx.writes[key] = None
-            for ended in records.ended_lists.decode(packed):
+            for ended in decoded(records.ended_lists, packed, manager.name):
                 self._purge_one(ended)
                 purged += 1
         ctx.notes.append((manager, (), Manager.purged, layout.done, 0))
@@ -184,44 +185,3 @@ _A_SECOND: Final = 1000 << 16
 def _forget(manager: Manager, names: list[tuple[Locator, int]]) -> None:
     for name in names:
         manager.to_give_back.pop(name, None)
-
-
-# --- dropped queues -------------------------------------------------------------------------------
-
-
-def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
-    """Deletes some of a queue that was dropped; whether there is anything left."""
-    layout = manager.layout
-    end = keys.after_prefix(layout.whole)
-    deleted = 0
-    for key, packed in ctx.iterate(manager.empty_from, end):
-        if deleted >= messages_max:
-            ctx.after.append(partial(_emptied, manager, key))
-            return True
-        for locator in _said_by(layout, key, packed):
-            remove(ctx, manager, locator)
-            ctx.steps += 2
-            deleted += 1
-        ctx.writes[key] = None
-        ctx.grow(len(key))
-        ctx.steps += 1
-        deleted += 1
-    ctx.writes[layout.counters] = None
-    return False
-
-
-def _emptied(manager: Manager, key: bytes) -> None:
-    manager.empty_from = key
-
-
-def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
-    """The messages that a stored entry, or list, is about."""
-    part = key[: len(layout.scheduled)]
-    if part in {layout.scheduled, layout.ready, layout.dead}:
-        yield records.entries.decode(packed).locator
-    elif part == layout.leased:
-        if not layout.is_mark(key):
-            yield from (each.locator for each in records.read_holding(packed).entries)
-    elif part in {layout.done, layout.archived}:
-        for ended in records.ended_lists.decode(packed):
-            yield ended.key, ended.kind, ended.id

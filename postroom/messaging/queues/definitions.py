@@ -26,6 +26,7 @@ from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
+from postroom.messaging.queues.damage import QueueDamaged, damaged
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -37,11 +38,14 @@ from postroom.ranges.evaluation import Evaluation
 
 NUMBER_RECORD: Final = "queues"
 LEASE_SECONDS_MIN: Final = 0.05
+_NUMBER_BYTES: Final = 4
 ORDERS: Final = ("none", "group")
 DUPLICATES: Final = ("ignore", "error", "replace")
 
 _encode = msgspec.msgpack.encode
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
+NOBODY_KNOWS: Final = QueueSettings()
+"""The settings of a queue whose definition cannot be read."""
 _FIELDS: Final = QueueSettings.__struct_fields__
 
 
@@ -181,10 +185,38 @@ class Definitions:
         self._dropped = keys.dropped_queues_prefix(range_id)
         self._number = keys.record_key(range_id, NUMBER_RECORD)
 
-    def read_all(self, stored: Reader) -> list[QueueDefinition]:
-        """All of them, those included that were dropped and are not empty yet."""
-        end = keys.after_prefix(self._prefix)
-        return [_definitions.decode(each) for _, each in stored.iterate(self._prefix, end)]
+    def read_all(
+        self, reader: Reader | Evaluation
+    ) -> tuple[list[QueueDefinition], list[QueueDamaged]]:
+        """All of them, those included that were dropped and are not empty yet; and what is to be
+        told of those that cannot be read. Of one that was dropped the number is enough.
+        """
+        known, unreadable = [], []
+        for key, packed in reader.iterate(self._prefix, keys.after_prefix(self._prefix)):
+            try:
+                known.append(self._decode(key, packed))
+            except QueueDamaged as error:
+                if not key.startswith(self._dropped):
+                    unreadable.append(error)
+                    continue
+                number = int.from_bytes(key[len(self._dropped) :], "big")
+                known.append(QueueDefinition(error.queue, number, 0, NOBODY_KNOWS, dropped=True))
+        return known, unreadable
+
+    def _decode(self, key: bytes, packed: bytes) -> QueueDefinition:
+        """What is stored at ``key``.
+
+        Raises:
+            QueueDamaged: no definition, or that of another queue.
+        """
+        tail = key[len(self._prefix) :]
+        try:
+            definition = _definitions.decode(packed)
+        except msgspec.DecodeError as error:
+            raise damaged(_name_in(tail), "its definition", error) from error
+        if self.position(definition) != tail:
+            raise damaged(_name_in(tail), "its definition", f"it is that of {definition.name!r}")
+        return definition
 
     def read_some(self, stored: Reader, after: bytes, at_most: int) -> list[QueueDefinition]:
         """The first of them, with keys above ``after``: a name, or what is told by
@@ -192,7 +224,7 @@ class Definitions:
         """
         lower = self._prefix + after + b"\x00" if after else self._prefix
         found = stored.iterate(lower, keys.after_prefix(self._prefix))
-        return [_definitions.decode(each) for _, each in islice(found, at_most)]
+        return [self._decode(key, each) for key, each in islice(found, at_most)]
 
     def position(self, definition: QueueDefinition) -> bytes:
         """Where a definition is among the others."""
@@ -201,9 +233,14 @@ class Definitions:
         return self._dropped[len(self._prefix) :] + keys.u32(definition.number)
 
     def read(self, reader: Reader | Evaluation, name: str) -> QueueDefinition | None:
-        """That of a name."""
-        stored = reader.get(self._prefix + name.encode())
-        return None if stored is None else _definitions.decode(stored)
+        """That of a name.
+
+        Raises:
+            QueueDamaged: it cannot be read.
+        """
+        key = self._prefix + name.encode()
+        stored = reader.get(key)
+        return None if stored is None else self._decode(key, stored)
 
     def create(self, ctx: Evaluation, request: CreateQueue) -> QueueDefinition | None:
         """``CreateQueue``: the definition, if there is a new one.
@@ -240,20 +277,49 @@ class Definitions:
         self._put(ctx, definition)
         return definition
 
-    def drop(self, ctx: Evaluation, request: DropQueue) -> QueueDefinition:
-        """``DropQueue``: the definition of what is to be emptied.
+    def drop(self, ctx: Evaluation, request: DropQueue) -> list[QueueDefinition]:
+        """``DropQueue``: the definitions of what is to be emptied: one, if it can be read.
 
         Raises:
             Invalid: there is no such queue.
         """
-        known = self.read(ctx, request.name)
-        if known is None:
-            raise no_such_queue(request.name)
-        dropped = msgspec.structs.replace(known, dropped=True)
+        try:
+            found = self.read(ctx, request.name)
+            if found is None:
+                raise no_such_queue(request.name)
+            known = [found]
+        except QueueDamaged:
+            known = self._nobodys(ctx, request.name)
+        dropped = [msgspec.structs.replace(each, dropped=True) for each in known]
         ctx.writes[self._prefix + request.name.encode()] = None
-        ctx.writes[self._dropped + keys.u32(known.number)] = _encode(dropped)
+        for each in dropped:
+            ctx.writes[self._dropped + keys.u32(each.number)] = _encode(each)
         ctx.grow(256)
         return dropped
+
+    def _nobodys(self, ctx: Evaluation, name: str) -> list[QueueDefinition]:
+        """What a queue has left behind whose definition cannot be read, and tells no number: all
+        that lies under numbers of which no definition tells. As long as there are others like it,
+        nobody knows what of that is theirs: the last one to be dropped takes all along.
+        """
+        known, unreadable = self.read_all(ctx)
+        ctx.steps += len(known)
+        if any(error.queue != name for error in unreadable):
+            return []
+        numbers = {definition.number for definition in known}
+        found: list[QueueDefinition] = []
+        position = keys.after_prefix(self._prefix)
+        begins = len(self._prefix) - _NUMBER_BYTES
+        end = keys.after_prefix(self._prefix[:begins])
+        while True:
+            first = next(iter(ctx.iterate(position, end)), None)
+            if first is None:
+                return found
+            number = int.from_bytes(first[0][begins : len(self._prefix)], "big")
+            position = keys.after_prefix(keys.queue_prefix(self._range_id, number))
+            ctx.steps += 1
+            if number not in numbers:
+                found.append(QueueDefinition(name, number, ctx.timestamp, NOBODY_KNOWS))
 
     def forget(self, ctx: Evaluation, definition: QueueDefinition) -> None:
         """A dropped queue is empty."""
@@ -280,6 +346,11 @@ class Definitions:
                 f"the queue {name!r} was not changed: its dead letters would go round in a circle "
                 f"({' to '.join(map(repr, [*chain, other]))}), tried again for ever"
             )
+
+
+def _name_in(tail: bytes) -> str:
+    """The name of a queue, by the key of its definition."""
+    return tail.decode(errors="backslashreplace")
 
 
 def _check_same(known: QueueDefinition, settings: QueueSettings) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import counters, groups, records
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
 from postroom.messaging.queues.records import LATEST_DUE, Body, Entry, Locator, State, encode
@@ -119,7 +120,8 @@ def _find_known(
             return None
     assert key is not None
     locator = (key, request.kind, id_)
-    body, state = records.bodies.decode(stored), read_state(ctx, manager, locator)
+    body = decoded(records.bodies, stored, manager.name)
+    state = read_state(ctx, manager, locator)
     ctx.steps += 2
     if is_gone(state, settings, ctx.timestamp):
         remove(ctx, manager, locator)

@@ -26,6 +26,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
@@ -137,7 +138,7 @@ class Firing:
                 ready.cursor = b""
                 ready.knows_all_groups = ready.round_is_whole
                 return ready.round_is_whole and self._read_known(budget)
-            name = records.entries.decode(first[1]).group
+            name = decoded(records.entries, first[1], manager.name).group
             if ready.known_up_to(name) is None and not ready.has_room_for_groups:
                 ready.round_is_whole = False
                 return True
@@ -157,10 +158,10 @@ class Firing:
         return visited + 1
 
     def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
-        taken = self._manager.taken
+        taken, name = self._manager.taken, self._manager.name
         for key, packed in self._ctx.iterate(lower, upper):
             if key not in taken:
-                yield key, records.entries.decode(packed)
+                yield key, decoded(records.entries, packed, name)
 
     # --- handing out
 
@@ -355,10 +356,11 @@ def _grant(manager: Manager, waiters: list[Waiter]) -> None:
         if manager.consumers.of(waiter.request) is waiter:
             waiter.granted = True
             manager.around.answer(waiter)
-        else:  # it was given up while the proposal was under way
+        else:  # it was given up while the proposal was under way; or memory has begun afresh
+            now = manager.around.current(manager)
             for message in waiter.messages:
                 locator = (message.key, message.kind, message.id)
-                manager.to_give_back[locator, message.epoch] = None
+                now.to_give_back[locator, message.epoch] = None
             manager.around.wake_by(manager.around.monotonic())
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from postroom.errors import Invalid, ValueTooLarge
 from postroom.limits import FOLLOWERS_BYTES_MAX, FOLLOWERS_MAX
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue
 from postroom.ranges.checks import check_headers
@@ -33,19 +34,19 @@ class Outstanding(msgspec.Struct, frozen=True, array_like=True):
     followers: list[Enqueue] = []
 
 
-_decode = msgspec.msgpack.Decoder(Outstanding).decode
+_decoder = msgspec.msgpack.Decoder(Outstanding)
 _encode = msgspec.msgpack.encode
 
 
 def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
     """What is outstanding of a group."""
     stored = ctx.get(manager.layout.group_key(group))
-    return Outstanding() if stored is None else _decode(stored)
+    return Outstanding() if stored is None else decoded(_decoder, stored, manager.name)
 
 
 def outstanding(stored: bytes) -> int:
     """How many messages of a group are, as it is stored."""
-    return _decode(stored).messages
+    return _decoder.decode(stored).messages
 
 
 def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[Enqueue]:

@@ -101,7 +101,7 @@ class LeaseTable:
         holds: list[tuple[Hold, set[int]]] = []
         for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
             if layout.is_mark(key):
-                hold, over = holds[-1]
+                hold, over = holds[-1]  # of none: that is damage as well, an ``IndexError``
                 hold.marks.append(key)
                 over.update(records.marks.decode(packed))
             else:

@@ -31,6 +31,7 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
@@ -83,6 +84,9 @@ class Surroundings(Protocol):
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""
 
+    def current(self, manager: Manager) -> Manager:
+        """The manager of its queue now."""
+
 
 class Manager:
     """See the module.
@@ -101,7 +105,8 @@ class Manager:
         rode: whether the proposal in the making has fired all that it could.
         try_again_at: when the limits of the queue allow more.
         poll_at: when what is stored is looked at though no timer rang.
-        empty_from: of a dropped queue, nothing is left below this key.
+        empty_from: of a dropped queue, nothing is left below this key; ``names_all``: what was
+            found there could all be read.
         trouble: it fails, and is left alone for a while.
     """
 
@@ -130,6 +135,7 @@ class Manager:
         self.trouble = Trouble()
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
+        self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(around.monotonic())
         self._bucket: TokenBucket | None = None
@@ -319,7 +325,7 @@ class Manager:
         assert self._ctx is not None
         stored = self._ctx.get(self.layout.body_key(entry.key, entry.kind, entry.id))
         self._ctx.steps += 1
-        return None if stored is None else bodies.decode(stored).headers
+        return None if stored is None else decoded(bodies, stored, self.name).headers
 
     def _left_out(self, key: bytes, entry: Entry) -> None:
         """It is stored, and not in memory: who wants it has to look there."""

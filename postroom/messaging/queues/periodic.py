@@ -24,6 +24,7 @@ from postroom.kv import keys
 from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue, SetSchedule
 from postroom.ranges.checks import check_headers
@@ -41,7 +42,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
     next: int
 
 
-_decode = msgspec.msgpack.Decoder(Schedule).decode
+_decoder = msgspec.msgpack.Decoder(Schedule)
 _encode = msgspec.msgpack.encode
 
 
@@ -125,7 +126,8 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
 def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
     """The schedules of a queue."""
     prefix = manager.layout.ticks
-    return [_decode(each) for _, each in reader.iterate(prefix, keys.after_prefix(prefix))]
+    found = reader.iterate(prefix, keys.after_prefix(prefix))
+    return [decoded(_decoder, each, manager.name) for _, each in found]
 
 
 def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:

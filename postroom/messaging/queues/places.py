@@ -16,6 +16,7 @@ from typing import NamedTuple
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.holdings import extended, is_over
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
@@ -50,13 +51,13 @@ def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
 def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
     """What is stored of a message beside its body."""
     stored = reader.get(manager.layout.state_key(*locator))
-    return None if stored is None else records.states.decode(stored)
+    return None if stored is None else decoded(records.states, stored, manager.name)
 
 
 def read_body(reader: Evaluation | View, manager: Manager, locator: Locator) -> Body | None:
     """What a message says."""
     stored = reader.get(manager.layout.body_key(*locator))
-    return None if stored is None else records.bodies.decode(stored)
+    return None if stored is None else decoded(records.bodies, stored, manager.name)
 
 
 def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
@@ -81,14 +82,14 @@ def find_unheld(
         state = None
     if state is not None and state.status == records.DEAD:
         key = layout.dead_key(state.at, state.seq)
-        return _placed(reader, counters.DEAD, key, state)
+        return _placed(reader, manager, counters.DEAD, key, state)
     if state is not None and state.status != records.LIVE:
         return None
     due = body.first if state is None else state.due
     entry = Entry(*locator, body.seq, due, body.first, body.priority, 0, body.group)
     ready = layout.ready_key(entry, ordered=manager.ordered)
-    return _placed(reader, counters.READY, ready, state) or _placed(
-        reader, counters.SCHEDULED, layout.scheduled_key(entry), state
+    return _placed(reader, manager, counters.READY, ready, state) or _placed(
+        reader, manager, counters.SCHEDULED, layout.scheduled_key(entry), state
     )
 
 
@@ -121,11 +122,13 @@ def _body_of(reader: Evaluation | View, manager: Manager, entry: Entry) -> Body:
     return body
 
 
-def _placed(reader: Evaluation | View, where: str, key: bytes, state: State | None) -> Place | None:
+def _placed(
+    reader: Evaluation | View, manager: Manager, where: str, key: bytes, state: State | None
+) -> Place | None:
     stored = reader.get(key)
-    return (
-        None if stored is None else Place(where, key, records.entries.decode(stored), None, state)
-    )
+    if stored is None:
+        return None
+    return Place(where, key, decoded(records.entries, stored, manager.name), None, state)
 
 
 def locators(

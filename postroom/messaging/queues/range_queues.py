@@ -20,16 +20,15 @@ from typing import Final
 import msgspec
 
 from postroom.errors import Invalid
-from postroom.kv.engine import Reader
+from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues import groups, periodic
-from postroom.messaging.queues.advance import (
-    Advance,
-    empty,
-)
+from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import Claiming
+from postroom.messaging.queues.damage import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
+from postroom.messaging.queues.dropping import empty
 from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.manager import Manager
@@ -110,9 +109,9 @@ class RangeQueues:
         registry.finishers.append(sum_up)
         registry.on_lease.append(self.restart)
         registry.on_lease_end.append(self._end)
-        Reading(
-            self._directory.known, lambda: list(self._by_name.values()), self._around.check_age
-        ).register(registry)
+        Reading(self._directory.known, self._directory.all, self._around.check_age).register(
+            registry
+        )
 
     # --- with a lease, and without
 
@@ -120,22 +119,44 @@ class RangeQueues:
         """With a new lease of the range: everything from what is stored."""
         self._end()
         self._stored = stored
-        for definition in self._directory.definitions.read_all(stored):
+        known, unreadable = self._directory.definitions.read_all(stored)
+        for error in unreadable:
+            self._directory.set_aside(error, None)
+        for definition in known:
             manager = Manager(self._range_id, definition, self)
             if definition.dropped:
                 self._dropped[definition.number] = manager
                 continue
-            manager.restart(stored, self.reading())
-            manager.next_tick = periodic.first_tick(stored, manager)
+            try:
+                self._begin(stored, manager)
+            except QueueDamaged as error:
+                self._directory.set_aside(error, definition)
+                continue
             self._by_name[definition.name] = manager
+            self._directory.is_sound(definition.name)
             self._claiming.remember_transactions(manager)
             self._claiming.forget_strangers(manager)
+
+    def _begin(self, stored: Reader, manager: Manager) -> None:
+        """A queue, from what is stored.
+
+        Raises:
+            QueueDamaged: some of it cannot be read.
+        """
+        try:
+            manager.restart(stored, self.reading())
+            manager.next_tick = periodic.first_tick(stored, manager)
+        except (BlockDamaged, QueueDamaged):
+            raise
+        except UNREADABLE as error:
+            raise damaged(manager.name, "a stored record", error) from error
+        if not manager.counted.conserved():
+            raise damaged(manager.name, "its record of counters", manager.counted)
 
     def _end(self) -> None:
         for manager in self._by_name.values():
             manager.end(None)
-        self._by_name.clear()
-        self._dropped.clear()
+        self._directory.clear()
         self._to_look.clear()
         self._claiming.clear()
         self._advancing = None
@@ -144,13 +165,16 @@ class RangeQueues:
         """When there is something to do, by what is stored, before anything else is known.
 
         Returns:
-            A timestamp; 0: never.
+            A timestamp; 0: never. Queues that are damaged have nothing to do.
         """
         first = 0
-        for definition in self._directory.definitions.read_all(stored):
+        for definition in self._directory.definitions.read_all(stored)[0]:
             manager = Manager(self._range_id, definition, Nobody(self._around))
-            manager.restart(stored, self.reading())
-            manager.next_tick = periodic.first_tick(stored, manager)
+            try:
+                if not definition.dropped:
+                    self._begin(stored, manager)
+            except QueueDamaged:
+                continue
             moments = [manager.first_due, manager.next_tick, manager.purge_at]
             if manager.counted.leased or definition.dropped:
                 moments.append(1)
@@ -203,6 +227,13 @@ class RangeQueues:
         if len(manager.consumers):
             self._to_look[manager] = None
             self._around.wake()
+
+    def current(self, manager: Manager) -> Manager:
+        """The manager of its queue now: what is stored may have been replaced, and memory begun
+        afresh, by the very proposal that has fired something.
+        """
+        known = self._by_name.get(manager.name, manager)
+        return known if known.layout.number == manager.layout.number else manager
 
     def wake_by(self, moment: float) -> None:
         """At that moment something is to be done."""
@@ -348,9 +379,20 @@ class RangeQueues:
             Which queue, and whether it was sound before; ``None``: no queue in particular.
         """
         manager, self._advancing = self._advancing, None
+        if isinstance(error, QueueDamaged) and error.queue in self._by_name:
+            self._set_aside(error)
+            return error.queue, False
         if manager is None:
             return None
         return manager.name, manager.trouble.failed(error, self.monotonic())
+
+    def _set_aside(self, error: QueueDamaged) -> None:
+        """A queue is damaged, as is seen now; who waits there is told."""
+        manager = self._by_name.pop(error.queue)
+        self._to_look.pop(manager, None)
+        self._directory.set_aside(error, manager.definition)
+        manager.end(QueueDamaged(error.queue, str(error)))
+        self._around.wake()
 
     def trouble(self) -> tuple[int, str]:
         """How often queues have failed that are not sound, and what the first of them suffers
@@ -358,9 +400,13 @@ class RangeQueues:
         """
         now = self.monotonic()
         managers = (*self._by_name.values(), *self._dropped.values())
-        failing = [each for each in managers if each.trouble.failures(now)]
-        if not failing:
+        said = list(self._directory.damaged.values())
+        failures = len(said)
+        for each in managers:
+            if each.trouble.failures(now):
+                failures += each.trouble.failures(now)
+                said.append(f"queue {each.name!r}: {each.trouble.why(now)}")
+        if not said:
             return 0, ""
-        more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
-        said = f"queue {failing[0].name!r}{more}: {failing[0].trouble.why(now)}"
-        return sum(each.trouble.failures(now) for each in failing), said
+        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+        return failures, said[0] + more

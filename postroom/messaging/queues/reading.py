@@ -19,6 +19,7 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging.queues import periodic, records
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
@@ -76,14 +77,14 @@ class Reading:
 
     Args:
         find: the queue of a name, or ``Invalid``.
-        all_queues: those there are.
+        all_queues: those there are, and of which it is known that they are damaged.
         check_age: refuses timestamps that cannot be read at.
     """
 
     def __init__(
         self,
         find: Callable[[str], Manager],
-        all_queues: Callable[[], list[Manager]],
+        all_queues: Callable[[], list[QueueDefinition]],
         check_age: Callable[[View, int], None],
     ) -> None:
         self._find = find
@@ -108,8 +109,7 @@ class Reading:
         """
         if request.name:
             return [self._find(request.name).definition]
-        found = [manager.definition for manager in self._all_queues()]
-        return sorted(found, key=lambda definition: definition.name)
+        return sorted(self._all_queues(), key=lambda definition: definition.name)
 
     def read_schedules(self, view: View, request: ReadSchedules) -> list[SetSchedule]:
         """``ReadSchedules``."""
@@ -224,7 +224,9 @@ class Reading:
         if found.state not in _LIVE:
             if state is None or _STATUS.get(state.status) != found.state:
                 return None
-            if state.at > at if at else is_gone(state, manager.definition.settings, view.now):
+            if at and not _was_kept(state, manager.retention, at):
+                return None
+            if not at and is_gone(state, manager.definition.settings, view.now):
                 return None
             when = (state.due, state.epoch, 0, state.fired)
             return _message(found.locator, body, state, found.state, when)
@@ -267,7 +269,7 @@ class Reading:
     ) -> QueueMessage | None:
         """The message of a body, if it was there then."""
         end = key.index(keys.END_OF_KEY, 1) + 2
-        body = records.bodies.decode(packed)
+        body = decoded(records.bodies, packed, manager.name)
         if body.created_at > at:
             return None
         kind, _, id_ = key[end + 5 :].partition(keys.END_OF_KEY)
@@ -347,7 +349,7 @@ def _found(
 ) -> Iterator[_Found]:
     """What a stored key of a part is about. In a list, those behind ``after``."""
     if state in _ENDED:
-        ended: list[Ended] = records.ended_lists.decode(packed)
+        ended: list[Ended] = decoded(records.ended_lists, packed, manager.name)
         first = _first(token, after)
         for number, each in enumerate(ended[first:], first):
             locator = (each.key, each.kind, each.id)
@@ -356,7 +358,7 @@ def _found(
         if not manager.layout.is_mark(key):
             yield from _held(manager, key, packed, token, after)
     else:
-        entry: Entry = records.entries.decode(packed)
+        entry: Entry = decoded(records.entries, packed, manager.name)
         due = max(entry.due, entry.not_before)
         when = (due, entry.epoch, 0, 0)
         yield _Found(token, entry.locator, entry.seq, state, *when, entry.has_failed)
@@ -371,7 +373,10 @@ def _held(
     manager: Manager, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
     """What is held yet of a holding."""
-    holding, first = records.read_holding(packed), _first(token, after)
+    try:
+        holding, first = records.read_holding(packed), _first(token, after)
+    except msgspec.DecodeError as error:
+        raise damaged(manager.name, "a stored holding", error) from error
     for number, held in enumerate(holding.entries[first:], first):
         lease = manager.leases.get(held.locator)
         if lease is not None and lease.hold.key == key:
@@ -397,6 +402,14 @@ def _is_within(message: QueueMessage, request: ListQueueMessages) -> bool:
     return moment >= request.start and (not request.end or moment < request.end)
 
 
+def _was_kept(state: State, retention: int, at: int) -> bool:
+    """Whether what has ended by now had done so at a timestamp, and was still kept. What is to be
+    purged later is not told either: it may go between two readings.
+    """
+    is_purged = state.status == records.DONE and state.at + retention <= at
+    return state.at <= at and not is_purged
+
+
 def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
     """Whether a message was in the state that is asked for."""
     has_ended = 0 < message.done_at <= at
@@ -416,7 +429,7 @@ def _oldest(view: View, manager: Manager) -> int:
         return oldest
     layout = manager.layout
     first = next(iter(view.iterate(layout.ready, keys.after_prefix(layout.ready))), None)
-    return 0 if first is None else records.entries.decode(first[1]).due
+    return 0 if first is None else decoded(records.entries, first[1], manager.name).due
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

@@ -116,6 +116,17 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True):
     dropped: bool = False
 
 
+class ToldQueue(QueueDefinition, frozen=True, array_like=True):
+    """A queue as it is told of.
+
+    Attributes:
+        damaged: why it cannot be used; empty: it can. Of one whose definition cannot be read
+            nothing else is known but its name.
+    """
+
+    damaged: str = ""
+
+
 # --- writes, inside a transaction -------------------------------------------------------------
 
 

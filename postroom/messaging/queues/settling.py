@@ -35,6 +35,7 @@ from postroom.limits import (
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
 from postroom.messaging.queues.attempts import held, held_together, is_attempt
+from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import Place, find, named, read_body
@@ -409,7 +410,7 @@ class Settling:
         if how:
             ctx.notes.append((manager, counters.DIED[how], Manager.nothing, None, None))
         other = settings.dead_letter_queue
-        if other is not None and self._queues.find_if_there(ctx, other) is not None:
+        if other is not None and self._may_move(ctx, manager, other, entry.group):
             self._move_away(ctx, manager, other, entry, reason)
             change = counters.MOVED_AWAY[place.where]
             self._end(ctx, manager, place, records.MOVED, change)
@@ -426,6 +427,20 @@ class Settling:
             ctx.notes.append((manager, change, Manager.lease_removed, entry.locator, None))
         else:
             ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
+
+    def _may_move(self, ctx: Evaluation, manager: Manager, other: str, group: str) -> bool:
+        """Whether there is such a queue, and what follows the message's group can be enqueued: if
+        one of these queues is damaged, what dies stays where it is.
+        """
+        try:
+            if self._queues.find_if_there(ctx, other) is None:
+                return False
+            if group:
+                for follower in groups.read(ctx, manager, group).followers:
+                    self._queues.find_if_there(ctx, follower.queue)
+        except QueueDamaged:
+            return False
+        return True
 
     def _move_away(
         self, ctx: Evaluation, manager: Manager, other: str, entry: Entry, reason: str

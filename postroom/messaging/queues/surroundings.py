@@ -112,3 +112,7 @@ class Nobody:
 
     def answer(self, _: Waiter) -> None:
         """Nobody waits."""
+
+    def current(self, manager: Any) -> Any:
+        """The same."""
+        return manager

@@ -16,6 +16,7 @@ from typing import Final
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import read_state
@@ -57,7 +58,7 @@ class Trimming:
         upper = layout.archived + keys.u64(min(request.until + 1, kept_from))
         trimmed, size_before = 0, ctx.bytes
         for key, packed in ctx.iterate(layout.archived, upper):
-            ended = records.ended_lists.decode(packed)
+            ended = decoded(records.ended_lists, packed, manager.name)
             while ended:
                 if trimmed >= TRIMMED_AT_ONCE or ctx.bytes - size_before > TRIMMED_BYTES_AT_ONCE:
                     ctx.writes[key] = left = records.encode(ended)

@@ -49,6 +49,7 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
+from postroom.protocol.identities import client_of, has_secret, is_of_client_with_secret
 from postroom.protocol.requests import DescribeNode
 from postroom.protocol.stretches import TooMuch, is_large
 from postroom.ranges.requests import (
@@ -91,6 +92,7 @@ class Session:
     Attributes:
         client: who it is, once it has said so.
         stream: which of that client's streams.
+        is_proven: it has shown that the client is its own.
         host: where it comes from.
         heard_at: when it last gave a sign of life, on the node's monotonic clock.
         ended: the shell is to close the stream once everything was taken.
@@ -125,6 +127,7 @@ class Session:
         self._waiting = 0
         self._protected = ClientProtections(sessions.node.replicas)
         self._names_its_own = False
+        self.is_proven = False
         self._is_decoding = False
         self._behind: deque[bytes] = deque()
 
@@ -253,15 +256,18 @@ class Session:
         at_work = self._asked or self._backlog or self._is_decoding
         return bool(at_work or self._protected or held)
 
-    def _is_own(self, client: bytes) -> bool:
-        """Whether a transaction whose id begins with ``client`` may be this session's.
+    def _is_own(self, name: bytes) -> bool:
+        """Whether a transaction, or a consumer, of that id may be this session's.
 
-        A client of the first release draws these bytes by itself. It may have any but those of
-        another client that is here.
+        A client of the first release draws all of it by itself. It may have any but those of
+        another client that is here, and those of clients with a secret (:mod:`.identities`).
         """
-        if client == self.client:
-            return True
-        return not (self._names_its_own or self._sessions.knows(client))
+        if self.is_proven or self._names_its_own:
+            return name.startswith(self.client)
+        is_others = name[:CLIENT_ID_BYTES] != self.client and self._sessions.knows(
+            name[:CLIENT_ID_BYTES]
+        )
+        return not (is_others or is_of_client_with_secret(name))
 
     # --- what comes in
 
@@ -273,6 +279,10 @@ class Session:
                 f"this node speaks version {frames.PROTOCOL_VERSION} of the protocol, the client "
                 f"version {hello.version}; nothing was done: use the same version of Postroom"
             )
+        self.is_proven = bool(hello.secret)
+        may_be_anothers = hello.names_its_own and has_secret(hello.client)
+        if client_of(hello.secret) != hello.client if self.is_proven else may_be_anothers:
+            raise WireError("this is not the secret of this client")
         self.client, self.stream = hello.client, hello.stream
         self._names_its_own = hello.names_its_own
         if self._sessions.admit(self):
@@ -334,10 +344,10 @@ class Session:
 
     def _may_claim(self, request: ClaimQueue) -> bool:
         """Whether consumer and transaction are this client's own."""
-        if not self._is_own(request.consumer[:CLIENT_ID_BYTES]):
+        if not self._is_own(request.consumer):
             return False
         transaction_id = request.transaction_id
-        return transaction_id is None or self._is_own(transaction_id[:CLIENT_ID_BYTES])
+        return transaction_id is None or self._is_own(transaction_id)
 
     def _take_on(self, number: int, request: Any, size: int) -> None:
         if self.ended:
@@ -353,7 +363,7 @@ class Session:
         if kind not in self._allowed:
             no = request.failure if kind is TooMuch else failure_from(denied(self._role, kind))
         if no is None and kind in _OF_TRANSACTIONS:
-            if not self._is_own(request.transaction_id[:CLIENT_ID_BYTES]):
+            if not self._is_own(request.transaction_id):
                 no = NOT_YOURS
             elif kind is CommitTransaction and request.began > self._node.clock.last():
                 no = CLOCK_IS_AHEAD

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
+from postroom.protocol.identities import has_secret
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.admission import Admission, Limits
 from postroom.server.cluster.large_frames import LargeFrames
@@ -137,7 +138,12 @@ class Sessions:
     def admit(self, session: Session) -> bool:
         """The session has said whose it is: the client's older ones end. Whether it may go on."""
         older = self._open.get(session.client)
-        if older is not None and older.stream >= session.stream:
+        is_known = older.is_proven if older is not None else self._silence.awaits(session.client)
+        if is_known and has_secret(session.client) and not session.is_proven:
+            session.end(Invalid("this is the id of another client"))
+            return False
+        is_newer = older is None or session.stream > older.stream
+        if older is not None and not is_newer and session.is_proven == older.is_proven:
             session.end(Invalid("a newer stream of this client is open"))
             return False
         if older is not None:
@@ -154,8 +160,8 @@ class Sessions:
         return True
 
     def knows(self, client: bytes) -> bool:
-        """Whether a client of this id is here."""
-        return client in self._open
+        """Whether a client of this id is here, or may come back and find what it holds."""
+        return client in self._open or self._silence.awaits(client)
 
     def closed(self, session: Session) -> None:
         """It has ended."""

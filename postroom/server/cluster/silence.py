@@ -84,6 +84,10 @@ class Silence:
             self._heard_at[stream.client] = stream.heard_at
             self._look_soon()
 
+    def awaits(self, client: bytes) -> bool:
+        """Whether a client has gone that holds something, and may come back."""
+        return client in self._heard_at
+
     def _look_soon(self) -> None:
         if self._looks_at is None:
             self._looks_at = self._node.monotonic() + LOOK_SECONDS

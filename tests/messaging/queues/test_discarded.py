@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
+from postroom.messaging.queues.requests import Enqueue
 from postroom.ranges import batch
+from postroom.ranges.evaluation import Evaluation
 from tests.messaging.queues.harness import Queues
 
 
@@ -98,3 +102,30 @@ def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> 
         assert queues.counts()["fired"] == fired + 1
         assert len(queues.stored()) <= stored + 1
     assert max(entries) <= 6 + 2 * 3600 / 5  # a write for each attempt, due date and garbage list
+
+
+def test_what_is_fired_by_the_proposal_that_replaces_all_that_is_stored_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory begins afresh once it is applied, before who waits is answered: the messages are
+    leased to somebody who was not told. They are neither lost, nor late, nor counted as tried.
+    """
+    queues = Queues()
+    queues.create(ack_wait=1000.0)
+    waiting = queues.start(queues.claim_request(2, wait=True))
+    replica = queues.store.node.replica
+    sound = replica.registry.writes[Enqueue]
+
+    def enqueue(ctx: Evaluation, request: Enqueue) -> object:
+        if request.payload == b"2":
+            refresh = functools.partial(replica.memory.refresh, replica.wake, replica.waiting_for)
+            ctx.after.append(refresh)
+        return sound(ctx, request)
+
+    monkeypatch.setitem(replica.registry.writes, Enqueue, enqueue)
+    queues.enqueue(b"1", b"2")
+    queues.pass_time(1)
+    got = waiting.result().messages
+    assert [(message.payload, message.epoch) for message in got] == [(b"1", 0), (b"2", 0)]
+    assert queues.acknowledge(*got) == 2
+    assert queues.counts() == {"enqueued": 2, "fired": 4, "acknowledged": 2, "done": 2}

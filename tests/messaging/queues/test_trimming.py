@@ -142,6 +142,32 @@ def test_the_past_of_what_was_archived_is_read_in_the_order_of_its_end(
     assert read("done", second) == []
 
 
+def test_what_was_done_at_a_protected_timestamp_is_read_again_however_late(
+    store: postroom.testing.Store,
+) -> None:
+    db = store.db
+    db.create_queue("q", purge_after=1000)
+    finish(db, "old")
+    store.advance(900)
+    finish(db, "a", "b")
+
+    def read(at: int) -> list[bytes]:
+        pages = db.bulk.queue("q", "done", at=at)
+        return [message.id for page in pages for message in page.messages]
+
+    with db.hold() as at:
+        assert read(at) == [b"old", b"a", b"b"]
+        store.advance(5000)
+        assert db.queue("q").messages("done") == []
+        assert read(at) == [b"old", b"a", b"b"]
+        with db.hold() as later:
+            assert read(later) == [], "whether they are purged already or not"
+    store.advance(10)
+    stats = db.queue("q").stats()
+    assert (stats.done, stats.purged) == (0, 3)
+    assert read(db.now()) == []
+
+
 def test_who_was_given_a_message_and_when(store: postroom.testing.Store) -> None:
     db = store.db
     q = db.create_queue("q", archive=True, ack_wait=60)

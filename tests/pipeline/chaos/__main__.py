@@ -1,7 +1,8 @@
 """Spark in chaos, for as long as you like: ``python -m tests.pipeline.chaos --seed 7 --runs 20``.
 
 Each seed is a store of processes, and a Spark program on two workers (``local-cluster``) for each
-kind of work; both are killed in the middle, and the work is judged in the end.
+kind of work; both are killed in the middle, and the work is judged in the end. The jobs are works
+like others: ``--works archive,export,restore,load-files,index``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.pipeline.chaos.job_works import ALL_WORKS
 from tests.pipeline.chaos.runs import CLUSTER, Run
-from tests.pipeline.chaos.works import WORKS
 
 
 def main() -> int:
@@ -25,10 +26,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--runs", type=int, help="how many seeds (default: until time is up)")
     parser.add_argument("--minutes", type=float, default=10.0, help="begin no run after so many")
-    parser.add_argument("--works", default=",".join(WORKS), help="with commas between them")
+    parser.add_argument("--works", default=",".join(ALL_WORKS), help="with commas between them")
     parser.add_argument("--master", default=CLUSTER, help=f"of Spark (default: {CLUSTER})")
     parser.add_argument("--nodes", type=int, default=1, help="of the store (default: 1)")
     parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--deaths", type=int, default=2, help="of the driver, in each run")
     told = parser.parse_args()
     began, failed = time.monotonic(), []
     for seed, work in _all_runs(told):
@@ -50,7 +52,10 @@ def _all_runs(told: argparse.Namespace) -> Iterator[tuple[int, str]]:
 def run(seed: int, work: str, told: argparse.Namespace) -> bool:
     """One run, told; whether all was right."""
     with TemporaryDirectory(prefix="postroom-chaos-") as folder:
-        made = Run(seed, Path(folder), work, told.master, nodes=told.nodes, rows=told.rows)
+        made = Run(
+            seed, Path(folder), work, told.master, nodes=told.nodes, rows=told.rows,
+            deaths=told.deaths,
+        )  # fmt: skip
         began = time.monotonic()
         try:
             made.run()
@@ -58,7 +63,8 @@ def run(seed: int, work: str, told: argparse.Namespace) -> bool:
             traceback.print_exc()
             print(  # noqa: T201
                 f"failed; once more: python -m tests.pipeline.chaos --seed {seed} --runs 1 "
-                f"--works {work} --master '{told.master}' --nodes {told.nodes}",
+                f"--works {work} --master '{told.master}' --nodes {told.nodes} "
+                f"--rows {told.rows} --deaths {told.deaths}",
                 flush=True,
             )
             return False

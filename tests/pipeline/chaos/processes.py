@@ -20,8 +20,10 @@ from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
 from tests.cluster.harness import PROJECT, eventually
+from tests.pipeline.chaos.job_programs import STEP
 
 LINES_TOLD = 60
+STEP_LINE = f"\n{STEP} ".encode()
 END_SECONDS = 60.0
 
 
@@ -80,6 +82,11 @@ class Program:
     def is_up(self) -> bool:
         """Whether its session is."""
         return b"\nup\n" in b"\n" + self._said.read_bytes()
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has told."""
+        return self._said.read_bytes().count(STEP_LINE)
 
     def said(self) -> str:
         """The last lines that it has written."""

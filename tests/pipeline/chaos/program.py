@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.pipeline.chaos.job_programs import JOBS
 from tests.pipeline.sessions import start
 
 BATCH_SECONDS = 0.05
@@ -106,6 +107,7 @@ WORKS: dict[str, Callable[[Work], None]] = {
     "write": Work.write_a_batch,
     "once": Work.write_once,
     "load": Work.load,
+    **JOBS,
 }
 
 

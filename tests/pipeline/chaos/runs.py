@@ -19,8 +19,9 @@ from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
 
 from tests.cluster.harness import ClusterProcesses, cluster
+from tests.pipeline.chaos.job_works import ALL_WORKS
 from tests.pipeline.chaos.processes import Program
-from tests.pipeline.chaos.works import WORKS, Work
+from tests.pipeline.chaos.works import Work
 
 SILENT_SECONDS = 600.0
 LOCAL = "local[2,4]"
@@ -33,7 +34,7 @@ class Run:
     Args:
         seed: of all that is drawn.
         folder: for everything.
-        work: one of ``WORKS``.
+        work: one of ``ALL_WORKS``.
         master: of Spark.
         nodes: of the store.
         rows: of the work.
@@ -67,7 +68,7 @@ class Run:
             AssertionError: a row is missing, or there twice; or it does not come to an end.
         """
         with cluster(self._folder / "nodes", self._nodes) as processes, processes.connect() as db:
-            work = WORKS[self._work](db, self._folder, self._rows)
+            work = ALL_WORKS[self._work](db, self._folder, self._rows)
             work.prepare()
             for _ in range(self._deaths):
                 self._live(work, processes, dies=True)
@@ -88,6 +89,9 @@ class Run:
             str(self._folder), "--master", self._master, "--partitions", str(self._partitions),
             *work.arguments(),
         )  # fmt: skip
+        work.steps = lambda: program.steps
+        if work.steps_most:
+            work.kill_after = self.random.randrange(work.steps_most) + 1
         self._note(f"a life with {self._partitions} partitions")
         try:
             if dies:
@@ -115,7 +119,8 @@ class Run:
                 self._note(f"dead: {program.kill_worker(self.random) or 'no worker'}")
             work.go_on()
         if self._is_in_the_middle(program, work):
-            self._note(f"dead: {program.kill_driver()}")
+            after = f" after step {work.steps()}" if work.steps_most else ""
+            self._note(f"dead: {program.kill_driver()}{after}")
 
     def _drawn(self) -> list[str]:
         kinds = ["worker", "worker", "executor", "leader"]
@@ -127,7 +132,7 @@ class Run:
             work, lambda: not program.runs or (program.is_up and work.has_begun()),
             "it does not begin",
         )  # fmt: skip
-        self._waiting.wait(self.random.uniform(0.0, 1.0))  # anywhere in the middle
+        self._waiting.wait(self.random.uniform(0.0, work.moment_seconds))  # anywhere in the middle
         return program.runs
 
     def _kill_the_leader(self, work: Work, processes: ClusterProcesses) -> None:

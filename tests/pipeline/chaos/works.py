@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import postroom
 from postroom import Timestamp
@@ -21,11 +22,17 @@ class Work:
         rows: how many there are.
 
     Attributes:
+        steps_most: of a work that tells its steps: how many it has, about; 0: it tells none.
+        moment_seconds: when it is in the middle, so long passes until somebody dies, at the most.
+        steps: how many it has told in this life of the program.
+        kill_after: how many it must have told before somebody dies.
         name: of the program's work.
         again: whether the program is started anew until it has done its work.
         endless: it never ends by itself: it has done its work when :meth:`check` says so.
     """
 
+    steps_most: ClassVar[int] = 0
+    moment_seconds: ClassVar[float] = 1.0
     name = ""
     again = True
     endless = False
@@ -34,6 +41,8 @@ class Work:
         self.db = db
         self.folder = folder
         self.rows = rows
+        self.steps: Callable[[], int] = lambda: 0
+        self.kill_after = 0
 
     def prepare(self) -> None:
         """Before the program begins."""

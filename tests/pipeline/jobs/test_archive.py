@@ -37,6 +37,8 @@ def test_history_is_in_files_once_and_is_read_back(
     store = {"connect": served, "insecure": "true"}
     folder = str(tmp_path / "an archive [*]" / "of é {a,b}?\\z")
     q = db.create_queue("q/é", archive=True)
+    with pytest.raises(Invalid, match="no archive"):
+        read_archive(spark, str(tmp_path / "nothing"))
     nothing = archive(spark, store, str(tmp_path / "nothing"))
     assert (nothing.number, nothing.files, nothing.rows) == (1, 0, 0)
     assert read_archive(spark, str(tmp_path / "nothing")).queues.count() == 0

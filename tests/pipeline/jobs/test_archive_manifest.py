@@ -10,7 +10,7 @@ import pytest
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalFolder
-from postroom.pipeline.jobs.archive.manifest import Dropped, Gap, Kept, Known, Manifest
+from postroom.pipeline.jobs.archive.manifest import Dropped, Gap, Kept, Known, Listed, Manifest
 
 DAY = "q=mail-1f/day=2026-11-22"
 
@@ -23,6 +23,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     made = Manifest(
         7, "ab", 1 << 62, {"mail": Known(3, 9)}, 8, [Gap("mail", 1, 2, is_queue=True)],
         [kept(1)], [Dropped("files/1-ab/x", 5)],
+        lists=[Listed("lists/1-ab/1.json", 600)],
     )  # fmt: skip
     assert manifests.decode(manifests.encode(made)) == made
     assert made.until("mail", 3) == 9
@@ -30,7 +31,20 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert made.until("other", 3) == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"number": "x"}', b'{"format": 2}'])
+def test_a_manifest_of_an_earlier_version_is_read() -> None:
+    stored = (
+        b'{"number":7,"archive":"ab","at":9,"queues":{"mail":{"created_at":3,"until":9}},'
+        b'"inboxes_until":9,"gaps":[{"what":"mail","after":1,"until":2,"is_queue":true}],'
+        b'"files":[{"path":"files/1-ab/x","table":"queues","part":"q=a/day=2026-11-22","rows":1,'
+        b'"size":2}],"dropped":[],"format":1}'
+    )
+    found = manifests.decode(stored)
+    assert (found.number, len(found.files), found.lists) == (7, 1, [])
+    assert found.gaps == [Gap("mail", 1, 2, is_queue=True)]
+    assert found.queues["mail"].acknowledged < 0, "nobody knows"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"number": "x"}', b'{"format": 3}'])
 def test_what_is_no_manifest_is_said_to_be_none(content: bytes) -> None:
     with pytest.raises(Invalid):
         manifests.decode(content)

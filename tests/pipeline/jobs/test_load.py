@@ -12,6 +12,7 @@ import pytest
 import postroom
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.errors import Invalid
+from postroom.messaging import staging_steps
 from postroom.messaging.staging_requests import PublishStaged, Winner
 from postroom.pipeline.jobs import LoadOptions, load
 from postroom.pipeline.jobs.job import JobFailed
@@ -52,6 +53,19 @@ def test_what_is_asked_for() -> None:
         "mode": "queue", "query": "load/x", "batch": "0", "queue": "q",
     }  # fmt: skip
     assert sink_options(LoadOptions("x", mode="load", prefix="p/"))["load"] == "load/x"
+
+
+def test_a_load_is_known_however_many_names_are(
+    db: postroom.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_steps, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
+    for number in range(10):
+        db.staging.publish(b"load/n%d" % number, 0, bytes(24), [])
+    assert len(db.staging.read().queries) == 3
+    for number in range(10):
+        assert is_done(db, LoadOptions(f"n{number}"))
+    for other in ("n", "n10", "n55", "o"):
+        assert not is_done(db, LoadOptions(other))
 
 
 def test_what_spark_says_is_said_in_a_line() -> None:

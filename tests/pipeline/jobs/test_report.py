@@ -14,7 +14,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalFolder
-from postroom.pipeline.jobs.archive.newest import note_trimmed
+from postroom.pipeline.jobs.archive.newest import note_begun, note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
 from postroom.pipeline.jobs.report.content import ROWS_MAX
@@ -94,9 +94,10 @@ def test_what_is_not_the_archive_of_the_store_is_not_taken_for_it(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:
     store = {"connect": served, "insecure": "true"}
-    note_trimmed(db, manifests.Manifest(1, "mine"))
-    with pytest.raises(JobFailed, match="no archive"):
-        report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "misspelt"))
+    for _ in range(2):  # never archived, and then into another folder
+        with pytest.raises(JobFailed, match="no archive"):
+            report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "misspelt"))
+        note_trimmed(db, manifests.Manifest(1, "mine"))
     other = manifests.encode(manifests.Manifest(1, "another"))
     LocalFolder(tmp_path / "another").put_new(manifests.path_of(1), other)
     with pytest.raises(JobFailed, match="another store"):
@@ -117,6 +118,9 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     monkeypatch.setattr(reporting, "_write", write)
     monkeypatch.setattr(reporting, "_is_newest", newest)
     store: Mapping[str, str] = {"connect": served, "insecure": "true"}
+    note_begun(db, manifests.Manifest(0, "mine"))
+    content = manifests.encode(manifests.Manifest(1, "mine"))
+    LocalFolder(tmp_path / "archive").put_new(manifests.path_of(1), content)
     with pytest.raises(JobFailed, match="new manifest"):
         report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
     assert len(reads) == 3

@@ -49,6 +49,8 @@ class Faults:
         self._interval_seconds = interval_seconds
         self.clocks_jump_far = pace >= 0.5 and randomness.random() < 0.25
         self._next_strike = 0.0
+        self._failing: set[Machine] = set()
+        """Those of which a write was to fail."""
         self._jumps = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         acts = [
@@ -94,6 +96,16 @@ class Faults:
             machine.wake_up()
             if machine.node is None or machine.node.failed is not None:
                 self._reopen(machine)
+        self._look_after()
+
+    def _look_after(self) -> None:
+        """A write may have failed before, and the node may notice it later: at its next write."""
+        if self.is_over and self._failing:
+            for machine in self._cluster.machines:
+                if machine.node is not None and machine.node.failed and machine in self._failing:
+                    self._failing.remove(machine)
+                    self._reopen(machine)
+            self._cluster.agenda.after(self._pace, self._look_after)
 
     # --- who, and for how long
 
@@ -153,6 +165,7 @@ class Faults:
         number = machine.disk.writes + self._random.randint(1, 4)
         machine.disk.write_faults[number] = self._random.choice(list(WriteFault))
         self.seen["failing writes"] += 1
+        self._failing.add(machine)
         self._later(lambda: self._reopen(machine))
 
     def _fill_disk(self) -> None:

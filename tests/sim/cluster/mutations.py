@@ -73,6 +73,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(consensus.commits_twice, 300),
     Mutation(consensus.reads_not_checked, 300),
     Mutation(consensus.snapshot_lies, 300),
+    Mutation(consensus.leads_unanswered, 1, SCHEDULE, schedules.leader_that_hears_nobody),
+    Mutation(consensus.waits_for_the_silent, 1, SCHEDULE, schedules.leader_that_stands_still),
     Mutation(messages.peek_ignores_later_reaps, 100, EMBEDDED),
     Mutation(messages.peek_shows_later_messages, 100, EMBEDDED),
     Mutation(messages.peek_leaves_out_the_last, 100, EMBEDDED),

@@ -17,6 +17,7 @@ from postroom.raft.options import RaftOptions
 from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import NodeOptions
 from tests.sim.checkers import require
+from tests.sim.cluster import absence
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 from tests.sim.generators import closed_quietly
@@ -166,6 +167,28 @@ def attempt_that_was_overtaken(seed: int) -> None:
             require(False, "who holds a message no more has acknowledged it")
         cluster.run(second.acknowledge(), "it is done")
         _come_to_rest(cluster)
+
+
+def leader_that_hears_nobody(seed: int) -> None:
+    """Everybody hears the leader, so nobody else campaigns; it hears of no other node."""
+    _write_while_leader_is(seed, "deaf")
+
+
+def leader_that_stands_still(seed: int) -> None:
+    """The leader's process is stopped, its connections stay: nobody says that it is gone."""
+    _write_while_leader_is(seed, "asleep")
+
+
+def _write_while_leader_is(seed: int, missing: str) -> None:
+    with _cluster(seed) as cluster:
+        db = _client(cluster, "client")
+        cluster.run(db.put(b"key", b"before"), "a put", _PATIENCE_SECONDS)
+        absence.WAYS[missing](cluster, cluster.machines[0], cluster.machines[0].random)
+        cluster.run(db.put(b"key", b"meanwhile"), "the others are enough", _PATIENCE_SECONDS)
+        cluster.machines[0].wake_up()
+        _come_to_rest(cluster)
+        found = cluster.run(db.get(b"key"), "it is read", _PATIENCE_SECONDS)
+        require(found == b"meanwhile", f"it is {found!r}")
 
 
 async def _count_up(tx: Any) -> None:

@@ -1,7 +1,8 @@
 """One run: a cluster, some workloads, and things that break; then calm, and the reckoning.
 
 In the phase of faults nothing wrong may ever be seen. Now and then there is a *truce*: what is
-broken is mended, and every client must get something done, in the middle of it all. At the end
+broken is mended, and every client must get something done, in the middle of it all; and then once
+more while a single machine is missing (:mod:`.absence`). At the end
 everything is mended for good, and everything must finish: every client ends, the outboxes drain,
 all replicas come to hold the same. At last the workloads look at what is left, and the history of
 all that clients were told is compared with what is stored.
@@ -22,7 +23,7 @@ from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, waiting_rules
-from tests.sim.cluster import replica_rules, transfers
+from tests.sim.cluster import absence, replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.disks import write_gathered
@@ -60,6 +61,9 @@ EXPIRED_SECONDS: Final = 130.0
 
 TRUCES: Final = 1
 """In the phase of faults, so often."""
+
+ABSENCES_SHARE: Final = 0.4
+"""Of the truces, so many go on while one machine is missing."""
 
 GONE_SECONDS: Final = 7.0
 """After so long nothing is held for clients any more that have died."""
@@ -113,6 +117,7 @@ class ClusterSimulation:
         self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
         self._who: dict[tuple[int, int], Client] = {}
         self._database = self.cluster.database("client 0")
+        self._absences = Random(f"absences {seed}")
         self.faults = Faults(
             self.cluster, self.random, self.pace, self.pace * choose([0.1, 0.3, 1.0])
         )
@@ -181,10 +186,10 @@ class ClusterSimulation:
         self._begin_clients()
         self.faults.begin()
         self._look_again()
+        events = self._events // (TRUCES + 1)
         for part in range(TRUCES + 1):
-            if part:
-                self._hold_truce()
-            until = cluster.agenda.events + self._events // (TRUCES + 1)
+            spent = self._hold_truce() if part else 0
+            until = cluster.agenda.events + max(events // 2, events - spent)
             while cluster.agenda.events < until:
                 cluster.agenda.step()
         self._calm()
@@ -244,20 +249,35 @@ class ClusterSimulation:
             self.cluster.overseer.look()
             self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
 
-    def _hold_truce(self) -> None:
+    def _hold_truce(self) -> int:
         """Nothing breaks for a while, and every client gets on meanwhile. Clocks that were set back
         stay so: that holds up a transaction that has begun already, and no other one.
+
+        Returns:
+            How much has happened while one machine was missing.
         """
         self.faults.mend()
         if self.faults.clocks_jump_far:
             self._correct_clocks()
+        self._let_everybody_get_on()
+        began = self.cluster.agenda.events
+        if self._absences.random() < ABSENCES_SHARE and self.faults.joining.is_settled():
+            missing = absence.begin(self.cluster, self._absences)
+            if missing is not None:
+                self._let_everybody_get_on()
+                self.cluster.overseer.seen[f"one {missing}"] += 1
+                self.faults.mend()
+        self.cluster.overseer.seen["truces"] += 1
+        self.faults.resume()
+        return self.cluster.agenda.events - began
+
+    def _let_everybody_get_on(self) -> None:
         before = {client: client.done for client in self._who.values()}
 
         def everybody_gets_on() -> bool:
             return all(
                 client.done > before.get(client, 0)
                 or self._clients[place][0].done  # it has come to its end
-                or self._waits_for_changes(place)
                 for place, client in self._who.items()
             )
 
@@ -266,8 +286,6 @@ class ClusterSimulation:
         if self.faults.clocks_jump_far:
             patience = EXPIRED_SECONDS
         self.cluster.agenda.run_until(everybody_gets_on, self._who_waits, patience)
-        self.cluster.overseer.seen["truces"] += 1
-        self.faults.resume()
 
     def _waits_for_changes(self, place: tuple[int, int]) -> bool:
         task, _ = self._clients[place]

@@ -16,7 +16,7 @@ from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, Summary, run_many
 
 SEEDS = 100
-BATCH = 10
+BATCH = 5
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))

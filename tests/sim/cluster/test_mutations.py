@@ -27,6 +27,8 @@ QUICK = (
     "later_vote_not_stored",
     "commits_earlier_terms",
     "acknowledges_whoever_asks",
+    "leads_unanswered",
+    "waits_for_the_silent",
     "sends_everything_early",
     "cuts_blindly",
     "commits_without_majority",

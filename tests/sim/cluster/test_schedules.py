@@ -12,6 +12,8 @@ FEW_SECONDS = (
     schedules.vote_in_a_term_that_was_entered_before,
     schedules.proposal_of_a_former_lease,
     schedules.attempt_that_was_overtaken,
+    schedules.leader_that_hears_nobody,
+    schedules.leader_that_stands_still,
 )
 SCHEDULES = [(each, seed) for each in FEW_SECONDS for seed in range(5)]
 SCHEDULES.append((schedules.snapshot_that_outlasts_its_garbage, 0))

@@ -4,7 +4,7 @@ As :mod:`.lists`, but judged with moments: a transaction also comes after all th
 before it was begun (:mod:`tests.sim.recorded.appends`). Some read a list again that they have
 appended to, and append to it once more.
 
-Some may read several lists at the same time (``READS_AT_ONCE``).
+Some transactions read several lists at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from postroom.client.database import Database
 from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
-from tests.sim.workloads.workload import READS_AT_ONCE, Client
+from tests.sim.workloads.workload import Client
 
 LISTS = 3
 
@@ -48,7 +48,7 @@ class Appends:
     ) -> None:
         transaction.actions.clear()  # an earlier try came to nothing
         numbers = client.random.sample(range(LISTS), client.random.randint(1, LISTS))
-        if READS_AT_ONCE and client.random.random() < 0.4:
+        if client.random.random() < 0.4:
             keys = [_list(number) for number in numbers]
             found = await at_once(client.db, *(self._read(tx, key) for key in keys))
             for key, elements in zip(keys, found, strict=True):

@@ -3,6 +3,8 @@
 Judged by :mod:`tests.sim.recorded.appends`, as :mod:`.appends` is, but without moments: all of it
 counts as if it had been done at the same time, and before the check. So this workload needs no
 clock that clients share.
+
+Some transactions read all their lists at the same time before they begin.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.client.database import Database
+from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
 from tests.sim.workloads.workload import Client
@@ -47,6 +50,11 @@ class Lists:
         transaction.actions.clear()  # an earlier try came to nothing
         numbers = client.random.sample(range(LISTS), client.random.randint(1, 3))
         appends = numbers[: client.random.randint(0, 2)]
+        if client.random.random() < 0.3:
+            keys = [_list(number) for number in numbers]
+            found = await at_once(client.db, *(tx.get(key) for key in keys))
+            for key, value in zip(keys, found, strict=True):
+                transaction.actions.append(("read", key, tuple((value or b"").split())))
         for number in numbers:
             key = _list(number)
             before = (await tx.get(key) or b"").split()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.client.database import Database
-from tests.sim.workloads.workload import EXPIRES_SOON, Client, pairs, reap_all
+from tests.sim.workloads.workload import Client, pairs, reap_all
 
 INBOXES = 3
 SENDERS = 2
@@ -76,8 +76,7 @@ class Mailboxes:
 
     async def _give_up(self, client: Client) -> None:
         """What it has taken it does not want, or its time is over."""
-        timeout = client.random.choice([0.05, 5.0]) if EXPIRES_SOON else 5.0
-        tx = client.db.begin(timeout=timeout)
+        tx = client.db.begin(timeout=client.random.choice([0.05, 5.0]))
         await tx.reap_queue(_inbox(client.random.randrange(INBOXES)), 2, wait=0.02)
         await client.pause(0.1)
         if client.random.random() < 0.7 and not tx.closed:

@@ -17,7 +17,9 @@ import postroom
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from tests.sim.history import History
 from tests.sim.recorded.operations import Anomaly, Record
+from tests.sim.simulation import WORKLOADS
 from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import Counters
@@ -30,8 +32,11 @@ from tests.sim.workloads.reapers import Reapers
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.ring import Ring
 from tests.sim.workloads.seats import Seats
+from tests.sim.workloads.spans import Spans
 from tests.sim.workloads.tamperings import TAMPERINGS, Tampering, money_appears
+from tests.sim.workloads.tamperings_of_time import an_appointment_is_missed
 from tests.sim.workloads.trials import Trials
+from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Mirror, Watchers
 from tests.sim.workloads.workload import Client, Workload
 from tests.sim.world import World
@@ -39,6 +44,7 @@ from tests.sim.world import World
 STEPS = 1500
 MAKERS: dict[str, Callable[[World], Workload]] = {
     "appends": lambda world: Appends(_record(world)),
+    "appointments": lambda _: Appointments(),
     "archives": lambda _: Archives(),
     "bank": lambda _: Bank(),
     "counters": lambda _: Counters(),
@@ -51,7 +57,9 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "registers": lambda world: Registers(_record(world)),
     "ring": lambda _: Ring(),
     "seats": lambda _: Seats(),
+    "spans": lambda _: Spans(),
     "trials": lambda _: Trials(),
+    "waiters": lambda _: Waiters(),
     "watchers": lambda _: Watchers(),
 }
 
@@ -174,6 +182,12 @@ def test_a_message_that_arrives_too_early() -> None:
     played.world.run(played.db.run(send))
     with pytest.raises(AssertionError, match="before it was due"):
         played.world.run(reap())
+
+
+def test_every_workload_is_tampered_with() -> None:
+    assert {name for name, _ in TAMPERINGS} == MAKERS.keys()
+    assert {each.__name__.lower() for each in WORKLOADS} <= MAKERS.keys()
+    assert ("appointments", an_appointment_is_missed) in TAMPERINGS
 
 
 # --- good and bad histories -----------------------------------------------------------------------

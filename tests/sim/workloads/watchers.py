@@ -88,7 +88,7 @@ class Watchers:
             if mirror is None:
                 self.mirrors[client.number] = mirror = await self._read_anew(client.db)
             mirror.leave()
-            await self._follow(client.db, mirror, CHANGES_BEFORE_LEAVING)
+            await self._follow(client.db, mirror, CHANGES_BEFORE_LEAVING, client)
         except SnapshotTooOld:
             self.mirrors.pop(client.number, None)
         except EXPECTED:
@@ -99,9 +99,13 @@ class Watchers:
             found = [pair async for pair in snapshot.scan(START, END)]
             return Mirror(snapshot.timestamp, dict(found))
 
-    async def _follow(self, db: Database, mirror: Mirror, changes_max: int) -> None:
+    async def _follow(
+        self, db: Database, mirror: Mirror, changes_max: int, client: Client | None = None
+    ) -> None:
         async for change in db.watch(START, END, after=mirror.timestamp):
             mirror.add(change)
+            if client is not None:
+                client.done += 1
             changes_max -= 1
             if not changes_max or change.key == LAST:
                 return

@@ -8,7 +8,6 @@ was told; whatever must match is written into the store, by the very transaction
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Protocol, TypeVar
@@ -17,16 +16,6 @@ from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
 
 T = TypeVar("T")
-
-READS_AT_ONCE = os.environ.get("POSTROOM_READS_AT_ONCE") == "1"
-"""Whether a transaction reads several keys at the same time. Off as long as the later answer may
-raise the read timestamp over the earlier one: a lost update, which forty seeds find.
-"""
-
-EXPIRES_SOON = os.environ.get("POSTROOM_EXPIRES_SOON") == "1"
-"""Whether transactions that hold messages expire within the run. Off as long as each of those that
-wait sets a timer again and again while the wall clock stands still: the run does not end.
-"""
 
 EXPECTED = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired)
 """What may happen to anybody while machines die and clocks are set."""

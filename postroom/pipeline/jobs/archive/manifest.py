@@ -3,6 +3,7 @@
 ::
 
     FOLDER/manifests/00000007.json                      the newest counts, and only that
+    FOLDER/lists/5-a0b7.../1.json                       files that it counts without naming them
     FOLDER/files/7-5c1f.../queues/q=mail-18f0.../day=2026-11-22/part-....parquet
     FOLDER/files/7-5c1f.../inboxes/day=2026-11-22/part-....parquet
 
@@ -11,6 +12,10 @@ inboxes, is in these files: wholly, and once. It appears as a whole, under a num
 has. So a run is one step for everybody who reads: before it the archive is what the manifest before
 says, and the store has all that came later; after it, the new one. Whatever else lies in the folder
 was left by runs that were killed, and counts for nothing.
+
+Files of days that are over stay what they are. So they are named by *lists*, which manifest after
+manifest refers to (:mod:`.lists`), and a manifest is about as large as what the last days have
+brought. Gaps that touch are one (:mod:`.gaps`).
 
 Nothing here knows Spark, a store, or a file system.
 """
@@ -26,8 +31,11 @@ import msgspec
 from postroom.errors import Invalid
 
 FORMAT: Final = 1
+FORMAT_WITH_LISTS: Final = 2
+"""Who does not know of lists would miss files."""
 MANIFESTS: Final = "manifests"
 FILES: Final = "files"
+LISTS: Final = "lists"
 MANIFESTS_KEPT: Final = 20
 _DIGITS: Final = 8
 """There are fewer runs than a hundred million."""
@@ -67,10 +75,13 @@ class Known(msgspec.Struct, frozen=True):
     Attributes:
         created_at: one that was made anew under the same name has another one.
         until: all that ended up to this timestamp, and was there to be read, is in the files.
+        acknowledged: how many messages ever were, at the most by that timestamp; negative: that is
+            not known.
     """
 
     created_at: int
     until: int
+    acknowledged: int = -1
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -80,12 +91,38 @@ class Gap(msgspec.Struct, frozen=True):
         what: the name of a queue, or ``inboxes``.
         after, until: timestamps between which it may be missing.
         is_queue: whether ``what`` is a queue.
+        dropped: it was dropped, with what was not archived yet.
     """
 
     what: str
     after: int
     until: int
     is_queue: bool = False
+    dropped: bool = False
+
+    @property
+    def place(self) -> str:
+        """What it is a gap of, in words."""
+        return f"the queue {self.what}" if self.is_queue else "inboxes"
+
+    @property
+    def reason(self) -> str:
+        """Why, and what to do, in words."""
+        if self.dropped:
+            return "it was dropped before that was archived; archive first, and then drop"
+        return "the store had not kept it; archive more often"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A list of files.
+
+    Attributes:
+        path: below the folder.
+        files: how many it names.
+    """
+
+    path: str
+    files: int
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -98,7 +135,9 @@ class Manifest(msgspec.Struct, frozen=True):
         queues: by name.
         inboxes_until: what was consumed from inboxes up to this timestamp is in the files.
         gaps: what may be missing.
-        files: all that there are; ``dropped``: those that are to be deleted.
+        files: all that there are; as it is stored, without those that lists name.
+        dropped: files that are to be deleted.
+        lists: those that name the other files.
     """
 
     number: int = 0
@@ -110,6 +149,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: list[Kept] = []
     dropped: list[Dropped] = []
     format: int = FORMAT
+    lists: list[Listed] = []
 
     def until(self, queue: str, created_at: int) -> int:
         """Up to when a queue is in the files; 0: nothing of it is."""
@@ -135,10 +175,10 @@ def decode(content: bytes) -> Manifest:
         found = _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Invalid(f"this is no manifest of an archive: {error}") from error
-    if found.format != FORMAT:
+    if found.format not in {FORMAT, FORMAT_WITH_LISTS}:
         raise Invalid(
             f"this archive was written by a later version (format {found.format}, and this one "
-            f"knows {FORMAT}): nothing was changed: upgrade"
+            f"knows {FORMAT_WITH_LISTS}): nothing was changed: upgrade"
         )
     return found
 
@@ -167,10 +207,10 @@ def newest(paths: Iterable[str]) -> int:
 
 
 def run_in(path: str) -> int:
-    """The number of the run that has written a file; 0: none has."""
+    """The number of the run that has written a file, or a list; 0: none has."""
     top, _, rest = path.partition("/")
     number, dash, _ = rest.partition("/")[0].partition("-")
-    return int(number) if top == FILES and dash and number.isdecimal() else 0
+    return int(number) if top in {FILES, LISTS} and dash and number.isdecimal() else 0
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -182,6 +222,7 @@ def left_over(manifest: Manifest, paths: Iterable[str]) -> list[str]:
     Files of runs with a higher number are somebody's who is at work.
     """
     counts = {each.path for each in manifest.files} | {each.path for each in manifest.dropped}
+    counts |= {each.path for each in manifest.lists}
     counts |= {_checksums_of(path) for path in counts}
     found = []
     for path in paths:
@@ -243,10 +284,12 @@ def still_dropped(manifest: Manifest, before: int) -> list[Dropped]:
 
 __all__ = [
     "FILES",
+    "LISTS",
     "Dropped",
     "Gap",
     "Kept",
     "Known",
+    "Listed",
     "Manifest",
     "decode",
     "encode",

@@ -12,6 +12,7 @@ import secrets
 from typing import Final
 
 from postroom.client.sync import Database
+from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import Folder
 from postroom.pipeline.jobs.archive.manifest import Manifest
@@ -29,14 +30,23 @@ def latest(folder: Folder) -> Manifest:
         Invalid: it is none, or of a later version.
     """
     for _ in range(_TRIES):
-        number = manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
+        number = newest_number(folder)
         if not number:
             return Manifest()
         try:
-            return manifests.decode(folder.read(manifests.path_of(number)))
+            found = manifests.decode(folder.read(manifests.path_of(number)))
+            return lists.joined(found, lists.read(folder, found))
         except FileNotFoundError:  # there are newer ones, and it was deleted
             continue
-    raise JobFailed(f"the manifests of {folder.uri()} vanish while they are read: try again")
+    raise JobFailed(
+        f"manifests of {folder.uri()}, or lists that they refer to, vanish while they are read: "
+        "try again, or bring the folder back as it was"
+    )
+
+
+def newest_number(folder: Folder) -> int:
+    """The number of the newest manifest; 0: there is none."""
+    return manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
 
 
 def of_this_store(db: Database, folder: Folder) -> Manifest:
@@ -49,7 +59,7 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
     for _ in range(_TRIES):
         found = latest(folder)
         begun, trimmed = (_noted(db, query) for query in (_begun(found), _trimmed(found)))
-        if found.number == latest(folder).number:
+        if found.number == newest_number(folder):
             break
     else:
         raise JobFailed(f"others archive into {folder.uri()} all the time: try again")
@@ -65,12 +75,6 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
             "bring the folder back that was archived into last"
         )
     return found
-
-
-def was_archived(db: Database) -> bool:
-    """Whether the store was archived into any folder, and may have been trimmed."""
-    known = db.staging.read(_ARCHIVE).queries[:1]
-    return bool(known) and known[0].query.startswith(_ARCHIVE)
 
 
 def note_begun(db: Database, before: Manifest) -> None:
@@ -103,4 +107,4 @@ def _trimmed(manifest: Manifest) -> bytes:
     return _begun(manifest) + b" trimmed"
 
 
-__all__ = ["latest", "note_begun", "note_trimmed", "of_this_store", "was_archived"]
+__all__ = ["latest", "newest_number", "note_begun", "note_trimmed", "of_this_store"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive.folders import open_folder
 from postroom.pipeline.jobs.archive.manifest import Manifest
 from postroom.pipeline.jobs.archive.run import latest
@@ -36,10 +37,12 @@ def read_archive(spark: SparkSession, folder: str) -> Archived:
         folder: as it was given to :func:`.archive`.
 
     Raises:
-        Invalid: it holds something else, or a later version has written it.
+        Invalid: there is no archive, or something else, or a later version has written it.
     """
     target = open_folder(spark, folder)
     manifest = latest(target)
+    if not manifest.number:
+        raise Invalid(f"there is no archive in {folder}: give the folder of one")
 
     def frame(table: str) -> DataFrame:
         files = [each for each in manifest.files if each.table == table]

@@ -39,8 +39,9 @@ from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import from_seconds
+from postroom.pipeline.jobs.archive import gaps as all_gaps
+from postroom.pipeline.jobs.archive import lists, newest
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive import newest
 from postroom.pipeline.jobs.archive.folders import Folder, open_folder
 from postroom.pipeline.jobs.archive.manifest import Gap, Kept, Known, Manifest
 from postroom.pipeline.jobs.archive.newest import latest
@@ -61,8 +62,6 @@ GRACE_SECONDS: Final = 86_400.0
 FILES_MAX: Final = 8
 """Of a day of a queue, so many small files may stay before they become one."""
 SMALL_BYTES: Final = 64 * 1024 * 1024
-KEPT_SECONDS_MIN: Final = 75.0
-"""What was done stays readable for so long, however short ``purge_after`` is."""
 TRIMMED_AT_ONCE: Final = 50_000
 _PART_BYTES: Final = 1 << 60
 _TRIES: Final = 5
@@ -86,6 +85,7 @@ class ArchiveResult:
         compacted: how many files became fewer ones; ``deleted``: how many were deleted.
         trimmed: how many messages were deleted from the store.
         gaps: what may be missing since the run before, because the store did not keep it so long.
+        gaps_so_far: the same of all runs.
     """
 
     number: int
@@ -98,6 +98,7 @@ class ArchiveResult:
     deleted: int
     trimmed: int
     gaps: tuple[Gap, ...]
+    gaps_so_far: tuple[Gap, ...] = ()
 
 
 def archive(  # noqa: PLR0913 - each argument is an option
@@ -210,25 +211,27 @@ class Run:
             writer_of: makes who writes the files of a run, by its name.
         """
         before = self.begin()
-        writer = writer_of(f"{before.number + 1}-{secrets.token_hex(4)}")
+        name = f"{before.number + 1}-{secrets.token_hex(4)}"
+        writer = writer_of(name)
+        counted = all_gaps.acknowledged(self._db)  # earlier than what is read
         with self.hold(before) as (since, at):
-            plan = self.plan(before, since, at)
+            plan = self.plan(before, since, at, counted)
             new = self.write(writer, plan, at)
             gaps = self.gaps(before, plan, at)
         after = msgspec.structs.replace(
             before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
-            gaps=[*before.gaps, *gaps], files=[*before.files, *new],
+            gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
             dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
         )  # fmt: skip
         after, compacted = self.compact(writer, after)
-        self.commit(after)
+        after = self.commit(after, name)
         trimmed = self.trim(after, at - from_seconds(self._settings.keep))
         return ArchiveResult(
             after.number, at,
             sum(each.rows for each in new if each.table == QUEUES),
             sum(each.rows for each in new if each.table == INBOXES),
             len(after.files), sum(each.rows for each in after.files),
-            compacted, self.tidy(after), trimmed, tuple(gaps),
+            compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps),
         )  # fmt: skip
 
     def begin(self) -> Manifest:
@@ -258,13 +261,15 @@ class Run:
                         raise
             yield int(after), int(at)
 
-    def plan(self, before: Manifest, after_inboxes: int, at: int) -> Plan:
+    def plan(
+        self, before: Manifest, after_inboxes: int, at: int, counted: Mapping[str, int]
+    ) -> Plan:
         """What is new."""
         infos, queues = self._db.queues(), {}
         groups: dict[int, dict[str, int]] = defaultdict(dict)
         for info in infos:
             created_at = int(info.created_at)
-            queues[info.name] = Known(created_at, at)
+            queues[info.name] = Known(created_at, at, counted.get(info.name, -1))
             groups[before.until(info.name, created_at)][info.name] = created_at
         spans = [
             Span(dict(few), after, at)
@@ -277,17 +282,10 @@ class Run:
         """What may have gone before anybody has read it. Asked when all is read, since done
         messages are purged meanwhile, too.
         """
-        gaps, now = [], int(self._db.now())
-        for info in plan.infos:
-            created_at = int(info.created_at)
-            after = before.until(info.name, created_at) or created_at
-            kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
-            lost = min(now - from_seconds(kept), at)
-            if before.number and after < lost and not info.settings.archive:
-                gaps.append(Gap(info.name, after, lost, is_queue=True))
+        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
             gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
-        return gaps
+        return sorted(gaps, key=lambda each: each.until)
 
     def write(self, writer: Writes, plan: Plan, at: int) -> list[Kept]:
         """The files of what is new."""
@@ -326,15 +324,24 @@ class Run:
         files, dropped = manifests.replaced(manifest, small, new, manifest.at)
         return msgspec.structs.replace(manifest, files=files, dropped=dropped), len(small)
 
-    def commit(self, manifest: Manifest) -> None:
-        """From here on the archive is what this manifest says."""
+    def commit(self, manifest: Manifest, run: str) -> Manifest:
+        """From here on the archive is what this manifest says; answers it with its lists."""
+        today = day_of(manifest.at)
+        manifest, stored, new = lists.divided(
+            manifest, lists.read(self._folder, manifest),
+            lambda each: _day_in(each.part) < today - 1, run,
+        )  # fmt: skip
+        for path, few in new.items():
+            self._failpoint("list")
+            self._folder.put_new(path, lists.encode(few))
         self._failpoint("manifest")
         place = manifests.path_of(manifest.number)
-        if not self._folder.put_new(place, manifests.encode(manifest)):
+        if not self._folder.put_new(place, manifests.encode(stored)):
             raise JobFailed(
                 f"another run has archived into {self._folder.uri()} meanwhile; this one has "
                 "changed nothing, and nothing is missing: run one at a time"
             )
+        return manifest
 
     def trim(self, manifest: Manifest, until: int) -> int:
         """Deletes from the store what is safe in the files."""
@@ -373,7 +380,7 @@ class Run:
 
     def tidy(self, manifest: Manifest) -> int:
         """Deletes files that count for nothing."""
-        every = [each.path for top in (manifests.MANIFESTS, manifests.FILES)
+        every = [each.path for top in (manifests.MANIFESTS, manifests.LISTS, manifests.FILES)
                  for each in self._folder.files(top)]  # fmt: skip
         useless = manifests.left_over(manifest, every)
         for path in useless:

@@ -29,7 +29,7 @@ from postroom.client.sync import Database
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
 from postroom.pipeline.jobs.archive.folders import Folder, open_folder, to_read
-from postroom.pipeline.jobs.archive.newest import latest, of_this_store, was_archived
+from postroom.pipeline.jobs.archive.newest import newest_number, of_this_store
 from postroom.pipeline.jobs.archive.reading import Archived, read_archive
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
 from postroom.pipeline.jobs.report import measures as made
@@ -176,10 +176,10 @@ def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
         JobFailed: it is another store's, or an old copy, or nothing.
     """
     found = of_this_store(db, open_folder(spark, archive))
-    if not found.number and was_archived(db):
+    if not found.number:
         raise JobFailed(
-            f"there is no archive in {archive}, and this store was archived: no report was made: "
-            "give the folder that it was archived into"
+            f"there is no archive in {archive}; no report was made: give the folder that this "
+            "store was archived into, or no archive if it never was"
         )
     return read_archive(spark, archive)
 
@@ -205,7 +205,7 @@ def _held(
 
 
 def _is_newest(spark: SparkSession, archive: str, archived: Archived) -> bool:
-    return latest(open_folder(spark, archive)).number == archived.manifest.number
+    return newest_number(open_folder(spark, archive)) == archived.manifest.number
 
 
 def _write(
@@ -281,9 +281,8 @@ def _content(
         "since": _seconds(what.since),
         "archived_until": 0.0 if manifest is None else _seconds(manifest.at),
         "gaps": [] if manifest is None else [
-            f"What ended in {f'the queue {each.what}' if each.is_queue else 'inboxes'} between "
-            f"{_text(each.after)} and {_text(each.until)} may be missing: it was not archived "
-            "in time."
+            f"What ended in {each.place} between {_text(each.after)} and {_text(each.until)} may "
+            f"be missing: {each.reason}."
             for each in manifest.gaps[-ROWS_MAX:]
         ],
         "overall": _taken(table.where(F.col("level") == "all")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from postroom.client.remote import link
 from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
 from postroom.raft.journal import Journal
@@ -172,6 +173,16 @@ def snapshot_lies() -> Patch:
         return type(snapshot)(self._applied, snapshot.chunks)
 
     return RangeState, "open_snapshot", claims_more
+
+
+def leads_unanswered() -> Patch:
+    """A leader goes on although no majority answers it."""
+    return Elections, "_majority_answered_at", lambda self: self._core.now
+
+
+def waits_for_the_silent() -> Patch:
+    """A client stays with a node that says nothing any more."""
+    return link, "SILENT_SECONDS", 1e9
 
 
 def _with_sequence(lease: Lease, sequence: int) -> Lease:

@@ -1,0 +1,145 @@
+"""What becomes of a queue that was dropped: it is emptied, a step at a time, and forgotten.
+
+::
+
+    its index: what an entry, or a list, names is deleted, and the entry with it
+        │ all could be read                     │ some could not: who knows what it named?
+        ▼                                       ▼
+    empty ◀── what is left of its index ◀── all keys are looked through for its messages
+
+What cannot be read of the index stays until the end. So a leaseholder that takes over in between
+finds it again, and looks through the keys anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.messaging.queues import records
+from postroom.messaging.queues.enqueueing import remove
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import Locator
+from postroom.ranges.evaluation import Evaluation
+
+PASSED_AT_ONCE: Final = 8
+"""So many keys of others are read, one after the other, before they are leapt over."""
+LOOKED_AT_ONCE: Final = 2000
+"""So many keys are looked at in a step."""
+_REST: Final = keys.DATA_END
+"""What comes after all keys: what is left of the index."""
+
+
+def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
+    """Deletes some of a queue that was dropped; whether there is anything left."""
+    if manager.empty_from < keys.DATA:
+        if _empty_index(ctx, manager, messages_max):
+            return True
+        if manager.names_all:
+            ctx.writes[manager.layout.counters] = None
+            return False
+        return _go_on(ctx, manager, keys.DATA)
+    if manager.empty_from < _REST:
+        return _go_on(ctx, manager, _look_through(ctx, manager, messages_max))
+    return _delete_rest(ctx, manager, messages_max)
+
+
+def _go_on(ctx: Evaluation, manager: Manager, position: bytes) -> bool:
+    ctx.after.append(partial(_emptied, manager, position))
+    return True
+
+
+def _emptied(manager: Manager, position: bytes) -> None:
+    manager.empty_from = position
+
+
+# --- the index ------------------------------------------------------------------------------------
+
+
+def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
+    """Whether there is more to be looked at."""
+    layout = manager.layout
+    deleted = 0
+    for key, packed in ctx.iterate(manager.empty_from, keys.after_prefix(layout.whole)):
+        if deleted >= messages_max:
+            return _go_on(ctx, manager, key)
+        deleted += 1
+        ctx.steps += 1
+        try:
+            named = list(_said_by(layout, key, packed))
+        except msgspec.DecodeError:
+            manager.names_all = False
+            continue
+        for locator in named:
+            remove(ctx, manager, locator)
+            ctx.steps += 2
+            deleted += 1
+        ctx.writes[key] = None
+        ctx.grow(len(key))
+    return False
+
+
+def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
+    """The messages that a stored entry, or list, is about."""
+    part = key[: len(layout.scheduled)]
+    if part in {layout.scheduled, layout.ready, layout.dead}:
+        yield records.entries.decode(packed).locator
+    elif part == layout.leased:
+        if not layout.is_mark(key):
+            yield from (each.locator for each in records.read_holding(packed).entries)
+    elif part in {layout.done, layout.archived}:
+        for ended in records.ended_lists.decode(packed):
+            yield ended.key, ended.kind, ended.id
+
+
+# --- messages that nothing names ------------------------------------------------------------------
+
+
+def _look_through(ctx: Evaluation, manager: Manager, messages_max: int) -> bytes:
+    """Deletes bodies, states and pointers of the queue, wherever they are; where to go on."""
+    queue, deleted, looked_at = manager.layout.number, 0, 0
+    onward: bytes | None = manager.empty_from
+    while onward is not None:
+        position, onward, passed = onward, None, 0
+        for key, _ in ctx.iterate(position, keys.DATA_END):
+            if deleted >= messages_max or looked_at >= LOOKED_AT_ONCE:
+                return key
+            looked_at += 1
+            ctx.steps += 1
+            prefix = key[: key.index(keys.END_OF_KEY, 1) + 2]
+            if key[len(prefix) : len(prefix) + 5] in _own(queue):
+                ctx.writes[key] = None
+                ctx.grow(len(key))
+                deleted += 1
+                passed = 0
+                continue
+            passed += 1
+            if passed > PASSED_AT_ONCE:
+                onward = min(
+                    (prefix + own for own in _own(queue) if prefix + own > key),
+                    default=prefix + keys.SUFFIX_END,
+                )
+                break
+    return _REST
+
+
+def _own(queue: bytes) -> tuple[bytes, ...]:
+    """What follows the user key in the keys of a queue of this number; in their order."""
+    return keys.QUEUE_BODY + queue, keys.QUEUE_STATE + queue, keys.QUEUE_POINTER + queue
+
+
+def _delete_rest(ctx: Evaluation, manager: Manager, keys_max: int) -> bool:
+    """What could not be read; whether there is more of it."""
+    layout = manager.layout
+    for number, (key, _) in enumerate(ctx.iterate(layout.whole, keys.after_prefix(layout.whole))):
+        if number >= keys_max:
+            return True
+        ctx.writes[key] = None
+        ctx.grow(len(key))
+        ctx.steps += 1
+    ctx.writes[layout.counters] = None
+    return False

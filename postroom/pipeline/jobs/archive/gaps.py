@@ -1,0 +1,100 @@
+"""What may be missing in an archive: found out by each run, and put together over all of them.
+
+The store says only since when it keeps something, not what it had. So a gap is a time in which
+something *may* have ended that nobody has archived: it is longer than ``purge_after`` that the run
+before was, or the queue was dropped. Where the counter of a queue shows that nothing has ended,
+there is no gap.
+
+The list does not grow with the number of runs: gaps of one queue that touch are one, and of each
+queue so many stay; beyond that the two with the shortest time between them become one, which says
+more than is so, and nothing less.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from postroom.client.queues.messages import QueueInfo
+from postroom.client.sync import Database
+from postroom.errors import Invalid
+from postroom.kv.clock import from_seconds
+from postroom.pipeline.jobs.archive.manifest import Gap, Known, Manifest
+
+KEPT_SECONDS_MIN: Final = 75.0
+"""What was done stays readable for so long, however short ``purge_after`` is."""
+OF_ONE_MAX: Final = 50
+"""So many gaps of a queue, or of the inboxes, are told apart."""
+
+
+def acknowledged(db: Database) -> dict[str, int]:
+    """Of each queue how many messages ever were acknowledged."""
+    found = {}
+    for info in db.queues():
+        try:
+            found[info.name] = db.queue(info.name).stats().acknowledged
+        except Invalid:  # it was dropped just now
+            continue
+    return found
+
+
+def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: int) -> Iterator[Gap]:
+    """What queues may have lost before anybody has read it.
+
+    Args:
+        db: the store, as it is when all was read.
+        before: the archive as it was.
+        infos: the queues that were read; ``at``: up to which timestamp.
+    """
+    now = int(db.now())
+    there = {each.name: int(each.created_at) for each in db.queues()}
+    read = {each.name: int(each.created_at) for each in infos}
+    for name, known in before.queues.items():
+        if read.get(name) != known.created_at:
+            yield Gap(name, known.until, min(read.get(name, at), at), is_queue=True, dropped=True)
+    counted: Mapping[str, int] | None = None
+    for info in infos:
+        created_at = int(info.created_at)
+        after = before.until(info.name, created_at) or created_at
+        if there.get(info.name) != created_at:
+            yield Gap(info.name, after, at, is_queue=True, dropped=True)
+            continue
+        # Leaders of earlier versions have purged while it was read: so what counts is now.
+        kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
+        lost = min(now - from_seconds(kept), at)
+        if before.number and after < lost and not info.settings.archive:
+            counted = acknowledged(db) if counted is None else counted
+            known = before.queues.get(info.name, Known(0, 0))
+            is_idle = known.created_at == created_at and (
+                known.acknowledged == counted.get(info.name)
+            )
+            if not is_idle:
+                yield Gap(info.name, after, lost, is_queue=True)
+
+
+def merged(gaps: Iterable[Gap]) -> list[Gap]:
+    """The same in few, those that end last at the end."""
+    of_one: dict[tuple[str, bool, bool], list[Gap]] = defaultdict(list)
+    for gap in sorted(gaps, key=lambda each: (each.after, each.until)):
+        few = of_one[gap.what, gap.is_queue, gap.dropped]
+        if few and gap.after <= few[-1].until:
+            few[-1] = _both(few[-1], gap)
+        else:
+            few.append(gap)
+    for few in of_one.values():
+        while len(few) > OF_ONE_MAX:
+            between = [other.after - one.until for one, other in pairwise(few)]
+            first = between.index(min(between))
+            few[first : first + 2] = [_both(few[first], few[first + 1])]
+    return sorted((gap for few in of_one.values() for gap in few), key=lambda each: each.until)
+
+
+def _both(one: Gap, other: Gap) -> Gap:
+    return msgspec.structs.replace(one, until=max(one.until, other.until))
+
+
+__all__ = ["acknowledged", "merged", "of_queues"]
