@@ -29,7 +29,8 @@ def settle() -> None:
 
 
 def _is_of_spark() -> bool:
-    return getattr(sys.modules["__main__"].__spec__, "name", "") == _DAEMON
+    run_as = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return getattr(run_as, "name", "") == _DAEMON
 
 
 __all__ = ["settle"]
