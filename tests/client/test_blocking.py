@@ -81,3 +81,17 @@ def test_they_are_documented_as_the_coroutine_is() -> None:
         assert "self" in inspect.signature(method).parameters
         assert inspect.getdoc(method)
         assert not inspect.iscoroutinefunction(method)
+
+
+def test_help_tells_of_plain_iterators() -> None:
+    assert inspect.signature(Synchronous.count).return_annotation == "Iterator[int]"
+    for method, items in (
+        (postroom.Database.watch, "Change"),
+        (postroom.Transaction.scan, "tuple[bytes, Any]"),
+        (postroom.Snapshot.scan, "tuple[bytes, Any]"),
+        (postroom.Queue.receive, "QueueMessage"),
+        (postroom.Queue.archive, "QueueMessage"),
+    ):
+        told = inspect.signature(method)
+        assert told.return_annotation == f"Iterator[{items}]"
+        assert "self" in told.parameters
