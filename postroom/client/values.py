@@ -229,7 +229,7 @@ class Status(NamedTuple):
         timestamp: as of which this was so: above that of the newest commit. (Of a store that is
             only read, that is when it was last closed.)
         disk_bytes: size of the store on its device.
-        counters: what became of all messages; they add up (DESIGN section 1).
+        counters: what became of all messages; enqueued = delivered + executed + pending + dead.
         leader: which node leads; ``None``: none does, as far as the node knows that answered.
         nodes: of the cluster; none if the store is not part of one.
         services: what the store does by itself, and whether it can.
