@@ -65,13 +65,11 @@ def blocking_in(
     name = method.__name__
 
     @functools.wraps(method)
-    def call(
-        self: Any, tx: sync_transaction.Transaction, /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def call(self: Any, tx: sync_transaction.Transaction, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = self._blocking.run(getattr(self._core, name)(tx._core, *args, **kwargs))
         return result
 
-    return call
+    return call  # type: ignore[return-value]  # checkers know ``tx`` by its position alone
 
 
 def iterating(

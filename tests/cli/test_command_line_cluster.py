@@ -22,6 +22,7 @@ from postroom.cli import serve
 from postroom.cli.application import app
 from postroom.cli.options import Store
 from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.pipeline.driver_service import Line
 from postroom.pipeline.options import Store as StoreOfSpark
 from postroom.server.cluster.node_keys import fingerprint_of_file
 from postroom.server.local_folder import LocalFolder
@@ -410,5 +411,5 @@ def test_help_says_that_a_temporary_cluster_is_gone() -> None:
 
 def test_a_token_is_not_shown() -> None:
     """Where a store is, is said in tracebacks and logs."""
-    for each in (Store(token="hidden"), StoreOfSpark(token="hidden")):
+    for each in (Store(token="hidden"), StoreOfSpark(token="hidden"), Line(7400, "hidden")):
         assert "hidden" not in repr(each)
