@@ -200,7 +200,8 @@ class ServiceInfo(NamedTuple):
         name: ``dispatcher`` (delivers), ``executor`` (carries out), ``attempts`` (counts those of
             consumers that have vanished), ``queues`` (fires), ``collector`` (of garbage), ``feed``
             (forgets changes that nobody watches) or ``membership`` (of a cluster).
-        running: false while it pauses after a failure; it begins again by itself.
+        running: false while it pauses after a failure; it begins again by itself. Also while an
+            embedded store is at rest: it was only read since it was opened, and nothing is due.
         failures: how often it has failed, until it ran for a minute without.
         trouble: why it failed last; empty if it did not.
     """
