@@ -437,6 +437,59 @@ def test_a_queue_in_which_nothing_ends_has_no_gaps(archiver: Archiver) -> None:
     assert [each.what for each in archiver.run().gaps if each.is_queue] == ["done"]
 
 
+def test_a_queue_that_was_made_between_two_runs_and_is_idle_has_no_gap(archiver: Archiver) -> None:
+    archiver.run()
+    archiver.db.create_queue("idle", purge_after=0)
+    archiver.store.advance(500)
+    assert not [each for each in archiver.run().gaps if each.is_queue]
+
+
+def test_a_queue_that_is_made_and_dropped_while_others_are_read_leaves_no_gap(
+    archiver: Archiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it had ended by the time up to which is read."""
+    plan = Run.plan
+
+    def planned(of: Run, *args: Any) -> Any:
+        archiver.db.create_queue("short")
+        return plan(of, *args)
+
+    def drop(step: str) -> None:
+        if step == "files of inboxes":
+            archiver.db.queue("short").drop()
+
+    monkeypatch.setattr(Run, "plan", planned)
+    assert archiver.run(drop).gaps == ()
+    monkeypatch.undo()
+    (gap,) = archiver.run().gaps
+    assert (gap.what, gap.dropped) == ("short", True)
+    assert gap.after < gap.until
+
+
+def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_others(
+    archiver: Archiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "FILES_MIN", 1)
+    monkeypatch.setattr(run, "_day_in", lambda _: 0)  # all days are over
+    archiver.work()
+    archiver.run()
+    before = latest(archiver.folder).lists
+
+    def others(step: str) -> None:
+        if step == "files of queues":
+            for _ in range(2):
+                archiver.work()
+                archiver.run()
+                archiver.store.advance(2000)  # what was replaced may be deleted
+            archiver.run()
+            there = {each.path for each in archiver.folder.files("lists")}
+            assert not {each.path for each in before} & there
+
+    with pytest.raises(JobFailed, match="another run"):
+        archiver.run(others)
+    assert {row for row, _ in archiver.archived().items()} <= set(archiver.expected)
+
+
 @pytest.mark.parametrize("step", ["list", "manifest"])
 def test_killed_before_files_are_listed_nothing_is_lost(
     archiver: Archiver, step: str, monkeypatch: pytest.MonkeyPatch

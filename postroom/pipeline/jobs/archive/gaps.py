@@ -23,7 +23,7 @@ from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
 from postroom.errors import Invalid
 from postroom.kv.clock import from_seconds
-from postroom.pipeline.jobs.archive.manifest import Gap, Known, Manifest
+from postroom.pipeline.jobs.archive.manifest import Gap, Manifest
 
 KEPT_SECONDS_MIN: Final = 75.0
 """What was done stays readable for so long, however short ``purge_after`` is."""
@@ -60,6 +60,8 @@ def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: in
     for info in infos:
         created_at = int(info.created_at)
         after = before.until(info.name, created_at) or created_at
+        if after >= at:  # it was made when all that is read had happened
+            continue
         if there.get(info.name) != created_at:
             yield Gap(info.name, after, at, is_queue=True, dropped=True)
             continue
@@ -68,11 +70,9 @@ def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: in
         lost = min(now - from_seconds(kept), at)
         if before.number and after < lost and not info.settings.archive:
             counted = acknowledged(db) if counted is None else counted
-            known = before.queues.get(info.name, Known(0, 0))
-            is_idle = known.created_at == created_at and (
-                known.acknowledged == counted.get(info.name)
-            )
-            if not is_idle:
+            is_known = before.until(info.name, created_at) > 0
+            acknowledged_then = before.queues[info.name].acknowledged if is_known else 0
+            if counted.get(info.name) != acknowledged_then:
                 yield Gap(info.name, after, lost, is_queue=True)
 
 

@@ -327,21 +327,27 @@ class Run:
     def commit(self, manifest: Manifest, run: str) -> Manifest:
         """From here on the archive is what this manifest says; answers it with its lists."""
         today = day_of(manifest.at)
+        try:
+            listed = lists.read(self._folder, manifest)
+        except FileNotFoundError as error:  # given up by others, and deleted after the grace time
+            raise self._overtaken() from error
         manifest, stored, new = lists.divided(
-            manifest, lists.read(self._folder, manifest),
-            lambda each: _day_in(each.part) < today - 1, run,
-        )  # fmt: skip
+            manifest, listed, lambda each: _day_in(each.part) < today - 1, run
+        )
         for path, few in new.items():
             self._failpoint("list")
             self._folder.put_new(path, lists.encode(few))
         self._failpoint("manifest")
         place = manifests.path_of(manifest.number)
         if not self._folder.put_new(place, manifests.encode(stored)):
-            raise JobFailed(
-                f"another run has archived into {self._folder.uri()} meanwhile; this one has "
-                "changed nothing, and nothing is missing: run one at a time"
-            )
+            raise self._overtaken()
         return manifest
+
+    def _overtaken(self) -> JobFailed:
+        return JobFailed(
+            f"another run has archived into {self._folder.uri()} meanwhile; this one has changed "
+            "nothing, and nothing is missing: run one at a time"
+        )
 
     def trim(self, manifest: Manifest, until: int) -> int:
         """Deletes from the store what is safe in the files."""
