@@ -13,7 +13,7 @@ more than is so, and nothing less.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +35,8 @@ def acknowledged(db: Database) -> dict[str, int]:
     """Of each queue how many messages ever were acknowledged."""
     found = {}
     for info in db.queues():
+        if info.damaged:
+            continue
         try:
             found[info.name] = db.queue(info.name).stats().acknowledged
         except Invalid:  # it was dropped just now
@@ -42,19 +44,25 @@ def acknowledged(db: Database) -> dict[str, int]:
     return found
 
 
-def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: int) -> Iterator[Gap]:
+def of_queues(
+    db: Database, before: Manifest, infos: Iterable[QueueInfo], damaged: Container[str], at: int
+) -> Iterator[Gap]:
     """What queues may have lost before anybody has read it.
 
     Args:
         db: the store, as it is when all was read.
         before: the archive as it was.
         infos: the queues that were read; ``at``: up to which timestamp.
+        damaged: those that could not be: what they lose is found out when they can, or are gone.
     """
     now = int(db.now())
-    there = {each.name: int(each.created_at) for each in db.queues()}
     read = {each.name: int(each.created_at) for each in infos}
+    there = {
+        each.name: read.get(each.name) if each.damaged else int(each.created_at)
+        for each in db.queues()
+    }
     for name, known in before.queues.items():
-        if read.get(name) != known.created_at:
+        if name not in damaged and read.get(name) != known.created_at:
             yield Gap(name, known.until, min(read.get(name, at), at), is_queue=True, dropped=True)
     counted: Mapping[str, int] | None = None
     for info in infos:

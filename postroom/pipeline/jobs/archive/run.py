@@ -29,7 +29,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -86,6 +86,8 @@ class ArchiveResult:
         trimmed: how many messages were deleted from the store.
         gaps: what may be missing since the run before, because the store did not keep it so long.
         gaps_so_far: the same of all runs.
+        damaged: the queues that were left out, since they cannot be read, and why. They are
+            archived when they can.
     """
 
     number: int
@@ -99,6 +101,7 @@ class ArchiveResult:
     trimmed: int
     gaps: tuple[Gap, ...]
     gaps_so_far: tuple[Gap, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 def archive(  # noqa: PLR0913 - each argument is an option
@@ -167,13 +170,15 @@ class Plan:
     """What a run reads.
 
     Attributes:
-        infos: of all queues that there are.
+        infos: of all queues that can be read.
+        damaged: the others, and why not.
         queues: up to when they are in the files after this run.
         spans: what is new of them.
         inboxes_after: what was consumed from inboxes after this timestamp is new.
     """
 
     infos: list[QueueInfo]
+    damaged: dict[str, str]
     queues: dict[str, Known]
     spans: list[Span]
     inboxes_after: int
@@ -231,7 +236,7 @@ class Run:
             sum(each.rows for each in new if each.table == QUEUES),
             sum(each.rows for each in new if each.table == INBOXES),
             len(after.files), sum(each.rows for each in after.files),
-            compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps),
+            compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps), plan.damaged,
         )  # fmt: skip
 
     def begin(self) -> Manifest:
@@ -265,7 +270,10 @@ class Run:
         self, before: Manifest, after_inboxes: int, at: int, counted: Mapping[str, int]
     ) -> Plan:
         """What is new."""
-        infos, queues = self._db.queues(), {}
+        every = self._db.queues()
+        infos = [each for each in every if not each.damaged]
+        damaged = {each.name: each.damaged for each in every if each.damaged}
+        queues = {name: before.queues[name] for name in damaged if name in before.queues}
         groups: dict[int, dict[str, int]] = defaultdict(dict)
         for info in infos:
             created_at = int(info.created_at)
@@ -276,13 +284,13 @@ class Run:
             for after, names in sorted(groups.items())
             for few in _in_pieces(sorted(names.items()), QUEUES_AT_ONCE)
         ]
-        return Plan(infos, queues, spans, after_inboxes)
+        return Plan(infos, damaged, queues, spans, after_inboxes)
 
     def gaps(self, before: Manifest, plan: Plan, at: int) -> list[Gap]:
         """What may have gone before anybody has read it. Asked when all is read, since done
         messages are purged meanwhile, too.
         """
-        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, at)]
+        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, plan.damaged, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
             gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
         return sorted(gaps, key=lambda each: each.until)
@@ -360,7 +368,7 @@ class Run:
             )
         self._failpoint("number")
         newest.note_trimmed(self._db, manifest)
-        trimmed, infos = 0, self._db.queues()
+        trimmed, infos = 0, [each for each in self._db.queues() if not each.damaged]
         for number, info in enumerate(infos):
             self._failpoint("trimming")
             self._progress("out of the store", number, len(infos))
