@@ -365,6 +365,25 @@ def test_what_a_new_queue_did_not_keep_is_said_to_be_missing(archiver: Archiver)
     assert archiver.run().gaps == ()
 
 
+@pytest.mark.parametrize("settings", [{"purge_after": 10_000}, {"archive": True}])
+def test_what_was_lost_under_earlier_settings_is_said_to_be_missing(
+    archiver: Archiver, settings: dict[str, Any]
+) -> None:
+    archiver.db.queue("done").update(purge_after=0)
+    archiver.work()
+    first = archiver.run()
+    archiver.work()
+    archiver.store.advance(500)
+    assert archiver.db.queue("done").stats().done == 0, "it was purged"
+    archiver.db.queue("done").update(**settings)
+    second = archiver.run()
+    (gap,) = (each for each in second.gaps if each.is_queue)
+    assert (gap.what, gap.after, gap.dropped) == ("done", first.at, False)
+    archiver.work()
+    archiver.store.advance(500)
+    assert not [each for each in archiver.run().gaps if each.is_queue]
+
+
 def test_what_is_to_be_purged_is_kept_while_it_is_read(archiver: Archiver) -> None:
     archiver.work()
     archiver.run()

@@ -23,7 +23,7 @@ from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
 from postroom.errors import Invalid
 from postroom.kv.clock import from_seconds
-from postroom.pipeline.jobs.archive.manifest import Gap, Manifest
+from postroom.pipeline.jobs.archive.manifest import Gap, Known, Manifest
 
 KEPT_SECONDS_MIN: Final = 75.0
 """What was done stays readable for so long, however short ``purge_after`` is."""
@@ -42,6 +42,11 @@ def acknowledged(db: Database) -> dict[str, int]:
         except Invalid:  # it was dropped just now
             continue
     return found
+
+
+def kept_for(info: QueueInfo) -> float:
+    """For how many seconds what is done stays there to be read; negative: for ever."""
+    return -1.0 if info.settings.archive else max(info.settings.purge_after, KEPT_SECONDS_MIN)
 
 
 def of_queues(
@@ -73,15 +78,22 @@ def of_queues(
         if there.get(info.name) != created_at:
             yield Gap(info.name, after, at, is_queue=True, dropped=True)
             continue
-        # Leaders of earlier versions have purged while it was read: so what counts is now.
-        kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
-        lost = min(now - from_seconds(kept), at)
-        if before.number and after < lost and not info.settings.archive:
+        is_known = before.until(info.name, created_at) > 0
+        then = before.queues[info.name] if is_known else Known(created_at, 0, 0)
+        lost = _purged_until(then, info, now, at)
+        if before.number and after < lost:
             counted = acknowledged(db) if counted is None else counted
-            is_known = before.until(info.name, created_at) > 0
-            acknowledged_then = before.queues[info.name].acknowledged if is_known else 0
-            if counted.get(info.name) != acknowledged_then:
+            if counted.get(info.name) != then.acknowledged:
                 yield Gap(info.name, after, lost, is_queue=True)
+
+
+def _purged_until(then: Known, info: QueueInfo, now: int, at: int) -> int:
+    """Up to when what was done may have been purged; 0: nothing was. The queue may have had its
+    settings of now for a moment only.
+    """
+    seconds = [each for each in (then.kept, kept_for(info)) if each >= 0]
+    # Leaders of earlier versions have purged while it was read: so what counts is now.
+    return min(now - from_seconds(min(seconds)), at) if seconds else 0
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
@@ -105,4 +117,4 @@ def _both(one: Gap, other: Gap) -> Gap:
     return msgspec.structs.replace(one, until=max(one.until, other.until))
 
 
-__all__ = ["acknowledged", "merged", "of_queues"]
+__all__ = ["acknowledged", "kept_for", "merged", "of_queues"]

@@ -77,11 +77,14 @@ class Known(msgspec.Struct, frozen=True):
         until: all that ended up to this timestamp, and was there to be read, is in the files.
         acknowledged: how many messages ever were, at the most by that timestamp; negative: that is
             not known.
+        kept: for how many seconds what was done stayed there to be read, as it was set then;
+            negative: for ever, or that is not known.
     """
 
     created_at: int
     until: int
     acknowledged: int = -1
+    kept: float = -1.0
 
 
 class Gap(msgspec.Struct, frozen=True):

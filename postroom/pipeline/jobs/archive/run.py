@@ -277,7 +277,8 @@ class Run:
         groups: dict[int, dict[str, int]] = defaultdict(dict)
         for info in infos:
             created_at = int(info.created_at)
-            queues[info.name] = Known(created_at, at, counted.get(info.name, -1))
+            acknowledged, kept = counted.get(info.name, -1), all_gaps.kept_for(info)
+            queues[info.name] = Known(created_at, at, acknowledged, kept)
             groups[before.until(info.name, created_at)][info.name] = created_at
         spans = [
             Span(dict(few), after, at)
