@@ -7,7 +7,8 @@ there is no gap.
 
 The list does not grow with the number of runs: gaps of one queue that touch are one, and of each
 queue so many stay; beyond that the two with the shortest time between them become one, which says
-more than is so, and nothing less.
+more than is so, and nothing less. Nor does it with the number of queues that ever were: of very
+many gaps the older half is told of "other queues", without their names.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ KEPT_SECONDS_MIN: Final = 75.0
 """What was done stays readable for so long, however short ``purge_after`` is."""
 OF_ONE_MAX: Final = 50
 """So many gaps of a queue, or of the inboxes, are told apart."""
+OF_ALL_MAX: Final = 1_000
+"""So many gaps are told in all."""
 
 
 def acknowledged(db: Database) -> dict[str, int]:
@@ -110,7 +113,15 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
             between = [other.after - one.until for one, other in pairwise(few)]
             first = between.index(min(between))
             few[first : first + 2] = [_both(few[first], few[first + 1])]
-    return sorted((gap for few in of_one.values() for gap in few), key=lambda each: each.until)
+    found = sorted((gap for few in of_one.values() for gap in few), key=lambda each: each.until)
+    if len(found) <= OF_ALL_MAX:
+        return found
+    older, rest = found[: len(found) // 2], found[len(found) // 2 :]
+    return merged([*map(_without_name, older), *rest])
+
+
+def _without_name(gap: Gap) -> Gap:
+    return msgspec.structs.replace(gap, what="") if gap.is_queue else gap
 
 
 def _both(one: Gap, other: Gap) -> Gap:
