@@ -520,6 +520,26 @@ def test_a_queue_that_is_damaged_is_left_out_and_named_and_others_are_archived(
     assert (gap.what, gap.after, gap.dropped) == ("kept", third.at, True)
 
 
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_a_run_whose_files_a_quicker_one_has_deleted_says_that_there_was_another(
+    archiver: Archiver, is_overtaken: bool
+) -> None:
+    """They are of a run of the same number, and no manifest names them."""
+    archiver.work()
+
+    def fail(step: str) -> None:
+        if step == "files of inboxes":
+            if is_overtaken:
+                archiver.run()
+            raise FileNotFoundError("part-0.parquet")
+
+    error = JobFailed if is_overtaken else FileNotFoundError
+    with pytest.raises(error, match="another run" if is_overtaken else "part-0"):
+        archiver.run(fail)
+    archiver.run()
+    assert archiver.archived() == archiver.expected
+
+
 def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_others(
     archiver: Archiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

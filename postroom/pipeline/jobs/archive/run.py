@@ -219,16 +219,17 @@ class Run:
         name = f"{before.number + 1}-{secrets.token_hex(4)}"
         writer = writer_of(name)
         counted = all_gaps.acknowledged(self._db)  # earlier than what is read
-        with self.hold(before) as (since, at):
-            plan = self.plan(before, since, at, counted)
-            new = self.write(writer, plan, at)
-            gaps = self.gaps(before, plan, at)
-        after = msgspec.structs.replace(
-            before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
-            gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
-            dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
-        )  # fmt: skip
-        after, compacted = self.compact(writer, after)
+        with self._alone(before):
+            with self.hold(before) as (since, at):
+                plan = self.plan(before, since, at, counted)
+                new = self.write(writer, plan, at)
+                gaps = self.gaps(before, plan, at)
+            after = msgspec.structs.replace(
+                before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
+                gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
+                dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
+            )  # fmt: skip
+            after, compacted = self.compact(writer, after)
         after = self.commit(after, name)
         trimmed = self.trim(after, at - from_seconds(self._settings.keep))
         return ArchiveResult(
@@ -351,6 +352,20 @@ class Run:
         if not self._folder.put_new(place, manifests.encode(stored)):
             raise self._overtaken()
         return manifest
+
+    @contextmanager
+    def _alone(self, before: Manifest) -> Iterator[None]:
+        """What fails because a quicker run has deleted what this one wrote is told as that.
+
+        Raises:
+            JobFailed: another run has archived meanwhile.
+        """
+        try:
+            yield
+        except Exception as error:
+            if newest.newest_number(self._folder) > before.number:
+                raise self._overtaken() from error
+            raise
 
     def _overtaken(self) -> JobFailed:
         return JobFailed(
