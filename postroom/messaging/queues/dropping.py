@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from postroom.kv import keys
 from postroom.messaging.queues import records
+from postroom.messaging.queues.damage import UNDECODABLE
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Locator
@@ -71,7 +70,7 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
         ctx.steps += 1
         try:
             named = list(_said_by(layout, key, packed))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             manager.names_all = False
             continue
         for locator in named:

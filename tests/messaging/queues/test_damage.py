@@ -177,6 +177,54 @@ def test_what_is_met_later_sets_its_queue_aside(
     assert queues.left_of(number) == []
 
 
+def test_a_text_that_is_none_is_damage_like_any(queues: Damaged) -> None:
+    """Decoders tell that in another way."""
+    layout, number = queues.manager().layout, queues.manager().definition.number
+    parts = (layout.scheduled, layout.ready, layout.leased, layout.done)
+    for prefix in (definition_key(Q), *parts):
+        key = queues.keys_below(prefix)[0]
+        stored = queues.store.engine.get(key)
+        assert stored is not None
+        broken = stored.replace(b"\xa0", b"\xa1\xff").replace(b"none", b"\xff" * 4)
+        assert broken != stored
+        queues.store.engine.inner.write({key: broken}, sync=True)
+    queues.store.restart()
+    assert "its definition cannot be read" in queues.told()[Q]
+    queues.check_that_others_go_on()
+    queues.drop()
+    queues.pass_time(5)
+    assert queues.left_of(number) == []
+
+
+def test_headers_that_nothing_can_read_are_damage(queues: Damaged) -> None:
+    queues.enqueue(b"x", id=b"deep", headers={"h": 1})
+    key = queues.manager().layout.body_key(b"deep", "", b"deep")
+    stored = queues.store.engine.get(key)
+    assert stored is not None
+    deep = stored.replace(b"\xa1h\x01", b"\xa1h" + b"\x91" * 10_000 + b"\x01")
+    queues.store.engine.inner.write({key: deep}, sync=True)
+    queues.store.restart()
+    with pytest.raises(StoreCorrupted, match="'emails' is damaged: a stored body"):
+        queues.get(b"deep")
+    with pytest.raises(StoreCorrupted, match="'emails' is damaged: a stored body"):
+        queues.claim(100)
+    queues.check_that_others_go_on()
+
+
+def test_what_is_torn_while_it_is_used_is_dropped_by_what_is_remembered(queues: Damaged) -> None:
+    """Also while another definition is damaged, of which nobody knows the number."""
+    number = queues.manager().definition.number
+    queues.tear(definition_key("third"))
+    queues.store.restart()
+    queues.tear(definition_key(Q))
+    queues.drop()
+    with pytest.raises(Invalid, match="no queue 'emails'"):
+        queues.enqueue(b"1")
+    queues.pass_time(5)
+    assert queues.left_of(number) == []
+    assert queues.payloads(name="other")
+
+
 def test_clients_see_which_queue_is_damaged(queues: Damaged) -> None:
     queues.tear(definition_key(Q), queues.manager("other").layout.counters)
     queues.store.restart()

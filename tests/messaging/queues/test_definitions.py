@@ -26,6 +26,18 @@ def test_a_queue_is_made_and_used_in_one_transaction() -> None:
     assert queues.payloads() == [b"first"]
 
 
+def test_several_queues_are_made_and_used_in_one_transaction() -> None:
+    queues = Queues()
+    names = ["first", "second", "third"]
+    queues.commit(
+        *(CreateQueue(name, QueueSettings()) for name in names),
+        *(queues.message(name.encode(), name) for name in names),
+    )
+    assert [queues.payloads(name=name) for name in names] == [[b"first"], [b"second"], [b"third"]]
+    queues.store.restart()
+    assert [queues.stats(name).leased for name in names] == [1, 1, 1]
+
+
 def test_what_is_made_in_a_transaction_that_fails_is_not_there() -> None:
     queues = Queues()
     with pytest.raises(Invalid, match="no queue 'other'"):
