@@ -12,7 +12,7 @@ from postroom.client.queues.messages import info_of
 from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged
-from postroom.messaging.queues import dropping
+from postroom.messaging.queues import dropping, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
@@ -208,6 +208,25 @@ def test_headers_that_nothing_can_read_are_damage(queues: Damaged) -> None:
         queues.get(b"deep")
     with pytest.raises(StoreCorrupted, match="'emails' is damaged: a stored body"):
         queues.claim(100)
+    queues.check_that_others_go_on()
+
+
+@pytest.mark.parametrize("told", ["zz", ""])
+def test_an_entry_in_another_group_than_it_tells_is_damage(queues: Damaged, told: str) -> None:
+    """Reading goes on behind the group that it tells: it would go past others, or never end."""
+    queues.enqueue(b"x", id=b"x", group="gg")
+    ready = queues.manager().layout.group_prefix("gg")
+    (key,) = queues.keys_below(ready)
+    stored = queues.store.engine.get(key)
+    assert stored is not None
+    entry = msgspec.structs.replace(records.entries.decode(stored), group=told)
+    queues.store.engine.inner.write({key: records.encode(entry)}, sync=True)
+    queues.store.restart()
+    waiting = queues.start(queues.claim_request(100, wait=True, selection=NONE))
+    queues.pass_time(1)
+    assert waiting.done
+    with pytest.raises(StoreCorrupted, match=f"it tells the group {told!r}"):
+        waiting.result()
     queues.check_that_others_go_on()
 
 
