@@ -90,8 +90,8 @@ READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more joins one answer that has grown past this, whatever its request asks for."""
 DELIVERED_AT_ONCE_MAX: Final = 10_000
 """So many messages are delivered in the proposal that sends them; the others go to the outbox."""
-EXECUTED_AT_ONCE_MAX: Final = 4096
-"""The same of deferred updates."""
+EXECUTED_AT_ONCE_MAX: Final = 16_384
+"""The same of deferred updates: more than a turn brings, for most are numbers to be added up."""
 TRANSACTION_STEPS_MAX: Final = 1_000_000
 """What checking and carrying out one transaction may take, over all its turns: others that want to
 write wait for it."""

@@ -131,10 +131,12 @@ class _Watch:
         if now is None or now.leader is None:
             return False
         knowing = {n.address for n in now.nodes if n.status is not None and n.status.leader}
-        return all(
+        is_ready = all(
             node.is_removed or (node.serves and node.address in knowing)
             for node in self._running.nodes
         )
+        self._tell_of_the_dead(ready=False)  # also of one that has ended during the look
+        return is_ready
 
     def _tell_of_the_dead(self, *, ready: bool) -> None:
         for node in self._running.newly_dead():

@@ -105,11 +105,13 @@ class Reaping:
         fresh = [pair for pair in reply.messages if pair[0] not in own] if own else reply.messages
         if len(fresh) < len(reply.messages):
             self._check_again(key, reply.messages, own)
-        tried: dict[bytes, int] = {}
-        messages = unpacked_messages(key, fresh, codec, tried)
-        if fresh:
+        if fresh:  # also if the codec cannot unpack them
             ids = [id_ for id_, _ in fresh]
             self._taken.setdefault(key, {}).update(dict.fromkeys(ids, attempts_max))
+        tried: dict[bytes, int] = {}
+        try:
+            messages = unpacked_messages(key, fresh, codec, tried)
+        finally:
             if tried:
                 self._tried.setdefault(key, {}).update(tried)
         return Reaped(messages, more=reply.more)

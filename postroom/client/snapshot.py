@@ -28,7 +28,12 @@ class Snapshot:
         return await self._database.get_many(keys, at=self.timestamp)
 
     def scan(
-        self, start: bytes, end: bytes | None, *, limit: int | None = None, reverse: bool = False
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
         """The pairs in ``[start, end)`` then; arguments as :meth:`Database.scan`."""
         return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)

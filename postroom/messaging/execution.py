@@ -103,24 +103,25 @@ class AddingUp:
         self._bytes = self._metrics = 0
         self.is_full = False
 
-    def add(self, part: Part) -> None:
-        """One more update."""
+    def add(self, part: Part) -> bool:
+        """One more update; whether it is more than a number that is added to another one."""
         request = part.request
         if type(request) is Increment:
             key = request.key
             total = self._sums.get(key)
-            if total is None:
-                self._sums[key] = _Sum(request.by, request.packed, [part])
-            else:
+            if total is not None:
                 total.by += request.by
                 total.packed = total.packed or request.packed
                 total.parts.append(part)
+                return False
+            self._sums[key] = _Sum(request.by, request.packed, [part])
         elif type(request) is Accounting and (
             not part.stored_at or _is_within_limits(request)  # what is new was checked just now
         ):
             self._account(request, part)
         else:
             self._other(request, part)
+        return True
 
     def finish(self) -> None:
         """No more come: what has gathered becomes steps."""
@@ -250,13 +251,16 @@ class Execution:
     def _carry_out(self, ctx: Evaluation, parts: list[Part]) -> list[Part]:
         """As many as a pass has room for; answers those that are left, in order."""
         adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
+        # Whoever fills turns has it carried out all the same: what is stored keeps later ones from
+        # being carried out at once, and costs three times as much.
+        steps_max = max(limits.TURN_STEPS_MAX, ctx.steps + limits.TURN_STEPS_MAX // 4)
         for number, part in enumerate(parts):
-            if number and (adding.is_full or ctx.steps >= limits.TURN_STEPS_MAX):
+            if number and (adding.is_full or ctx.steps >= steps_max):
                 return [*self._finish(ctx, adding, full_at), *parts[number:]]
-            ctx.steps += 1
             if type(part.request) is not DeleteRange:
-                adding.add(part)
+                ctx.steps += adding.add(part)
                 continue
+            ctx.steps += 1
             left = self._finish(ctx, adding, full_at)
             if left or ctx.bytes + ctx.moved > full_at:
                 return [*left, *parts[number:]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from postroom.client.database import Database
@@ -15,7 +16,9 @@ async def at_once(db: Database, *calls: Awaitable[Any]) -> list[Any]:
     Raises:
         BaseException: what one of them raised, when all of them have ended.
     """
-    world = db._sender.world  # type: ignore[attr-defined]  # a simulated one
+    world = getattr(db._sender, "world", None)
+    if world is None:  # a real store
+        return await _gathered(calls)
     results: list[Any] = [None] * len(calls)
     errors: list[BaseException] = []
     all_done = Pause()
@@ -38,4 +41,12 @@ async def at_once(db: Database, *calls: Awaitable[Any]) -> list[Any]:
     await all_done
     if errors:
         raise errors[0]
+    return results
+
+
+async def _gathered(calls: Iterable[Awaitable[Any]]) -> list[Any]:
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
     return results
