@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv.engine import BlockDamaged, Reader
-from postroom.limits import UPKEEP_BYTES
+from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import groups, periodic
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import Claiming
@@ -305,10 +305,7 @@ class RangeQueues:
             if manager.trouble.until <= now and self._is_due(manager):
                 self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 more |= self._step(ctx, manager, request.messages_max, bytes_max)
-        for number, manager in list(self._dropped.items()):
-            if manager.trouble.until <= now:
-                self._advancing = manager
-                more |= self._empty(ctx, number, manager, request.messages_max)
+        more |= self._empty_some(ctx, request.messages_max, now)
         self._advancing = None
         ctx.after.append(lambda: apply_bare(ctx))
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
@@ -324,8 +321,22 @@ class RangeQueues:
             manager.roll_back()
             raise
 
-    def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
-        if empty(ctx, manager, messages_max):
+    def _empty_some(self, ctx: Evaluation, messages_max: int, now: float) -> bool:
+        """A step in dropped queues, of as many as there is room for; whether there is more."""
+        bytes_max, steps_max = ctx.bytes + UPKEEP_BYTES, ctx.steps + TURN_STEPS_MAX // 4
+        more = False
+        for number, manager in list(self._dropped.items()):
+            if ctx.bytes >= bytes_max or ctx.steps >= steps_max:
+                return True
+            if manager.trouble.until <= now:
+                self._advancing = manager
+                more |= self._empty(ctx, number, manager, messages_max, bytes_max)
+        return more
+
+    def _empty(
+        self, ctx: Evaluation, number: int, manager: Manager, messages_max: int, bytes_max: int
+    ) -> bool:
+        if empty(ctx, manager, messages_max, bytes_max):
             return True
         self._directory.definitions.forget(ctx, manager.definition)
         ctx.after.append(lambda: self._is_empty(number))
