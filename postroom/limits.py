@@ -1,4 +1,4 @@
-"""Every limit, in one place, with its unit last. DESIGN section 5 fixes the first group."""
+"""Every limit, in one place, with its unit last."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -57,7 +57,7 @@ class Store:
     path: Path | None = None
     addresses: tuple[str, ...] = ()
     tls: postroom.TLS | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     insecure: bool = False
     timeout: float = TIMEOUT_SECONDS
 

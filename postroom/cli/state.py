@@ -200,7 +200,7 @@ def service_errors(now: Survey) -> list[str]:
 
 def _service_state(running: bool, failures: int, last_error: str, name: str = "") -> str:
     """Of one service, on one line; what an error says may have come from anybody."""
-    state = "running" if running else "pausing"
+    state = "running" if running else "pausing" if failures else "at rest"
     if failures:
         told = last_error.encode("unicode_escape").decode("ascii")
         state += f"; failed {failures} times, the last time: {told}"

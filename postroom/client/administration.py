@@ -59,6 +59,10 @@ class Administration:
             end: first key that is not wanted any more; ``None``: no bound.
             limit: how many keys at most.
             ready: without those that are held up by a message that was postponed.
+
+        Raises:
+            Invalid: it is more than one answer holds, 10,000 keys or 16 MiB of them: ask for fewer,
+                or for parts of the span.
         """
         start, end = arguments.span(start, end)
         found: list[Inbox] = await self._sender.send(
@@ -162,11 +166,13 @@ class Administration:
     # --- the store itself
 
     async def status(self) -> Status:
-        """How the store is."""
+        """How the store is: what became of all messages, who leads, whether its services run."""
         return await self._status()
 
     async def close(self) -> None:
-        """Waits for what is under way, then lets go of the store. Idempotent."""
+        """Waits for what is under way, then lets go of the store: any further call raises
+        ``DatabaseClosed``. Idempotent.
+        """
         await self._close()
 
     async def __aenter__(self) -> Self:

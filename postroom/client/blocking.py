@@ -7,12 +7,14 @@ the sender that runs coroutines in the calling thread. A method that only passes
         pause = blocking(asynchronous.Queue.pause)
         claim = owning(asynchronous.Queue.claim, _own)  # messages in the synchronous form
 
-Type checkers see the arguments of the asyncio form, and so do ``help`` and ``inspect.signature``.
+Type checkers see the arguments of the asyncio form, and so do ``help`` and ``inspect.signature``;
+what is answered they see as it is here.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -21,6 +23,7 @@ from postroom.client.sender import BlockingSender
 if TYPE_CHECKING:
     from postroom.client import sync_transaction, transaction
 
+C = TypeVar("C", bound=Callable[..., Any])
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -62,13 +65,11 @@ def blocking_in(
     name = method.__name__
 
     @functools.wraps(method)
-    def call(
-        self: Any, tx: sync_transaction.Transaction, /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def call(self: Any, tx: sync_transaction.Transaction, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = self._blocking.run(getattr(self._core, name)(tx._core, *args, **kwargs))
         return result
 
-    return call
+    return call  # type: ignore[return-value]  # checkers know ``tx`` by its position alone
 
 
 def iterating(
@@ -81,7 +82,7 @@ def iterating(
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         return iterate(self._blocking, getattr(self._core, name)(*args, **kwargs))
 
-    return call
+    return _telling_of_iterator(method, call)
 
 
 def iterating_own(
@@ -97,6 +98,14 @@ def iterating_own(
         found: AsyncIterator[T] = getattr(self._core, name)(*args, **kwargs)
         return (own(sender, each) for each in iterate(sender, found))
 
+    return _telling_of_iterator(method, call)
+
+
+def _telling_of_iterator(method: Callable[..., Any], call: C) -> C:
+    """``help`` says ``Iterator`` of what is no asynchronous one any more."""
+    told = inspect.signature(method)
+    items = str(told.return_annotation).partition("[")[2].removesuffix("]").removesuffix(", None")
+    call.__signature__ = told.replace(return_annotation=f"Iterator[{items}]")  # type: ignore[attr-defined]
     return call
 
 

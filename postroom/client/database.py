@@ -101,6 +101,10 @@ class Database(
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
         """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
 
+        Args:
+            keys: up to 8 KiB each.
+            at: as of this timestamp instead of now.
+
         Raises:
             As ``get``.
         """
@@ -125,6 +129,9 @@ class Database(
             limit: how many pairs at most.
             reverse: from the end backwards.
             at: as of this timestamp instead of now.
+
+        Raises:
+            As ``get``; what concerns the store, when the iterator comes to it.
         """
         return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
 
@@ -190,6 +197,7 @@ class Database(
         Raises:
             SnapshotTooOld: changes since ``after`` are collected already.
             WrongType: the codec cannot unpack one of the values.
+            KeyTooLarge: a bound has more than 8 KiB.
         """
         start, end = arguments.span(start, end)
         since = self._sender.now() if after is None else arguments.timestamp(after)
@@ -224,6 +232,10 @@ class Database(
     async def put(self, key: bytes, value: Any) -> None:
         """Sets ``key`` to ``value``.
 
+        Args:
+            key: up to 8 KiB.
+            value: ``bytes``, or what the codec packs; up to 1 MiB.
+
         Raises:
             TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
             KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
@@ -251,7 +263,7 @@ class Database(
 
         Raises:
             TransactionTooLarge: there are too many for one transaction. Nothing was changed.
-            Unavailable, CommitUnknown: as ``put``.
+            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
         """
         start, end = arguments.span(start, end)
         deleted: int = await commit_one(self._sender, start, DeleteRange(start, end))
@@ -262,8 +274,8 @@ class Database(
 
         Raises:
             WrongType: ``key`` holds no integer.
-            Overflow: the sum leaves 64 bits.
-            Unavailable: nothing was changed.
+            Overflow: ``by``, or the sum, leaves 64 bits.
+            KeyTooLarge, Unavailable: nothing was changed.
             CommitUnknown: it may have been; trying again may count twice (``run`` does not).
         """
         key = arguments.key(key)
@@ -304,6 +316,9 @@ class Database(
 
         Args:
             timeout: seconds that it may stay open; 60 at most.
+
+        Raises:
+            ValueError: ``timeout`` is not above 0 and at most 60.
         """
         if timeout is not TRANSACTION_SECONDS_MAX:
             _check_timeout(timeout)

@@ -160,10 +160,11 @@ class Database(
     ) -> T:
         """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
 
-        On ``Retryable`` it starts over, with a back-off, for a minute; on ``CommitUnknown`` it
-        commits again with the same id, which tells the outcome, unless so much time has passed that
-        nobody can tell any more. So ``function`` may be called several times: it must have no
-        effects but those of its transaction.
+        On ``Retryable`` it starts over, with a back-off, for a minute, in which the time that it
+        waits for messages (``reap_queue``) does not count; on ``CommitUnknown`` it commits again
+        with the same id, which tells the outcome, unless so much time has passed that nobody can
+        tell any more. So ``function`` may be called several times: it must have no effects but
+        those of its transaction.
 
         Args:
             function: its first argument is the transaction.

@@ -213,6 +213,9 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """The values of ``keys``, in their order; ``None`` for those that are absent.
 
+        Args:
+            keys: up to 8 KiB each.
+
         Raises:
             As ``get``.
         """
@@ -297,7 +300,8 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
         Raises:
             WrongType: ``key`` holds no integer.
-            Overflow: the sum leaves 64 bits.
+            Overflow: ``by``, or the sum, leaves 64 bits.
+            KeyTooLarge, TransactionClosed, TransactionExpired: nothing was added.
         """
         arguments.integer(by)
         key = arguments.key(key)
@@ -354,6 +358,8 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         Raises:
             TransactionConflict: what it had read or reaped before has become too old while it
                 waited.
+            WrongType: the codec cannot unpack one of the messages.
+            KeyTooLarge, TransactionClosed, TransactionExpired: nothing was taken.
         """
         self._lifetime.check_alive()
         most = arguments.count(max_results, "max_results")
@@ -391,6 +397,7 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
         Raises:
             TransactionTooLarge: these are too many.
+            Else as ``get``.
         """
         self._lifetime.check_alive()
         most = arguments.count(limit, "limit")
@@ -461,8 +468,8 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     async def rollback(self) -> None:
         """Forgets everything. What it had locked or reaped is free again.
 
-        Waits for nothing, neither the store nor the network: it cannot fail, and ends at once also
-        when its task is cancelled.
+        Waits for nothing, neither the store nor the network, so it ends at once, whatever has
+        happened to them.
 
         Raises:
             TransactionClosed: it was committed or rolled back already.

@@ -200,7 +200,8 @@ class ServiceInfo(NamedTuple):
         name: ``dispatcher`` (delivers), ``executor`` (carries out), ``attempts`` (counts those of
             consumers that have vanished), ``queues`` (fires), ``collector`` (of garbage), ``feed``
             (forgets changes that nobody watches) or ``membership`` (of a cluster).
-        running: false while it pauses after a failure; it begins again by itself.
+        running: false while it pauses after a failure; it begins again by itself. Also while an
+            embedded store is at rest: it was only read since it was opened, and nothing is due.
         failures: how often it has failed, until it ran for a minute without.
         trouble: why it failed last; empty if it did not.
     """
@@ -229,7 +230,7 @@ class Status(NamedTuple):
         timestamp: as of which this was so: above that of the newest commit. (Of a store that is
             only read, that is when it was last closed.)
         disk_bytes: size of the store on its device.
-        counters: what became of all messages; they add up (DESIGN section 1).
+        counters: what became of all messages; enqueued = delivered + executed + pending + dead.
         leader: which node leads; ``None``: none does, as far as the node knows that answered.
         nodes: of the cluster; none if the store is not part of one.
         services: what the store does by itself, and whether it can.

@@ -3,7 +3,7 @@
 A *write set* is a plain dictionary from key to value, where ``None`` deletes. It is applied
 atomically, and because it is a dictionary, of several writes of one key the last one stands.
 A turn of the node gathers everything that it writes into one write set, so that there is one
-batch and one sync a turn (DESIGN section 4, group commit).
+batch and one sync a turn (group commit).
 
 Three implementations: LevelDB (:mod:`postroom.kv.leveldb`), RocksDB (:mod:`postroom.kv.rocksdb`)
 and memory (:mod:`postroom.kv.memory`), which can lose what was not synced, fail and fill up. One

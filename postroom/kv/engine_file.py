@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
-from postroom.errors import Error, VersionMismatch
+from postroom.errors import Error, VersionMismatch, how_to_install
 from postroom.kv.folder import damaged, sync_folder
 
 EngineName: TypeAlias = Literal["leveldb", "rocksdb"]
@@ -32,7 +32,7 @@ _LINE_BYTES: Final = 100
 _LINE: Final = re.compile(rb"[a-z]+\n")
 _HOW_TO_INSTALL: Final[dict[EngineName, str]] = {
     "leveldb": "pip install plyvel (it has no ready wheels for Python 3.13 and later)",
-    "rocksdb": 'pip install "postroom[rocksdb]"',
+    "rocksdb": how_to_install("rocksdb"),
 }
 
 

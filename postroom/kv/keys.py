@@ -59,7 +59,7 @@ big-endian and of fixed width: ``range``, ``sender``, ``index`` and timestamps (
 
 A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``: a
 split carries COMMIT records, the index of inboxes and the inboxes along with their keys and moves
-nothing. (DESIGN section 3 has no ``05``; ARCHITECTURE.md says why we do.)
+nothing. (ARCHITECTURE.md says why inboxes have an index, ``05``.)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +44,7 @@ class Line:
     """The way to a driver service, as it is pickled with the data source."""
 
     port: int
-    secret: str
+    secret: str = field(repr=False)
 
     def address(self, store: Store) -> Store:
         """A store as tasks reach it: a folder is opened by the driver, and served."""

@@ -6,7 +6,7 @@ Spark hands on options as text, and names in lower case.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.client.bulk import PART_BYTES
@@ -43,7 +43,7 @@ class Store:
     path: str = ""
     insecure: bool = False
     tls: tuple[str, str | None, str | None] | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
     names_its_own: bool = False
     secret: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
 
+    def __repr__(self) -> str:
+        return f"Hello({self.version}, {self.client!r}, {self.stream})"  # without the secret
+
 
 class Ask(_Frame, frozen=True, array_like=True, tag=1):
     """Requests.

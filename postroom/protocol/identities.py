@@ -35,6 +35,9 @@ class Identity(NamedTuple):
     client: bytes
     secret: bytes
 
+    def __repr__(self) -> str:
+        return f"Identity({self.client!r})"  # logs and errors may show it
+
 
 def draw(randomness: Random) -> Identity:
     """A new one.

@@ -69,6 +69,9 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     argument: bytes = b""
     token: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Opening({self.method!r}, {self.argument!r})"  # without the token
+
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """The stream is open; or the question is answered."""

@@ -1,7 +1,7 @@
 """What evaluators work on: reads through a *view*, writes into an *evaluation*.
 
 The leaseholder evaluates once: requests become raw writes, the group replicates those, and every
-replica applies them alike (DESIGN section 4). Requests that arrive while a proposal is under way
+replica applies them alike. Requests that arrive while a proposal is under way
 are evaluated together into the next one, in order, each seeing the writes of those before it.
 
 ::

@@ -215,7 +215,7 @@ class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
 
 
 UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
-"""What can be deferred as an executable message (DESIGN section 6)."""
+"""What can be deferred as an executable message."""
 
 
 class CommitTransaction(Request, Generic[Write], frozen=True, array_like=True, tag="commit"):

@@ -75,6 +75,13 @@ def test_help_lists_the_commands() -> None:
         assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
 
+def test_services_of_a_store_that_is_only_read_do_not_seem_to_have_failed(shell: Shell) -> None:
+    shell.lines("put", "a", "1")
+    told = [line for line in shell.lines("status") if "service" in line]
+    assert told
+    assert not [line for line in told if "pausing" in line]
+
+
 def test_values(shell: Shell) -> None:
     assert shell.lines("put", "colour", "grün") == []
     assert shell.lines("get", "colour") == ["grün"]

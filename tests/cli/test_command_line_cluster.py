@@ -20,7 +20,10 @@ from typer.testing import CliRunner, Result
 import postroom
 from postroom.cli import serve
 from postroom.cli.application import app
+from postroom.cli.options import Store
 from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.pipeline.driver_service import Line
+from postroom.pipeline.options import Store as StoreOfSpark
 from postroom.server.cluster.node_keys import fingerprint_of_file
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
@@ -404,3 +407,9 @@ def test_the_folder_of_a_local_cluster_is_no_store(tmp_path: Path, command: tupl
 def test_help_says_that_a_temporary_cluster_is_gone() -> None:
     said = " ".join("".join(lines("cluster", "--help")).split())
     assert "Without --path, all data is gone when it ends." in said
+
+
+def test_a_token_is_not_shown() -> None:
+    """Where a store is, is said in tracebacks and logs."""
+    for each in (Store(token="hidden"), StoreOfSpark(token="hidden"), Line(7400, "hidden")):
+        assert "hidden" not in repr(each)

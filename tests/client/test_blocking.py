@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import postroom
-from postroom.client.blocking import blocking, iterating, iterating_own, owning
+from postroom.client.blocking import (
+    blocking,
+    blocking_in,
+    iterating,
+    iterating_own,
+    owning,
+)
 
 
 class Asynchronous:
@@ -21,6 +28,9 @@ class Asynchronous:
         if number < 0:
             raise ValueError("no")
         return number * times
+
+    async def put(self, tx: Any, key: bytes) -> tuple[Any, bytes]:
+        return tx, key
 
     async def count(self, end: int) -> AsyncIterator[int]:
         try:
@@ -51,6 +61,7 @@ class Synchronous:
         self._blocking, self._core = Sender(), Asynchronous()
 
     double = blocking(Asynchronous.double)
+    put = blocking_in(Asynchronous.put)
     own_double = owning(Asynchronous.double, own)
     count = iterating(Asynchronous.count)
     own_count = iterating_own(Asynchronous.count, own)
@@ -63,6 +74,13 @@ def test_results_arguments_and_errors_are_those_of_the_coroutine() -> None:
         form.double(-1)
     with pytest.raises(TypeError):
         form.double()  # type: ignore[call-arg]
+
+
+def test_a_transaction_may_be_given_by_name() -> None:
+    tx: Any = SimpleNamespace(_core="core")
+    form: Any = Synchronous()
+    assert form.put(tx, b"k") == form.put(tx, key=b"k") == form.put(tx=tx, key=b"k")
+    assert form.put(tx, b"k") == ("core", b"k")
 
 
 def test_an_iterator_is_closed_with_the_loop() -> None:
@@ -81,3 +99,17 @@ def test_they_are_documented_as_the_coroutine_is() -> None:
         assert "self" in inspect.signature(method).parameters
         assert inspect.getdoc(method)
         assert not inspect.iscoroutinefunction(method)
+
+
+def test_help_tells_of_plain_iterators() -> None:
+    assert inspect.signature(Synchronous.count).return_annotation == "Iterator[int]"
+    for method, items in (
+        (postroom.Database.watch, "Change"),
+        (postroom.Transaction.scan, "tuple[bytes, Any]"),
+        (postroom.Snapshot.scan, "tuple[bytes, Any]"),
+        (postroom.Queue.receive, "QueueMessage"),
+        (postroom.Queue.archive, "QueueMessage"),
+    ):
+        told = inspect.signature(method)
+        assert told.return_annotation == f"Iterator[{items}]"
+        assert "self" in told.parameters

@@ -179,8 +179,11 @@ def test_a_folder_of_an_engine_that_is_not_installed(
             open_engine(tmp_path / "store", engine)
     with pytest.raises(VersionMismatch, match=rf"engine {left}, and .*by {written}. Nothing"):
         open_engine(other, written)
-    with pytest.raises(VersionMismatch, match=rf"engine {written}, and .*by {left}.*pip install"):
+    with pytest.raises(
+        VersionMismatch, match=rf"engine {written}, and .*by {left}.*pip install"
+    ) as e:
         open_engine(tmp_path / "store", left)
+    assert "postroom[" not in str(e.value), "there is no index to install that from"
     assert files(tmp_path / "store") == before
     open_engine(tmp_path / "new").close()
     assert engine_of(tmp_path / "new") == left

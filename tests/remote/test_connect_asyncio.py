@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,33 @@ async def test_closing_ends_every_wait(server: Server) -> None:
     await db.close()
     with pytest.raises(Invalid, match="closed"):
         await waiting
+
+
+_FORKING = """
+import asyncio, os, sys
+import postroom, postroom.aio
+
+async def main():
+    async with await postroom.aio.connect(sys.argv[1], insecure=True) as db:
+        await db.put(b"a", b"1")
+        child = os.fork()
+        if child == 0:
+            try:
+                await db.put(b"a", b"child")
+            except postroom.Invalid as error:
+                os._exit(7 if "before the process was forked" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        await db.put(b"b", b"2")
+        assert await db.get_many([b"a", b"b"]) == [b"1", b"2"]
+    print("well")
+
+asyncio.run(main())
+"""
+
+
+def test_the_child_of_a_fork_is_refused(server: Server) -> None:
+    """It has the parent's connection, and would use the ids of the parent's next transactions."""
+    command = [sys.executable, "-W", "error", "-c", _FORKING, server.address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("well\n", "", 0)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import pytest
 
-from postroom.protocol import frames, identities
+from postroom.protocol import frames, identities, streams
 from postroom.protocol.identities import FIRST_NUMBER, Identity
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Put, ReleaseLocks
 from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.silence import SILENT_SECONDS, Silence
 from tests.client.stores import Store
 from tests.remote.session_client import Client, commit
 
@@ -160,3 +161,102 @@ def test_who_has_no_secret_may_come_back_too(store: Store) -> None:
     stranger.read()
     assert stranger.failures[1][0] == "Invalid"
     assert held(store) == 1
+
+
+def test_a_secret_is_not_shown() -> None:
+    hello = frames.Hello(frames.PROTOCOL_VERSION, VICTIM.client, 1, True, VICTIM.secret)
+    opening = streams.Opening(streams.TALK, b"", "the token")
+    for each in (VICTIM, hello, opening):
+        assert repr(VICTIM.secret) not in repr(each)
+        assert "the token" not in repr(each)
+
+
+class Follower:
+    """A node that comes to lead, where one client holds a lease by what is stored."""
+
+    def __init__(self, client: bytes) -> None:
+        self.replicas, self.time, self.released = self, 0.0, list[bytes]()
+        self._holds = {client}
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append((self.time + seconds, act))
+
+    def advance(self, until: float) -> None:
+        while self._timers and self._timers[0][0] <= until:
+            self.time, act = self._timers.pop(0)
+            act()
+        self.time = until
+
+    def on_lease(self, act: Callable[[], None]) -> None:
+        self.lead = act
+
+    def clients_that_hold(self) -> set[bytes]:
+        return self._holds
+
+    def holds_for(self, client: bytes) -> bool:
+        return client in self._holds
+
+    def release_client(self, client: bytes) -> None:
+        self.released.append(client)
+        self._holds.discard(client)
+
+
+class Sitter:
+    """A stream that has come as a client, and says nothing."""
+
+    def __init__(self, client: bytes, *, is_proven: bool) -> None:
+        self.client, self.is_proven, self.heard_at, self.open = client, is_proven, 0.0, True
+
+    def is_busy(self) -> bool:
+        return True
+
+    def gone(self, reason: Exception) -> None:
+        self.open = False
+        self.silence.closed(self)
+
+    silence: Silence
+
+
+def took_over(sitter: Sitter) -> tuple[Follower, Silence]:
+    """A follower to which one stream has come comes to lead after 4.8 s."""
+    node = Follower(sitter.client)
+    silence = sitter.silence = Silence(node, lambda: [sitter] if sitter.open else [])  # type: ignore[arg-type]
+    silence.opened(sitter.client)
+    node.advance(SILENT_SECONDS - 0.2)
+    node.lead()
+    return node, silence
+
+
+def test_who_sits_in_its_place_before_a_node_leads_does_not_speak_for_it() -> None:
+    """Or its leases would be taken from it as soon as that stream is found to be silent."""
+    node, silence = took_over(sitter := Sitter(VICTIM.client, is_proven=False))
+    assert silence.awaits(VICTIM.client), "nobody without the secret comes in now"
+    node.advance(2 * SILENT_SECONDS - 0.5)
+    assert not sitter.open
+    assert not node.released, "it has as long as anybody to come here"
+    assert silence.awaits(VICTIM.client)
+    node.advance(2 * SILENT_SECONDS + 0.5)
+    assert node.released == [VICTIM.client]
+
+
+@pytest.mark.parametrize("client", [VICTIM.client, b"one of o"])
+def test_a_client_that_was_there_before_its_node_leads_is_not_awaited(client: bytes) -> None:
+    is_proven = identities.has_secret(client)
+    node, silence = took_over(sitter := Sitter(client, is_proven=is_proven))
+    assert not silence.awaits(client)
+    node.advance(SILENT_SECONDS + 0.5)
+    assert not sitter.open
+    assert node.released == [client]
+
+
+def test_who_is_awaited_is_not_replaced_by_who_follows_one_that_sat_there(store: Store) -> None:
+    sessions = Sessions(store.node)
+    Caller(sessions, Identity(VICTIM.client, b""), names=False)
+    sessions._silence._heard_at[VICTIM.client] = 0.0  # this node has come to lead
+    follower = Caller(sessions, Identity(VICTIM.client, b""), 2, names=False)
+    assert "id of another client" in follower.last_words()
+    assert not Caller(sessions, VICTIM).last_words()

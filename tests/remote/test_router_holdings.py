@@ -8,14 +8,17 @@ from postroom.errors import (
     Unavailable,
 )
 from postroom.kv.clock import from_seconds
+from postroom.messaging.queues.requests import Claimed, ClaimQueue, Reject, Selection
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN
+from postroom.protocol.identities import is_of_client_with_secret
 from postroom.ranges.requests import (
     GetForUpdate,
     Protect,
     ReleaseLocks,
     Unprotect,
 )
+from tests.client.queues.fakes import stored
 from tests.remote.scripted_nodes import (
     COMMITTED,
     GET,
@@ -74,6 +77,21 @@ def test_a_protection_that_nobody_waits_for_is_taken_back() -> None:
     world.read()
     stream.answer(only(stream.requests), 9)
     assert list(stream.requests.values()) == [Unprotect(9)]
+
+
+def test_messages_that_nobody_waits_for_are_given_back_by_a_transaction_of_its_own() -> None:
+    """Its id is one that nobody without the client's secret may use."""
+    world = World()
+    stream = world.settle()
+    world.ask(ClaimQueue("q", bytes(16), 1, Selection(), wait=True))
+    call = world.ask(ClaimQueue("q", bytes(16), 1, Selection(), wait=True))
+    world.router.cancel(call)
+    world.read()
+    stream.answer(max(stream.requests), Claimed([stored()]))
+    back = stream.requests[max(stream.requests)]
+    assert [type(each) for each in back.writes] == [Reject]
+    assert back.transaction_id.startswith(world.router.client)
+    assert is_of_client_with_secret(back.transaction_id)
 
 
 def test_a_reaper_that_asks_again_lets_go_of_what_a_lost_answer_may_have_taken() -> None:

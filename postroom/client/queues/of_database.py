@@ -54,10 +54,11 @@ class QueuesOfDatabase:
         error.
 
         Args:
-            name: 256 bytes at most.
+            name: text, 256 bytes at most.
             ack_wait: seconds that a consumer may hold a message before it is fired again; doubled
                 for each attempt, and varied by a tenth.
-            min_backoff, max_backoff: bounds of the wait before a message is fired again.
+            min_backoff, max_backoff: bounds of the wait before a message is fired again, in
+                seconds; if ``max_backoff`` is not given, an hour is the most.
             max_attempts: a message that failed so often is dead; ``None``: never.
             purge_after: seconds that an acknowledged message is kept; 0: it is deleted at once.
             archive: acknowledged messages are archived instead, and never purged.
@@ -66,9 +67,12 @@ class QueuesOfDatabase:
             poller_interval: seconds after which the store looks for due messages though no timer
                 rang.
             max_rate: messages a second; ``None``: any number.
-            max_concurrency: how many may be held at a time, by all consumers.
-            order: ``"group"``: in a group one message at a time, in order.
-            on_duplicate: what happens to a message whose kind and id are there already.
+            max_concurrency: how many may be held at a time, by all consumers; ``None``: any number.
+            order: ``"group"``: in a group one message at a time, in order; ``"none"``: by time and
+                priority.
+            on_duplicate: what happens to a message whose kind and id are there already: it is left
+                out (``"ignore"``), its transaction fails (``"error"``), or it takes the place of
+                one that was not fired yet (``"replace"``).
             dead_letter_queue: where the dead go, instead of this queue's own dead letters.
             group_max_rate, group_max_concurrency: the same of each group.
 
@@ -76,7 +80,8 @@ class QueuesOfDatabase:
             The queue.
 
         Raises:
-            TypeError, Invalid: a setting is none that can be, and is named; nothing happened.
+            TypeError, Invalid: a setting is none that can be, or other than that of the queue that
+                is there, and is named; nothing happened.
         """
         given = {each: value for each, value in locals().items() if each not in {"self", "name"}}
         queue = self.queue(name)
@@ -85,7 +90,9 @@ class QueuesOfDatabase:
         return queue
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name. Nobody is asked: if there is none, the first call says so."""
+        """The queue of that name. Nobody is asked: if there is none, the first call raises
+        ``Invalid``.
+        """
         return Queue(self._sender, self.codec, name)
 
     async def queues(self) -> list[QueueInfo]:

@@ -63,7 +63,8 @@ When = datetime.datetime | int | None
 
 
 class Queue:
-    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``.
+    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``, which
+    asks nobody: if there is no such queue, each call raises ``Invalid``.
 
     Attributes:
         name: of the queue.
@@ -83,11 +84,7 @@ class Queue:
     # --- the queue itself
 
     async def info(self) -> QueueInfo:
-        """Its settings, and whether it is paused.
-
-        Raises:
-            Invalid: there is no such queue.
-        """
+        """Its settings, and whether it is paused."""
         return info_of(await definition(self._sender, self.name))
 
     async def update(self, /, **settings: Any) -> None:
@@ -181,7 +178,7 @@ class Queue:
 
         Args:
             max_results: how many at most.
-            wait: seconds to wait for the first one.
+            wait: seconds to wait for the first one; ``None``: not at all.
             start, end, kinds, where: as for :meth:`receive`.
         """
         selection = checks.selection(start, end, kinds, where)
@@ -219,7 +216,14 @@ class Queue:
         reason: str | None = None,
         kind: str | None = None,
     ) -> int:
-        """Messages are given back, and fired again; arguments as for ``tx.reject``.
+        """Messages are given back, and fired again; returns how many there were.
+
+        Args:
+            messages, kind: as for :meth:`acknowledge`.
+            delay: seconds until then, or a ``timedelta``; ``None``: the queue's back-off, 0: at
+                once.
+            dead: never; they become dead letters.
+            reason: why; kept as ``last_error``, up to 1000 characters.
 
         Raises:
             LeaseLost: as :meth:`acknowledge`.
@@ -231,6 +235,10 @@ class Queue:
 
     async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
         """A message is held for ``seconds`` from now on; returns until when.
+
+        Args:
+            message: one that was claimed.
+            seconds: or a ``timedelta``.
 
         Raises:
             LeaseLost: its attempt has passed. Nothing was changed.
@@ -252,7 +260,12 @@ class Queue:
     ) -> int:
         """Messages that nobody holds are fired at another time; returns how many were found.
 
-        Arguments as for ``tx.reschedule``.
+        Args:
+            ids: or messages.
+            deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
+                seconds from now; ``None``: at once.
+            epoch: what their number of attempts becomes; ``None``: it stays.
+            kind: of the ids; ``None``: whichever.
         """
         due = 0
         if deliver_at is not None:
@@ -265,6 +278,10 @@ class Queue:
     async def cancel(self, ids: Messages, *, kind: str | None = None) -> int:
         """Messages that are not done are deleted, whoever holds them; returns how many were
         found.
+
+        Args:
+            ids: or messages.
+            kind: of the ids; ``None``: whichever.
         """
         return await self._settle(ids, kind, CancelMessages)
 
@@ -386,9 +403,14 @@ class Queue:
 
         Args:
             state: only those; ``None``: all that live.
-            start, end: of the time at which they are due, or were acknowledged, or died.
+            start, end: of the time at which they are due, or were acknowledged, or died; a
+                ``Timestamp`` or an aware ``datetime`` each, ``None``: no bound.
             limit: how many at most.
             at: as of this timestamp instead of now.
+
+        Raises:
+            ValueError: there is no such state.
+            SnapshotTooOld: what it was at ``at`` is collected already.
         """
         if state is not None and state not in STATES:
             raise ValueError(f"state is one of {', '.join(STATES)} or None, not {state!r}")
@@ -444,6 +466,10 @@ class Queue:
             cron: five fields (minute, hour, day, month, weekday), as ``"0 3 * * *"``.
             payload, kind, headers, priority, group: of the messages.
             timezone: in which the fields are meant, as ``"Europe/Berlin"``.
+
+        Raises:
+            Invalid: there is no such queue or time zone, or ``cron`` is none; or the store's side
+                lacks the extra ``[cron]``. Nothing was changed.
         """
         key = checks.schedule_name(name)
         checks.texts(cron=cron, timezone=timezone)

@@ -338,7 +338,8 @@ class QueueSends:
 
         Args:
             queue, messages, kind: as for :meth:`acknowledge`.
-            delay: seconds until then; ``None``: the queue's back-off, 0: at once.
+            delay: seconds until then, or a ``timedelta``; ``None``: the queue's back-off, 0: at
+                once.
             dead: never; they become dead letters.
             reason: why; kept as ``last_error``, up to 1000 characters.
         """
@@ -408,7 +409,8 @@ class QueueWrites(QueueSends):
             queue: its name.
             max_results: how many at most.
             wait: seconds to wait for the first one, as many as you like; as with ``reap_queue``
-                they do not count towards the time of a transaction that has read nothing.
+                they do not count towards the time of a transaction that has read nothing. ``None``:
+                it does not wait.
             start, end: only messages with ``start <= key < end``.
             kinds: only of these; ``None``: of every kind.
             where: only with these headers.

@@ -57,7 +57,7 @@ def _own_message(
 
 class Queue:
     """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``, which
-    asks nobody: if there is no such queue, the first call raises ``Invalid``.
+    asks nobody: if there is no such queue, each call raises ``Invalid``.
     """
 
     __slots__ = ("_blocking", "_core")

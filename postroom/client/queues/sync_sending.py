@@ -20,7 +20,9 @@ class QueuesOfDatabase:
     create_queue = owning(of_database.QueuesOfDatabase.create_queue, Queue)
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name. Nobody is asked: if there is none, the first call says so."""
+        """The queue of that name. Nobody is asked: if there is none, the first call raises
+        ``Invalid``.
+        """
         return Queue(self._blocking, self._core.queue(name))
 
     queues = blocking(of_database.QueuesOfDatabase.queues)

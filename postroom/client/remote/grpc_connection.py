@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom.client.remote import grpc_environment
 from postroom.client.remote.addresses import HungUp
-from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.errors import AccessDenied, Invalid, Unavailable, how_to_install
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.protocol.frames import ACCEPTED
 
@@ -55,7 +55,7 @@ def import_grpc() -> Any:
     except ImportError as error:
         raise Invalid(
             "the node speaks gRPC only, as the first release did, and gRPC is not installed: "
-            'upgrade the node, or pip install "postroom[server]"'
+            f"upgrade the node, or {how_to_install('server')}"
         ) from error
     _used = True
     return grpc

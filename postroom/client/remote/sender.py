@@ -35,6 +35,7 @@ from postroom.ranges.requests import Now
 T = TypeVar("T")
 
 QUIET_CHECK_SECONDS: Final = 0.005
+_CLOSED: Final = "the database was closed; nothing was changed: connect again"
 
 
 class _Awaited(RemoteCall):
@@ -102,13 +103,14 @@ class AsyncioSender:
         self.reading = self.router.reading
         self.next_id = TransactionIds(self.router.client, FIRST_NUMBER).draw
         self._submit = self.router.submit
-        self._closed = False
+        self._refusal = ""
         self.router.start()
+        forks.mind(self)
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """The answer to ``request``."""
-        if self._closed:
-            raise _closed()
+        if self._refusal:
+            raise DatabaseClosed(self._refusal)
         answer = _Awaited(self, request, timeout_seconds)
         self._submit(answer)
         return answer
@@ -126,9 +128,9 @@ class AsyncioSender:
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
-        if self._closed:
+        if self._refusal:
             return
-        self._closed = True
+        self._refusal = _CLOSED
         while not self.router.is_quiet():
             await asyncio.sleep(QUIET_CHECK_SECONDS)
         self.abort()
@@ -136,8 +138,12 @@ class AsyncioSender:
 
     def abort(self) -> None:
         """Finish nothing."""
-        self._closed = True
+        self._refusal = self._refusal or _CLOSED
         self.router.close()
+
+    def forked(self) -> None:
+        """This is the child of a fork, which has the identity and the sockets of its parent."""
+        self._refusal = forks.refusal("connected", "connect")
 
 
 class _Blocking(RemoteCall):
@@ -285,7 +291,7 @@ class ThreadSender:
     async def close(self) -> None:
         """Finish what is under way; idempotent."""
         if not self._refusal:
-            self._refusal = "the database was closed; nothing was changed: connect again"
+            self._refusal = _CLOSED
             self._stopped.set()
             await _Wait(lambda: self._end(abort=False))
 
@@ -309,10 +315,6 @@ class ThreadSender:
     def forked(self) -> None:
         """This is the child of a fork, where the background thread does not live."""
         self._refusal = forks.refusal("connected", "connect")
-
-
-def _closed() -> Invalid:
-    return DatabaseClosed("the database was closed; nothing was changed: connect again")
 
 
 # --- the background thread

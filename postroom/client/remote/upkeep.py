@@ -19,6 +19,7 @@ from postroom.client.remote.link import Link
 from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.messaging.requests import ReapQueue
+from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
@@ -27,7 +28,7 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 
-GIVING_BACK: Final = 1 << 62
+GIVING_BACK: Final = FIRST_NUMBER + (1 << 62)
 """From here on the router numbers transactions of its own."""
 
 OF_HOLDINGS: Final = frozenset({

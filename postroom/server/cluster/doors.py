@@ -7,6 +7,7 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from postroom.errors import how_to_install
 from postroom.server.cluster import descriptors
 from postroom.server.cluster.connections import Connections
 from postroom.server.cluster.listener import Listener
@@ -82,8 +83,9 @@ def _grpc_server(security: Security, nodes: NodesService) -> GrpcServer | None:
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
         _log.info(
             "gRPC is not installed: this node speaks native streams only, and has no health "
-            'service; pip install "postroom[server]" for clients in other languages, and for '
-            "nodes and clients of the first release"
+            "service; for clients in other languages, and for nodes and clients of the first "
+            "release: %s",
+            how_to_install("server"),
         )
         return None
     from postroom.server.cluster.grpc_server import GrpcServer  # noqa: PLC0415 - if it is there

@@ -138,7 +138,7 @@ class Sessions:
     def admit(self, session: Session) -> bool:
         """The session has said whose it is: the client's older ones end. Whether it may go on."""
         older = self._open.get(session.client)
-        is_known = older.is_proven if older is not None else self._silence.awaits(session.client)
+        is_known = self._silence.awaits(session.client) or (older is not None and older.is_proven)
         if is_known and has_secret(session.client) and not session.is_proven:
             session.end(Invalid("this is the id of another client"))
             return False

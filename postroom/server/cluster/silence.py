@@ -8,6 +8,9 @@
 A client that waits for something, or holds something, says something every second; one that does
 neither looks up every ten seconds. One timer serves all streams of the node.
 
+Where an id is made from a secret (:mod:`postroom.protocol.identities`), a stream that has not shown
+it speaks for nobody: its client is awaited as if that stream were not there.
+
 Leases of queue messages are stored, and outlive the leader. The next one has not heard of those who
 hold them: they have as long, from then on, as if their streams had broken just now.
 """
@@ -18,6 +21,7 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from postroom.errors import Error, Unavailable
+from postroom.protocol.identities import has_secret
 from postroom.server.replicas import Replicas
 
 SILENT_SECONDS: Final = 5.0
@@ -43,6 +47,7 @@ class Stream(Protocol):
 
     client: bytes
     heard_at: float
+    is_proven: bool
 
     def is_busy(self) -> bool:
         """Whether its client waits for something, or holds something."""
@@ -68,7 +73,8 @@ class Silence:
 
     def _took_over(self) -> None:
         """This node leads: whoever holds something, by what is stored, has to come here."""
-        here, now = {stream.client for stream in self._streams()}, self._node.monotonic()
+        here = {stream.client for stream in self._streams() if _speaks_for_it(stream)}
+        now = self._node.monotonic()
         for client in sorted(self._node.replicas.clients_that_hold() - here):
             self._heard_at[client] = now
             self._look_soon()
@@ -80,8 +86,12 @@ class Silence:
 
     def closed(self, stream: Stream) -> None:
         """A stream has ended. Its client may come back, and finds what it held, if that is soon."""
-        if self._node.replicas.holds_for(stream.client):
-            self._heard_at[stream.client] = stream.heard_at
+        client = stream.client
+        if self._node.replicas.holds_for(client):
+            if _speaks_for_it(stream):
+                self._heard_at[client] = stream.heard_at
+            else:
+                self._heard_at.setdefault(client, self._node.monotonic())
             self._look_soon()
 
     def awaits(self, client: bytes) -> bool:
@@ -117,3 +127,8 @@ class Silence:
             stream.heard_at = min(now, stream.heard_at + seconds)
         for client, heard_at in self._heard_at.items():
             self._heard_at[client] = min(now, heard_at + seconds)
+
+
+def _speaks_for_it(stream: Stream) -> bool:
+    """Whether a stream is that of its client; else anybody may have opened it."""
+    return stream.is_proven or not has_secret(stream.client)
