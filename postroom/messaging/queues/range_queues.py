@@ -72,6 +72,7 @@ class RangeQueues:
         self._range_id = range_id
         self._around = around
         self._to_look: dict[Manager, None] = {}
+        self._fired: list[Manager] = []
         self._advancing: Manager | None = None
         self._stored: Reader | None = None
         self.kept = around.kept
@@ -158,6 +159,7 @@ class RangeQueues:
             manager.end(None)
         self._directory.clear()
         self._to_look.clear()
+        self._fired.clear()
         self._claiming.clear()
         self._advancing = None
 
@@ -241,6 +243,9 @@ class RangeQueues:
 
     def _has_to_fire(self, ctx: Evaluation) -> bool:
         """Whether a proposal should take a rider along."""
+        for manager in self._fired:  # by one that was too large, perhaps: then they wait yet
+            manager.take_back(ctx)
+        self._fired.clear()
         return bool(ctx.notes or self._to_look) and Changed not in ctx.scratch
 
     def _fire(self, ctx: Evaluation) -> None:
@@ -251,10 +256,12 @@ class RangeQueues:
                 continue
             to_look[manager] = None
             manager.take_up(ctx, act, one, other)
-        now = self.monotonic()
+        now, bytes_max = self.monotonic(), ctx.bytes + UPKEEP_BYTES
         try:
             for manager in to_look:
-                if manager.trouble.until <= now:
+                if ctx.bytes >= bytes_max:
+                    self.look_at(manager)  # with the next proposal
+                elif manager.trouble.until <= now:
                     self._fire_one(ctx, manager)
         except Exception as error:
             # Nothing of it takes place; but for the queue that has failed, all are tried again.
@@ -268,6 +275,7 @@ class RangeQueues:
         if not len(manager.consumers):
             return
         self._advancing = manager
+        self._fired.append(manager)
         is_behind = manager.ordered and self._catch_up(ctx, manager)
         more = is_behind or Firing(manager, ctx).fire()
         self._advancing = None
