@@ -3,7 +3,8 @@
 Three processes on loopback with folders of their own, synced, as etcd is by default; asked over
 gRPC by tasks of one Python process, as our nodes are. The three messages that are needed are
 encoded by hand (``etcd/api/etcdserverpb/rpc.proto``): the packages for Python want other versions
-of gRPC than ours.
+of gRPC than ours. gRPC itself is imported only to measure: every benchmark imports this module, and
+some tell the memory of their process.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from benchmarks.cluster import free_addresses
 from benchmarks.harness import Measured, Settings, benchmark, percentiles
@@ -86,6 +84,8 @@ def started_etcd(settings: Settings) -> Iterator[list[str]]:
 async def _rate(
     clients: list[str], settings: Settings, in_flight: int, method: str, request: Any
 ) -> Measured:
+    import grpc.aio  # noqa: PLC0415 - see the module
+
     async with contextlib.AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(each)) for each in clients
@@ -103,6 +103,8 @@ async def _rate(
 
 async def _ready(call: Call, request: bytes) -> None:
     """There is a leader."""
+    import grpc.aio  # noqa: PLC0415 - see the module
+
     until = time.monotonic() + _READY_SECONDS
     while True:
         try:

@@ -229,10 +229,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return found
 
     def _see(self, after: int, found: Changes) -> None:
-        """Keeps the first changes of a batch, if they are few."""
-        if self._seen is None:
-            few = sum(map(size_of, found.changes)) <= PREFETCHED_BYTES_MAX
-            self._seen = Seen(after, found.until if few else 0, found.changes if few else [])
+        """Keeps the first changes of a batch, as many whole commits as a small batch can have: it
+        may have fewer than one answer, by its own limits.
+        """
+        if self._seen is not None:
+            return
+        size, until = 0, found.until
+        for change in found.changes:  # in the order of commits
+            size += size_of(change)
+            if size > PREFETCHED_BYTES_MAX:
+                until = change.timestamp - 1
+                break
+        kept = [each for each in found.changes if each.timestamp <= until]
+        self._seen = Seen(after, until, kept)
 
     # --- what must be there for them
 

@@ -169,6 +169,14 @@ class DriverService:
             return {"error": "Unavailable", "message": str(error)}
         return {"at": at, "address": reached.connect}
 
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Alone, and not after the end: what is opened then would stay open."""
+        with self._lock:
+            if self._over.is_set():
+                raise Unavailable("the session has ended; nothing was read: register in a new one")
+            yield
+
     def _reached(self, store: Store) -> Store:
         """A store as tasks reach it."""
         return store if store.connect else connections.served_at(store, self._address(store.path))
@@ -177,14 +185,14 @@ class DriverService:
         from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - tasks need no server
 
         folder = str(Path(path).resolve())
-        with self._lock:
+        with self._open():
             if folder not in self._folders:
                 self._folders[folder] = LoopbackServer(folder, create=False)
             return self._folders[folder].address
 
     def _hold(self, store: Store, at: int, seconds: float, *, whole: bool) -> int:
         until = self._monotonic() + seconds
-        with self._lock:
+        with self._open():
             held = self._held.get((store, at))
             if held is not None:
                 held.until = max(held.until, until)
@@ -275,5 +283,5 @@ class _Question(socketserver.StreamRequestHandler):
             question = json.loads(self.rfile.readline(_LINE_BYTES))
             answer = self.server.service.answer(question)
             self.wfile.write(json.dumps(answer).encode() + b"\n")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return

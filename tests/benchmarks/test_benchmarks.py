@@ -57,6 +57,15 @@ def test_all_are_listed() -> None:
     assert all(any(line.startswith(f"{name}: ") for line in listed) for name in REGISTRY)
 
 
+def test_who_measures_memory_has_not_loaded_what_others_need() -> None:
+    """Each runs in a process of its own, which knows them all."""
+    code = "import sys, benchmarks.__main__; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    loaded = ran.stdout.decode().split()
+    assert "benchmarks.etcd" in loaded
+    assert not {"grpc", "pyspark", "pyarrow"} & set(loaded)
+
+
 def test_a_benchmark_that_fails_says_so() -> None:
     done = run("--child", "no such benchmark")
     assert done.returncode != 0

@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +190,18 @@ def test_who_does_not_know_the_secret_is_told_nothing(driver: Driver, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\n", b"no json\n", b"[]\n", b'{"do": 1}\n', b"{" * 100_000, b"\xff\n"]
-)
+    "said",
+    [
+        b"", b"\n", b"no json\n", b"[]\n", b'{"do": 1}\n', b"{" * 100_000, b"\xff\n",
+        b"[" * 60_000 + b"\n",
+    ],
+)  # fmt: skip
 def test_nonsense_is_hung_up_on_and_hurts_nobody(
-    driver: Driver, served: str, db: postroom.Database, said: bytes
+    driver: Driver,
+    served: str,
+    db: postroom.Database,
+    said: bytes,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     with socket.create_connection(("127.0.0.1", driver.service.line.port), 10) as stranger:
         try:
@@ -205,6 +213,7 @@ def test_nonsense_is_hung_up_on_and_hurts_nobody(
     assert answer == b"" or json.loads(answer)["error"] == "AccessDenied"
     db.put(b"a", b"1")
     assert rows(source(driver.service.line, connect=served, insecure="true"), "key")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_known_secret_with_nonsense_is_hung_up_on(driver: Driver) -> None:
@@ -221,6 +230,30 @@ def test_a_driver_that_has_gone_is_named(tmp_path: Path) -> None:
         source(driver.service.line, path=tmp_path)
     with pytest.raises(Unavailable):
         Line(1, "").address(Store(path="x", insecure=True))
+
+
+def test_who_is_late_with_a_question_opens_nothing(
+    served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    """As a planner whose question is being read when the session ends: nobody would close it."""
+    with postroom.open(tmp_path / "shop"):
+        pass
+    service = Driver().service
+    service.close()
+    store = asdict(Store(path=str(tmp_path / "shop"), insecure=True))
+    of_node = asdict(Store(connect=served, insecure=True))
+    asked: list[dict[str, Any]] = [
+        {"do": "address", "path": str(tmp_path / "shop")},
+        *({"do": "hold", "store": each, "at": 0, "seconds": 60, "whole": False}
+          for each in (store, of_node)),
+    ]  # fmt: skip
+    for each in asked:
+        answer = service.answer({**each, "secret": service.line.secret})
+        assert answer["error"] == "Unavailable", answer
+        assert "ended" in answer["message"]
+    assert service.held == []
+    with postroom.open(tmp_path / "shop"):  # it is not locked
+        pass
 
 
 def test_what_a_driver_held_goes_with_it(served: str, db: postroom.Database) -> None:

@@ -17,7 +17,8 @@ from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.prefetching import with_prefetch
 from postroom.ranges.bulk_requests import ReadPartitions
-from postroom.ranges.requests import Protect, ScanChanges
+from postroom.ranges.feed import size_of
+from postroom.ranges.requests import Change, Protect, ScanChanges
 from tests.client.stores import Store
 from tests.pipeline.readers import batches, only, source
 from tests.pipeline.test_change_stream import ALL, SCHEMA, Offset, reader
@@ -122,6 +123,36 @@ def test_the_rows_of_other_batches_are_not_sent(
     again = reader()
     assert again.latestOffset(end, ALL) == later
     assert again.prefetched(end, later) is None  # it is too large
+
+
+def test_small_batches_of_a_long_backlog_are_sent(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer holds more than a small batch: what fits is kept of it, by whole commits."""
+    of = reader(max_rows=3)
+    limit, start = of.getDefaultReadLimit(), of.initialOffset()
+    for number in range(30):
+        with store.db.begin() as tx:
+            for name in (b"a", b"b"):
+                tx.put(name, b"%d" % number)
+    size = size_of(Change(1, b"a", b"1"))
+    monkeypatch.setattr(change_stream, "PREFETCHED_BYTES_MAX", 5 * size)
+    found: list[bytes] = []
+    for _ in range(30):
+        end = of.latestOffset(start, limit)
+        sent = of.prefetched(start, end)
+        assert sent is not None
+        found += [row["value"] for row in batches(sent, SCHEMA)]
+        start = end
+    assert found == [b"%d" % number for number in range(30) for _ in "ab"]
+    for number in range(3):
+        with store.db.begin() as tx:
+            for name in b"abc":
+                tx.put(bytes([name]), b"%d" % number)
+    end = of.latestOffset(start, ALL)
+    assert of.prefetched(start, end) is None  # its second commit is there in part only
+    (part,) = of.partitions(start, end)
+    assert len(batches(of.read(part), SCHEMA)) == 9
 
 
 @pytest.mark.parametrize(

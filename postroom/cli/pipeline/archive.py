@@ -58,6 +58,8 @@ def archive(
         f"store; the archive has {result.rows:,} in {result.files:,} files",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+    for why in result.damaged.values():
+        out.print(f"left out: {why}", highlight=False, markup=False, soft_wrap=True)
     for gap in result.gaps:
         out.print(
             f"what ended in {gap.place} between {_moment(gap.after)} and {_moment(gap.until)} may "

@@ -47,6 +47,29 @@ def test_however_many_gaps_there_are_few_are_kept_and_none_is_left_out() -> None
     assert told[0].after == every[0].after
 
 
+def test_however_many_queues_are_made_and_dropped_few_gaps_are_kept_and_none_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gaps, "OF_ALL_MAX", 400)
+    told: list[Gap] = []
+    every = [
+        Gap(f"q{n}" if n % 9 else "inboxes", 5 * n, 5 * n + 2 + n % 7, n % 9 > 0, n % 3 > 0)
+        for n in range(2_000)
+    ]
+    for first in range(0, len(every), 50):
+        told = gaps.merged([*told, *every[first : first + 50]])
+        assert len(told) <= 400
+    for gap in every:
+        assert any(
+            each.after <= gap.after and gap.until <= each.until
+            and each.what in {gap.what, "" if gap.is_queue else gap.what}
+            and (each.is_queue, each.dropped) == (gap.is_queue, gap.dropped)
+            for each in told
+        ), gap  # fmt: skip
+    assert every[-1] in told
+    assert {each.place for each in told if not each.what} == {"other queues"}
+
+
 # --- lists ----------------------------------------------------------------------------------------
 
 

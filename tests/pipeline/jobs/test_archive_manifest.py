@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.folders import HadoopFolder, LocalFolder
 from postroom.pipeline.jobs.archive.manifest import Dropped, Gap, Kept, Known, Listed, Manifest
 
 DAY = "q=mail-1f/day=2026-11-22"
@@ -126,3 +129,65 @@ def test_who_writes_the_same_file_elsewhere_has_a_draft_of_their_own(
     monkeypatch.setattr(os, "link", slowly)
     assert not LocalFolder(tmp_path).put_new("manifests/1.json", b"this one")
     assert (tmp_path / "manifests" / "1.json").read_bytes() == b"the other one"
+
+
+def test_files_that_vanish_while_they_are_listed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another run's drafts do, and what it deletes."""
+    folder = LocalFolder(tmp_path)
+    names = [f"manifests/{number}.json" for number in range(3)]
+    for each in names:
+        folder.put_new(each, b"x")
+    look = Path.stat
+
+    def looked(place: Path, **options: Any) -> os.stat_result:
+        if place.name == "0.json":
+            place.unlink()
+        found = look(place, **options)
+        if place.name == "2.json":
+            place.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", looked)
+    assert names[1] in [each.path for each in folder.files("manifests")]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a new archive would begin in it."""
+
+    def scanned(place: Any) -> Any:
+        raise PermissionError(place)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    with pytest.raises(PermissionError):
+        LocalFolder(tmp_path).files("")
+
+
+def test_a_file_that_is_not_there_is_missed_elsewhere_as_it_is_here(tmp_path: Path) -> None:
+    """Who reads an archive elsewhere looks again, as here, for what others have replaced."""
+
+    class System:
+        there = False
+
+        def makeQualified(self, _: Any) -> Any:  # noqa: N802 - Hadoop's name
+            return SimpleNamespace(toUri=lambda: SimpleNamespace(getPath=lambda: "/x"))
+
+        def open(self, _: Any) -> Any:
+            raise Py4JError("java.io.FileNotFoundException, or another one")
+
+        def exists(self, _: Any) -> bool:
+            return self.there
+
+    system = System()
+    path = SimpleNamespace(getFileSystem=lambda _: system)
+    hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda _: path))
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
+    for folder in (LocalFolder(tmp_path), HadoopFolder(jvm, None, "hdfs:///x")):
+        with pytest.raises(FileNotFoundError, match=r"lists/1\.json"):
+            folder.read("lists/1.json")
+    system.there = True
+    with pytest.raises(Py4JError):
+        HadoopFolder(jvm, None, "hdfs:///x").read("lists/1.json")

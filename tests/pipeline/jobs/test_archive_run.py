@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import postroom
 import postroom.testing
 from postroom.errors import Invalid
+from postroom.kv import keys
 from postroom.messaging.requests import Delivered
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import lists, run
@@ -26,6 +27,7 @@ from postroom.pipeline.jobs.archive.manifest import Gap, Kept
 from postroom.pipeline.jobs.archive.run import ArchiveResult, Run, Settings, latest
 from postroom.pipeline.jobs.archive.writing import Span
 from postroom.pipeline.jobs.job import JobFailed
+from tests.client.stores import Store
 
 GC_TTL = 80.0
 """History is kept for less."""
@@ -99,7 +101,7 @@ def store() -> Iterator[postroom.testing.Store]:
 class Archiver:
     """A store, its archive, and all that ever ended in it."""
 
-    def __init__(self, store: postroom.testing.Store, root: Path) -> None:
+    def __init__(self, store: postroom.testing.Store | Store, root: Path) -> None:
         self.store, self.db, self.root = store, store.db, root
         self.folder = LocalFolder(root)
         self.expected: Counter[tuple[str, str]] = Counter()
@@ -107,14 +109,14 @@ class Archiver:
         self.db.create_queue("kept", archive=True)
         self.db.create_queue("done", purge_after=10_000)
 
-    def work(self) -> None:
+    def work(self, queues: Sequence[str] = ("kept", "done")) -> None:
         for _ in range(3):
             self._number += 1
             with self.db.begin() as tx:
-                for queue in ("kept", "done"):
+                for queue in queues:
                     tx.enqueue(queue, b"", id=f"{self._number}")
                 tx.enqueue_message(b"inbox", b"%d" % self._number)
-            for queue in ("kept", "done"):
+            for queue in queues:
                 handle = self.db.queue(queue)
                 handle.acknowledge(handle.claim(1))
                 self.expected["queues", str(f"{self._number}".encode())] += 1
@@ -363,6 +365,25 @@ def test_what_a_new_queue_did_not_keep_is_said_to_be_missing(archiver: Archiver)
     assert archiver.run().gaps == ()
 
 
+@pytest.mark.parametrize("settings", [{"purge_after": 10_000}, {"archive": True}])
+def test_what_was_lost_under_earlier_settings_is_said_to_be_missing(
+    archiver: Archiver, settings: dict[str, Any]
+) -> None:
+    archiver.db.queue("done").update(purge_after=0)
+    archiver.work()
+    first = archiver.run()
+    archiver.work()
+    archiver.store.advance(500)
+    assert archiver.db.queue("done").stats().done == 0, "it was purged"
+    archiver.db.queue("done").update(**settings)
+    second = archiver.run()
+    (gap,) = (each for each in second.gaps if each.is_queue)
+    assert (gap.what, gap.after, gap.dropped) == ("done", first.at, False)
+    archiver.work()
+    archiver.store.advance(500)
+    assert not [each for each in archiver.run().gaps if each.is_queue]
+
+
 def test_what_is_to_be_purged_is_kept_while_it_is_read(archiver: Archiver) -> None:
     archiver.work()
     archiver.run()
@@ -435,6 +456,112 @@ def test_a_queue_in_which_nothing_ends_has_no_gaps(archiver: Archiver) -> None:
     archiver.work()
     archiver.store.advance(500)
     assert [each.what for each in archiver.run().gaps if each.is_queue] == ["done"]
+
+
+def test_a_queue_that_was_made_between_two_runs_and_is_idle_has_no_gap(archiver: Archiver) -> None:
+    archiver.run()
+    archiver.db.create_queue("idle", purge_after=0)
+    archiver.store.advance(500)
+    assert not [each for each in archiver.run().gaps if each.is_queue]
+
+
+def test_a_queue_that_is_made_and_dropped_while_others_are_read_leaves_no_gap(
+    archiver: Archiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it had ended by the time up to which is read."""
+    plan = Run.plan
+
+    def planned(of: Run, *args: Any) -> Any:
+        archiver.db.create_queue("short")
+        return plan(of, *args)
+
+    def drop(step: str) -> None:
+        if step == "files of inboxes":
+            archiver.db.queue("short").drop()
+
+    monkeypatch.setattr(Run, "plan", planned)
+    assert archiver.run(drop).gaps == ()
+    monkeypatch.undo()
+    (gap,) = archiver.run().gaps
+    assert (gap.what, gap.dropped) == ("short", True)
+    assert gap.after < gap.until
+
+
+def test_a_queue_that_is_damaged_is_left_out_and_named_and_others_are_archived(
+    tmp_path: Path,
+) -> None:
+    store = Store()
+    archiver = Archiver(store, tmp_path / "archive")
+    archiver.work()
+    first = archiver.run()
+    archiver.work()
+    key = keys.queue_definitions_prefix(1) + b"kept"
+    sound = store.engine.inner.get(key)
+    assert sound is not None
+    store.engine.inner.write({key: b"\x93\x01"}, sync=True)
+    store.restart(after_seconds=2 * GC_TTL)
+    archiver.work(("done",))
+    second = archiver.run()
+    ((name, why),) = second.damaged.items()
+    assert (name, "is damaged" in why) == ("kept", True)
+    assert not [each for each in second.gaps if each.is_queue]
+    known = latest(archiver.folder).queues
+    assert (known["kept"].until, known["done"].until) == (first.at, second.at)
+    store.engine.inner.write({key: sound}, sync=True)  # as a backup is restored
+    store.restart()
+    third = archiver.run()
+    assert (third.damaged, third.gaps) == ({}, ())
+    missing = archiver.expected - archiver.archived()
+    assert {table for table, _ in missing} <= {"inboxes"}, "whose history was not kept so long"
+    store.engine.inner.write({key: b"\x93\x01"}, sync=True)
+    store.restart()
+    archiver.db.queue("kept").drop()
+    (gap,) = archiver.run().gaps
+    assert (gap.what, gap.after, gap.dropped) == ("kept", third.at, True)
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_a_run_whose_files_a_quicker_one_has_deleted_says_that_there_was_another(
+    archiver: Archiver, is_overtaken: bool
+) -> None:
+    """They are of a run of the same number, and no manifest names them."""
+    archiver.work()
+
+    def fail(step: str) -> None:
+        if step == "files of inboxes":
+            if is_overtaken:
+                archiver.run()
+            raise FileNotFoundError("part-0.parquet")
+
+    error = JobFailed if is_overtaken else FileNotFoundError
+    with pytest.raises(error, match="another run" if is_overtaken else "part-0"):
+        archiver.run(fail)
+    archiver.run()
+    assert archiver.archived() == archiver.expected
+
+
+def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_others(
+    archiver: Archiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "FILES_MIN", 1)
+    monkeypatch.setattr(run, "_day_in", lambda _: 0)  # all days are over
+    archiver.work()
+    archiver.run()
+    before = latest(archiver.folder).lists
+
+    def others(step: str) -> None:
+        if step == "files of queues":
+            for _ in range(2):
+                archiver.work()
+                archiver.run()
+                archiver.store.advance(2000)  # what was replaced may be deleted
+            archiver.run()
+            there = {each.path for each in archiver.folder.files("lists")}
+            assert not {each.path for each in before} & there
+
+    with pytest.raises(JobFailed, match="another run"):
+        archiver.run(others)
+    assert {row for row, _ in archiver.archived().items()} <= set(archiver.expected)
 
 
 @pytest.mark.parametrize("step", ["list", "manifest"])

@@ -10,6 +10,7 @@ import pytest
 
 import postroom
 import postroom.testing
+from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
@@ -18,6 +19,7 @@ from postroom.pipeline.jobs.archive.newest import note_begun, note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
 from postroom.pipeline.jobs.report.content import ROWS_MAX
+from tests.client.stores import Store
 
 
 def work(db: postroom.Database, number: int) -> None:
@@ -151,3 +153,16 @@ def test_history_that_is_collected_while_it_is_asked_for_is_asked_for_again(
         monkeypatch.setattr(reporting, "reads", lambda *given: (found or [late(*given)]).pop())
         with store.db.hold() as at, reporting._held(store.db, None, int(at), 0, "/") as what:
             assert what.after_inboxes > early.after_inboxes
+
+
+def test_a_damaged_queue_is_left_out_and_named() -> None:
+    store = Store()
+    for name in ("sound", "torn"):
+        store.db.create_queue(name)
+    definition = keys.queue_definitions_prefix(1) + b"torn"
+    store.engine.inner.write({definition: b"\x93\x01"}, sync=True)
+    store.restart()
+    what = reporting.reads(store.db, None, int(store.db.now()), 0, "/")
+    assert what.after_queues == {"sound": 0}
+    (told,) = reporting._left_out(what)
+    assert "the queue 'torn' is damaged" in told

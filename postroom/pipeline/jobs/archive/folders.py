@@ -19,10 +19,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from postroom.errors import Invalid
@@ -48,7 +50,11 @@ class Folder(Protocol):
         """All files below a path, in order; none if there is no such path."""
 
     def read(self, path: str) -> bytes:
-        """All of a small file."""
+        """All of a small file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Makes a small file that outlives a loss of power; ``False``: there is one already, and
@@ -78,11 +84,16 @@ class LocalFolder:
 
     def files(self, path: str) -> list[Found]:
         """All files below a path."""
-        top = self._root / path
-        found = [each for each in top.rglob("*") if each.is_file()]
-        return sorted(
-            Found(each.relative_to(self._root).as_posix(), each.stat().st_size) for each in found
-        )
+        found = []
+        for folder, _, names in os.walk(self._root / path, onerror=_raise_if_there):
+            for each in (Path(folder, name) for name in names):
+                try:
+                    state = each.stat()
+                except FileNotFoundError:  # somebody has deleted it just now, or it is a draft
+                    continue
+                if stat.S_ISREG(state.st_mode):
+                    found.append(Found(each.relative_to(self._root).as_posix(), state.st_size))
+        return sorted(found)
 
     def read(self, path: str) -> bytes:
         """All of a small file."""
@@ -136,6 +147,12 @@ class LocalFolder:
                 return
 
 
+def _raise_if_there(error: OSError) -> None:
+    """A folder that is not there, or goes just now, has no files; of others nobody knows."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def _sync(path: Path) -> None:
     number = os.open(path, os.O_RDONLY)
     try:
@@ -180,7 +197,12 @@ class HadoopFolder:
 
     def read(self, path: str) -> bytes:
         """All of a small file."""
-        stream = self._system.open(self._path(path))
+        try:
+            stream = self._system.open(self._path(path))
+        except Py4JError as error:
+            if self._system.exists(self._path(path)):
+                raise
+            raise FileNotFoundError(self.uri(path)) from error
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:

@@ -7,13 +7,14 @@ there is no gap.
 
 The list does not grow with the number of runs: gaps of one queue that touch are one, and of each
 queue so many stay; beyond that the two with the shortest time between them become one, which says
-more than is so, and nothing less.
+more than is so, and nothing less. Nor does it with the number of queues that ever were: of very
+many gaps the older half is told of "other queues", without their names.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -29,12 +30,16 @@ KEPT_SECONDS_MIN: Final = 75.0
 """What was done stays readable for so long, however short ``purge_after`` is."""
 OF_ONE_MAX: Final = 50
 """So many gaps of a queue, or of the inboxes, are told apart."""
+OF_ALL_MAX: Final = 1_000
+"""So many gaps are told in all."""
 
 
 def acknowledged(db: Database) -> dict[str, int]:
     """Of each queue how many messages ever were acknowledged."""
     found = {}
     for info in db.queues():
+        if info.damaged:
+            continue
         try:
             found[info.name] = db.queue(info.name).stats().acknowledged
         except Invalid:  # it was dropped just now
@@ -42,38 +47,56 @@ def acknowledged(db: Database) -> dict[str, int]:
     return found
 
 
-def of_queues(db: Database, before: Manifest, infos: Iterable[QueueInfo], at: int) -> Iterator[Gap]:
+def kept_for(info: QueueInfo) -> float:
+    """For how many seconds what is done stays there to be read; negative: for ever."""
+    return -1.0 if info.settings.archive else max(info.settings.purge_after, KEPT_SECONDS_MIN)
+
+
+def of_queues(
+    db: Database, before: Manifest, infos: Iterable[QueueInfo], damaged: Container[str], at: int
+) -> Iterator[Gap]:
     """What queues may have lost before anybody has read it.
 
     Args:
         db: the store, as it is when all was read.
         before: the archive as it was.
         infos: the queues that were read; ``at``: up to which timestamp.
+        damaged: those that could not be: what they lose is found out when they can, or are gone.
     """
     now = int(db.now())
-    there = {each.name: int(each.created_at) for each in db.queues()}
     read = {each.name: int(each.created_at) for each in infos}
+    there = {
+        each.name: read.get(each.name) if each.damaged else int(each.created_at)
+        for each in db.queues()
+    }
     for name, known in before.queues.items():
-        if read.get(name) != known.created_at:
+        if name not in damaged and read.get(name) != known.created_at:
             yield Gap(name, known.until, min(read.get(name, at), at), is_queue=True, dropped=True)
     counted: Mapping[str, int] | None = None
     for info in infos:
         created_at = int(info.created_at)
         after = before.until(info.name, created_at) or created_at
+        if after >= at:  # it was made when all that is read had happened
+            continue
         if there.get(info.name) != created_at:
             yield Gap(info.name, after, at, is_queue=True, dropped=True)
             continue
-        # Leaders of earlier versions have purged while it was read: so what counts is now.
-        kept = max(info.settings.purge_after, KEPT_SECONDS_MIN)
-        lost = min(now - from_seconds(kept), at)
-        if before.number and after < lost and not info.settings.archive:
+        is_known = before.until(info.name, created_at) > 0
+        then = before.queues[info.name] if is_known else Known(created_at, 0, 0)
+        lost = _purged_until(then, info, now, at)
+        if before.number and after < lost:
             counted = acknowledged(db) if counted is None else counted
-            known = before.queues.get(info.name, Known(0, 0))
-            is_idle = known.created_at == created_at and (
-                known.acknowledged == counted.get(info.name)
-            )
-            if not is_idle:
+            if counted.get(info.name) != then.acknowledged:
                 yield Gap(info.name, after, lost, is_queue=True)
+
+
+def _purged_until(then: Known, info: QueueInfo, now: int, at: int) -> int:
+    """Up to when what was done may have been purged; 0: nothing was. The queue may have had its
+    settings of now for a moment only.
+    """
+    seconds = [each for each in (then.kept, kept_for(info)) if each >= 0]
+    # Leaders of earlier versions have purged while it was read: so what counts is now.
+    return min(now - from_seconds(min(seconds)), at) if seconds else 0
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
@@ -90,11 +113,19 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
             between = [other.after - one.until for one, other in pairwise(few)]
             first = between.index(min(between))
             few[first : first + 2] = [_both(few[first], few[first + 1])]
-    return sorted((gap for few in of_one.values() for gap in few), key=lambda each: each.until)
+    found = sorted((gap for few in of_one.values() for gap in few), key=lambda each: each.until)
+    if len(found) <= OF_ALL_MAX:
+        return found
+    older, rest = found[: len(found) // 2], found[len(found) // 2 :]
+    return merged([*map(_without_name, older), *rest])
+
+
+def _without_name(gap: Gap) -> Gap:
+    return msgspec.structs.replace(gap, what="") if gap.is_queue else gap
 
 
 def _both(one: Gap, other: Gap) -> Gap:
     return msgspec.structs.replace(one, until=max(one.until, other.until))
 
 
-__all__ = ["acknowledged", "merged", "of_queues"]
+__all__ = ["acknowledged", "kept_for", "merged", "of_queues"]

@@ -77,18 +77,21 @@ class Known(msgspec.Struct, frozen=True):
         until: all that ended up to this timestamp, and was there to be read, is in the files.
         acknowledged: how many messages ever were, at the most by that timestamp; negative: that is
             not known.
+        kept: for how many seconds what was done stayed there to be read, as it was set then;
+            negative: for ever, or that is not known.
     """
 
     created_at: int
     until: int
     acknowledged: int = -1
+    kept: float = -1.0
 
 
 class Gap(msgspec.Struct, frozen=True):
     """History that may be missing, since the store did not keep it until it was archived.
 
     Attributes:
-        what: the name of a queue, or ``inboxes``.
+        what: the name of a queue, empty if it is told no more; or ``inboxes``.
         after, until: timestamps between which it may be missing.
         is_queue: whether ``what`` is a queue.
         dropped: it was dropped, with what was not archived yet.
@@ -103,7 +106,9 @@ class Gap(msgspec.Struct, frozen=True):
     @property
     def place(self) -> str:
         """What it is a gap of, in words."""
-        return f"the queue {self.what}" if self.is_queue else "inboxes"
+        if not self.is_queue:
+            return "inboxes"
+        return f"the queue {self.what}" if self.what else "other queues"
 
     @property
     def reason(self) -> str:

@@ -29,7 +29,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -86,6 +86,8 @@ class ArchiveResult:
         trimmed: how many messages were deleted from the store.
         gaps: what may be missing since the run before, because the store did not keep it so long.
         gaps_so_far: the same of all runs.
+        damaged: the queues that were left out, since they cannot be read, and why. They are
+            archived when they can.
     """
 
     number: int
@@ -99,6 +101,7 @@ class ArchiveResult:
     trimmed: int
     gaps: tuple[Gap, ...]
     gaps_so_far: tuple[Gap, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 def archive(  # noqa: PLR0913 - each argument is an option
@@ -167,13 +170,15 @@ class Plan:
     """What a run reads.
 
     Attributes:
-        infos: of all queues that there are.
+        infos: of all queues that can be read.
+        damaged: the others, and why not.
         queues: up to when they are in the files after this run.
         spans: what is new of them.
         inboxes_after: what was consumed from inboxes after this timestamp is new.
     """
 
     infos: list[QueueInfo]
+    damaged: dict[str, str]
     queues: dict[str, Known]
     spans: list[Span]
     inboxes_after: int
@@ -214,16 +219,17 @@ class Run:
         name = f"{before.number + 1}-{secrets.token_hex(4)}"
         writer = writer_of(name)
         counted = all_gaps.acknowledged(self._db)  # earlier than what is read
-        with self.hold(before) as (since, at):
-            plan = self.plan(before, since, at, counted)
-            new = self.write(writer, plan, at)
-            gaps = self.gaps(before, plan, at)
-        after = msgspec.structs.replace(
-            before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
-            gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
-            dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
-        )  # fmt: skip
-        after, compacted = self.compact(writer, after)
+        with self._alone(before):
+            with self.hold(before) as (since, at):
+                plan = self.plan(before, since, at, counted)
+                new = self.write(writer, plan, at)
+                gaps = self.gaps(before, plan, at)
+            after = msgspec.structs.replace(
+                before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
+                gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
+                dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
+            )  # fmt: skip
+            after, compacted = self.compact(writer, after)
         after = self.commit(after, name)
         trimmed = self.trim(after, at - from_seconds(self._settings.keep))
         return ArchiveResult(
@@ -231,7 +237,7 @@ class Run:
             sum(each.rows for each in new if each.table == QUEUES),
             sum(each.rows for each in new if each.table == INBOXES),
             len(after.files), sum(each.rows for each in after.files),
-            compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps),
+            compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps), plan.damaged,
         )  # fmt: skip
 
     def begin(self) -> Manifest:
@@ -265,24 +271,28 @@ class Run:
         self, before: Manifest, after_inboxes: int, at: int, counted: Mapping[str, int]
     ) -> Plan:
         """What is new."""
-        infos, queues = self._db.queues(), {}
+        every = self._db.queues()
+        infos = [each for each in every if not each.damaged]
+        damaged = {each.name: each.damaged for each in every if each.damaged}
+        queues = {name: before.queues[name] for name in damaged if name in before.queues}
         groups: dict[int, dict[str, int]] = defaultdict(dict)
         for info in infos:
             created_at = int(info.created_at)
-            queues[info.name] = Known(created_at, at, counted.get(info.name, -1))
+            acknowledged, kept = counted.get(info.name, -1), all_gaps.kept_for(info)
+            queues[info.name] = Known(created_at, at, acknowledged, kept)
             groups[before.until(info.name, created_at)][info.name] = created_at
         spans = [
             Span(dict(few), after, at)
             for after, names in sorted(groups.items())
             for few in _in_pieces(sorted(names.items()), QUEUES_AT_ONCE)
         ]
-        return Plan(infos, queues, spans, after_inboxes)
+        return Plan(infos, damaged, queues, spans, after_inboxes)
 
     def gaps(self, before: Manifest, plan: Plan, at: int) -> list[Gap]:
         """What may have gone before anybody has read it. Asked when all is read, since done
         messages are purged meanwhile, too.
         """
-        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, at)]
+        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, plan.damaged, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
             gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
         return sorted(gaps, key=lambda each: each.until)
@@ -327,21 +337,41 @@ class Run:
     def commit(self, manifest: Manifest, run: str) -> Manifest:
         """From here on the archive is what this manifest says; answers it with its lists."""
         today = day_of(manifest.at)
+        try:
+            listed = lists.read(self._folder, manifest)
+        except FileNotFoundError as error:  # given up by others, and deleted after the grace time
+            raise self._overtaken() from error
         manifest, stored, new = lists.divided(
-            manifest, lists.read(self._folder, manifest),
-            lambda each: _day_in(each.part) < today - 1, run,
-        )  # fmt: skip
+            manifest, listed, lambda each: _day_in(each.part) < today - 1, run
+        )
         for path, few in new.items():
             self._failpoint("list")
             self._folder.put_new(path, lists.encode(few))
         self._failpoint("manifest")
         place = manifests.path_of(manifest.number)
         if not self._folder.put_new(place, manifests.encode(stored)):
-            raise JobFailed(
-                f"another run has archived into {self._folder.uri()} meanwhile; this one has "
-                "changed nothing, and nothing is missing: run one at a time"
-            )
+            raise self._overtaken()
         return manifest
+
+    @contextmanager
+    def _alone(self, before: Manifest) -> Iterator[None]:
+        """What fails because a quicker run has deleted what this one wrote is told as that.
+
+        Raises:
+            JobFailed: another run has archived meanwhile.
+        """
+        try:
+            yield
+        except Exception as error:
+            if newest.newest_number(self._folder) > before.number:
+                raise self._overtaken() from error
+            raise
+
+    def _overtaken(self) -> JobFailed:
+        return JobFailed(
+            f"another run has archived into {self._folder.uri()} meanwhile; this one has changed "
+            "nothing, and nothing is missing: run one at a time"
+        )
 
     def trim(self, manifest: Manifest, until: int) -> int:
         """Deletes from the store what is safe in the files."""
@@ -354,7 +384,7 @@ class Run:
             )
         self._failpoint("number")
         newest.note_trimmed(self._db, manifest)
-        trimmed, infos = 0, self._db.queues()
+        trimmed, infos = 0, [each for each in self._db.queues() if not each.damaged]
         for number, info in enumerate(infos):
             self._failpoint("trimming")
             self._progress("out of the store", number, len(infos))

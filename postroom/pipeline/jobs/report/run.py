@@ -29,6 +29,7 @@ from postroom.client.sync import Database
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
 from postroom.pipeline.jobs.archive.folders import Folder, open_folder, to_read
+from postroom.pipeline.jobs.archive.manifest import Manifest
 from postroom.pipeline.jobs.archive.newest import newest_number, of_this_store
 from postroom.pipeline.jobs.archive.reading import Archived, read_archive
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
@@ -280,11 +281,7 @@ def _content(
         "at": _seconds(what.at),
         "since": _seconds(what.since),
         "archived_until": 0.0 if manifest is None else _seconds(manifest.at),
-        "gaps": [] if manifest is None else [
-            f"What ended in {each.place} between {_text(each.after)} and {_text(each.until)} may "
-            f"be missing: {each.reason}."
-            for each in manifest.gaps[-ROWS_MAX:]
-        ],
+        "gaps": [*_left_out(what), *_gaps(manifest)],
         "overall": _taken(table.where(F.col("level") == "all")),
         "hourly": _taken(recent.where(F.col("level") == "hour").orderBy("hour")),
         "queues": _top(table, "queue"),
@@ -300,6 +297,18 @@ def _content(
         "dead": totals.get("queue", {}).get("dead", 0) + sum(each.messages for each in letters),
         "letters": sorted([*dead, *letters], key=lambda each: -each.messages)[:ROWS_MAX],
     }  # fmt: skip
+
+
+def _left_out(what: Reads) -> list[str]:
+    return [f"Not in this report: {why}." for why in what.damaged[:ROWS_MAX]]
+
+
+def _gaps(manifest: Manifest | None) -> list[str]:
+    return [
+        f"What ended in {each.place} between {_text(each.after)} and {_text(each.until)} may be "
+        f"missing: {each.reason}."
+        for each in ([] if manifest is None else manifest.gaps[-ROWS_MAX:])
+    ]
 
 
 def _taken(found: DataFrame) -> list[Taken]:

@@ -58,6 +58,7 @@ class Reads:
         after_queues: by queue, up to when the archive has it.
         after_inboxes: up to when it has what was consumed from inboxes, or the store has nothing.
         separator: of keys.
+        damaged: why queues are left out that cannot be read.
     """
 
     at: int
@@ -65,20 +66,23 @@ class Reads:
     after_queues: Mapping[str, int]
     after_inboxes: int
     separator: str
+    damaged: tuple[str, ...] = ()
 
 
 def reads(db: Database, archived: Archived | None, at: int, since: int, separator: str) -> Reads:
     """What is to be read of a store, beside its archive."""
-    manifest = None if archived is None else archived.manifest
+    manifest, infos = None if archived is None else archived.manifest, db.queues()
     after = {
         info.name: max(
             since, 0 if manifest is None else manifest.until(info.name, int(info.created_at))
         )
-        for info in db.queues()
+        for info in infos
+        if not info.damaged
     }
     readable = max(int(each.readable_from) for each in db.partitions(part_bytes=1 << 60))
     inboxes = max(since, readable, 0 if manifest is None else manifest.inboxes_until)
-    return Reads(at, since, after, inboxes, separator)
+    damaged = tuple(info.damaged for info in infos if info.damaged)
+    return Reads(at, since, after, inboxes, separator, damaged)
 
 
 def messages(
@@ -113,9 +117,15 @@ class _Frames:
             .load()
         )
 
+    def _queues(self) -> DataFrame:
+        found = self._table("queue", _QUEUE_COLUMNS)
+        if not self._what.damaged:
+            return found
+        return found.where(F.col("queue").isin(list(self._what.after_queues)))
+
     def living(self) -> DataFrame:
         """Messages of queues that live, or are dead."""
-        found = self._table("queue", _QUEUE_COLUMNS).where(F.col("state").isin(*LIVING))
+        found = self._queues().where(F.col("state").isin(*LIVING))
         return _of_queues(found, self._what).where(
             (F.col("state") != "dead") | (F.col("ended") > self._what.since)
         )
@@ -124,7 +134,7 @@ class _Frames:
         """Messages of queues that ended after what the archive has."""
         after = self._what.after_queues
         known = F.create_map(*[F.lit(each) for pair in after.items() for each in pair])
-        found = self._table("queue", _QUEUE_COLUMNS).where(
+        found = self._queues().where(
             F.col("state").isin(*_ENDED)
             & (F.col("done_at") > F.lit(min(after.values())))
             & (F.col("done_at") > known[F.col("queue")])
