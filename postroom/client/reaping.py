@@ -23,7 +23,7 @@ from postroom.client.pages import attempts_of, unpacked_messages
 from postroom.client.reading import Reads
 from postroom.client.sender import Sender
 from postroom.client.values import Reaped
-from postroom.errors import TransactionConflict, Unavailable, shorten
+from postroom.errors import TransactionConflict, Unavailable, WrongType, shorten
 from postroom.messaging.requests import Reaped as ReapedMessages
 from postroom.messaging.requests import ReapMessages, ReapQueue
 from postroom.protocol.failures import DeadlineExceeded
@@ -111,6 +111,9 @@ class Reaping:
         tried: dict[bytes, int] = {}
         try:
             messages = unpacked_messages(key, fresh, codec, tried)
+        except WrongType:  # they may be consumed all the same, and what is behind it
+            tried = {id_: attempts_of(stored) for id_, stored in fresh}
+            raise
         finally:
             if tried:
                 self._tried.setdefault(key, {}).update(tried)

@@ -111,6 +111,17 @@ def test_clients_that_do_not_tell_are_served_as_before(
     assert reap(store.db) == []
 
 
+def test_what_cannot_be_unpacked_is_consumed_by_who_knows_of_it(store: Store) -> None:
+    """Its commit tells the attempts of that one, and of those behind it."""
+    send(store.db, b"\xc1", b"\x01", b"\x02")
+    postpone(store.db, 2, 0, "not now")
+    with store.with_codec("msgpack").begin() as tx:
+        with pytest.raises(postroom.WrongType):
+            tx.reap_queue(KEY, 2)
+        tx.reap_queue(KEY, 1)  # by two claims, so that the commit looks at what is stored
+    assert reap(store.db) == []
+
+
 def test_who_holds_it_now_does_not_consume_what_its_first_holder_has_put_back(
     store: Store,
 ) -> None:

@@ -153,7 +153,8 @@ class Advance:
             done_at = int.from_bytes(key[len(layout.done) :][:8], "big")
             # Whoever reads the past finds what was kept then, however long that reading takes.
             old_enough = self._queues.may_purge(ctx.timestamp) - manager.retention
-            if done_at >= old_enough or purged >= messages_max or number >= LISTS_PURGED_AT_ONCE:
+            is_enough = purged >= messages_max or number >= LISTS_PURGED_AT_ONCE or self._is_full
+            if done_at >= old_enough or is_enough:
                 at = max(done_at + manager.retention, ctx.timestamp - 1)
                 if done_at >= old_enough:
                     at = max(at, ctx.timestamp + _A_SECOND)

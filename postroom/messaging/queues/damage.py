@@ -26,7 +26,9 @@ from postroom.log_once import shown
 
 T = TypeVar("T")
 
-UNREADABLE: Final = (msgspec.DecodeError, ValueError, LookupError, OverflowError, StoreCorrupted)
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a damaged record may raise: a text may be no UTF-8, headers may be too deep."""
+UNREADABLE: Final = (*UNDECODABLE, ValueError, LookupError, OverflowError, StoreCorrupted)
 """What reading a damaged record may raise. Who catches this lets ``BlockDamaged`` through first."""
 
 
@@ -66,10 +68,10 @@ def decoded(decoder: msgspec.msgpack.Decoder[T], packed: bytes, queue: str) -> T
     """
     try:
         return decoder.decode(packed)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         kind = decoder.type
         what = f"a stored {getattr(kind, '__name__', 'list').lower()} of {len(packed)} bytes"
         raise damaged(queue, what, error) from error
 
 
-__all__ = ["UNREADABLE", "QueueDamaged", "damaged", "decoded"]
+__all__ = ["UNDECODABLE", "UNREADABLE", "QueueDamaged", "damaged", "decoded"]

@@ -26,7 +26,7 @@ from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
-from postroom.messaging.queues.damage import QueueDamaged, damaged
+from postroom.messaging.queues.damage import UNDECODABLE, QueueDamaged, damaged
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -212,7 +212,7 @@ class Definitions:
         tail = key[len(self._prefix) :]
         try:
             definition = _definitions.decode(packed)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise damaged(_name_in(tail), "its definition", error) from error
         if self.position(definition) != tail:
             raise damaged(_name_in(tail), "its definition", f"it is that of {definition.name!r}")
@@ -277,8 +277,13 @@ class Definitions:
         self._put(ctx, definition)
         return definition
 
-    def drop(self, ctx: Evaluation, request: DropQueue) -> list[QueueDefinition]:
-        """``DropQueue``: the definitions of what is to be emptied: one, if it can be read.
+    def drop(
+        self, ctx: Evaluation, request: DropQueue, remembered: QueueDefinition | None
+    ) -> list[QueueDefinition]:
+        """``DropQueue``: the definitions of what is to be emptied: one, if it is known.
+
+        Args:
+            remembered: what the leaseholder knows of it, if what is stored cannot be read (now).
 
         Raises:
             Invalid: there is no such queue.
@@ -289,7 +294,7 @@ class Definitions:
                 raise no_such_queue(request.name)
             known = [found]
         except QueueDamaged:
-            known = self._nobodys(ctx, request.name)
+            known = [remembered] if remembered else self._nobodys(ctx, request.name)
         dropped = [msgspec.structs.replace(each, dropped=True) for each in known]
         ctx.writes[self._prefix + request.name.encode()] = None
         for each in dropped:

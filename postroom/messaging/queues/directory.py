@@ -160,7 +160,7 @@ class Directory:
         self._check_not_damaged(name, definition)
         manager = self.by_name.get(name)
         if manager is None or manager.definition.number != definition.number:
-            manager = made[definition.created_at]
+            manager = made[definition.number]
         if manager.ordered != (definition.settings.order == "group"):
             manager.order_by(definition.settings)
             self._reordered.append(manager)
@@ -175,7 +175,9 @@ class Directory:
         # Else it was dropped, and made anew, in the same proposal.
 
     def _changes(self, ctx: Evaluation) -> dict[int, Manager]:
-        """From now on this evaluation reads what is stored; answers the managers that it made."""
+        """From now on this evaluation reads what is stored; answers the managers that it made, by
+        number: one transaction may make several. (What was refused leaves a number to the next.)
+        """
         made: dict[int, Manager] = ctx.scratch.setdefault(Changed, {})
         return made
 
@@ -186,7 +188,7 @@ class Directory:
             return
         manager = Manager(self._range_id, definition, self._around)
         manager.begin_empty()
-        self._changes(ctx)[definition.created_at] = manager
+        self._changes(ctx)[definition.number] = manager
         ctx.after.append(lambda: self.by_name.update({definition.name: manager}))
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
@@ -209,7 +211,9 @@ class Directory:
             manager.change(definition)
 
     def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
-        dropped = self.definitions.drop(ctx, request)
+        manager = self.by_name.get(request.name)
+        known = self._set_aside.get(request.name) if manager is None else manager.definition
+        dropped = self.definitions.drop(ctx, request, known)
         self._changes(ctx)
         ctx.after.append(lambda: self._has_dropped(request.name, dropped))
 

@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from postroom.kv import keys
 from postroom.messaging.queues import records
+from postroom.messaging.queues.damage import UNDECODABLE
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Locator
@@ -34,10 +33,15 @@ _REST: Final = keys.DATA_END
 """What comes after all keys: what is left of the index."""
 
 
-def empty(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
-    """Deletes some of a queue that was dropped; whether there is anything left."""
+def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
+    """Deletes some of a queue that was dropped; whether there is anything left.
+
+    Args:
+        messages_max: how many at most.
+        bytes_max: when the proposal has come to so much, the rest is for the next one.
+    """
     if manager.empty_from < keys.DATA:
-        if _empty_index(ctx, manager, messages_max):
+        if _empty_index(ctx, manager, messages_max, bytes_max):
             return True
         if manager.names_all:
             ctx.writes[manager.layout.counters] = None
@@ -60,18 +64,18 @@ def _emptied(manager: Manager, position: bytes) -> None:
 # --- the index ------------------------------------------------------------------------------------
 
 
-def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int) -> bool:
+def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
     """Whether there is more to be looked at."""
     layout = manager.layout
     deleted = 0
     for key, packed in ctx.iterate(manager.empty_from, keys.after_prefix(layout.whole)):
-        if deleted >= messages_max:
+        if deleted >= messages_max or ctx.bytes >= bytes_max:
             return _go_on(ctx, manager, key)
         deleted += 1
         ctx.steps += 1
         try:
             named = list(_said_by(layout, key, packed))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             manager.names_all = False
             continue
         for locator in named:

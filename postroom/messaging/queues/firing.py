@@ -26,7 +26,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
@@ -138,7 +138,7 @@ class Firing:
                 ready.cursor = b""
                 ready.knows_all_groups = ready.round_is_whole
                 return ready.round_is_whole and self._read_known(budget)
-            name = decoded(records.entries, first[1], manager.name).group
+            name = self._entry(*first).group
             if ready.known_up_to(name) is None and not ready.has_room_for_groups:
                 ready.round_is_whole = False
                 return True
@@ -158,10 +158,20 @@ class Firing:
         return visited + 1
 
     def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
-        taken, name = self._manager.taken, self._manager.name
+        taken = self._manager.taken
         for key, packed in self._ctx.iterate(lower, upper):
             if key not in taken:
-                yield key, decoded(records.entries, packed, name)
+                yield key, self._entry(key, packed)
+
+    def _entry(self, key: bytes, packed: bytes) -> Entry:
+        """A stored entry. Where reading goes on is told by its group: so that must be the one it is
+        in, or reading would go round in circles.
+        """
+        manager = self._manager
+        entry = decoded(records.entries, packed, manager.name)
+        if not key.startswith(manager.layout.group_prefix(entry.group)):
+            raise damaged(manager.name, "a stored entry", f"it tells the group {entry.group!r}")
+        return entry
 
     # --- handing out
 

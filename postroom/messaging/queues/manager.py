@@ -223,11 +223,15 @@ class Manager:
         """The proposal in the making does something with this queue."""
         if self._ctx is ctx:
             return
-        if self._ctx is not None:
-            self.roll_back()
+        self.take_back(ctx)
         self._ctx = ctx
         self.order_by(self.definition.settings)
         self.rode = False
+
+    def take_back(self, ctx: Evaluation) -> None:
+        """What has not taken effect of an evaluation before this one never will."""
+        if self._ctx is not None and self._ctx is not ctx:
+            self.roll_back()
 
     def take_up(self, ctx: Evaluation, act: Callable[..., None], one: Any, other: Any) -> None:
         """What the proposal in the making has done so far counts for what it fires: a note of it

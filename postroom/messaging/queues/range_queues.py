@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv.engine import BlockDamaged, Reader
-from postroom.limits import UPKEEP_BYTES
+from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import groups, periodic
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import Claiming
@@ -72,6 +72,7 @@ class RangeQueues:
         self._range_id = range_id
         self._around = around
         self._to_look: dict[Manager, None] = {}
+        self._fired: list[Manager] = []
         self._advancing: Manager | None = None
         self._stored: Reader | None = None
         self.kept = around.kept
@@ -158,6 +159,7 @@ class RangeQueues:
             manager.end(None)
         self._directory.clear()
         self._to_look.clear()
+        self._fired.clear()
         self._claiming.clear()
         self._advancing = None
 
@@ -241,6 +243,9 @@ class RangeQueues:
 
     def _has_to_fire(self, ctx: Evaluation) -> bool:
         """Whether a proposal should take a rider along."""
+        for manager in self._fired:  # by one that was too large, perhaps: then they wait yet
+            manager.take_back(ctx)
+        self._fired.clear()
         return bool(ctx.notes or self._to_look) and Changed not in ctx.scratch
 
     def _fire(self, ctx: Evaluation) -> None:
@@ -251,10 +256,12 @@ class RangeQueues:
                 continue
             to_look[manager] = None
             manager.take_up(ctx, act, one, other)
-        now = self.monotonic()
+        now, bytes_max = self.monotonic(), ctx.bytes + UPKEEP_BYTES
         try:
             for manager in to_look:
-                if manager.trouble.until <= now:
+                if ctx.bytes >= bytes_max:
+                    self.look_at(manager)  # with the next proposal
+                elif manager.trouble.until <= now:
                     self._fire_one(ctx, manager)
         except Exception as error:
             # Nothing of it takes place; but for the queue that has failed, all are tried again.
@@ -268,6 +275,7 @@ class RangeQueues:
         if not len(manager.consumers):
             return
         self._advancing = manager
+        self._fired.append(manager)
         is_behind = manager.ordered and self._catch_up(ctx, manager)
         more = is_behind or Firing(manager, ctx).fire()
         self._advancing = None
@@ -305,10 +313,7 @@ class RangeQueues:
             if manager.trouble.until <= now and self._is_due(manager):
                 self._by_name[name] = self._by_name.pop(name)  # the others come first next time
                 more |= self._step(ctx, manager, request.messages_max, bytes_max)
-        for number, manager in list(self._dropped.items()):
-            if manager.trouble.until <= now:
-                self._advancing = manager
-                more |= self._empty(ctx, number, manager, request.messages_max)
+        more |= self._empty_some(ctx, request.messages_max, now)
         self._advancing = None
         ctx.after.append(lambda: apply_bare(ctx))
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
@@ -324,8 +329,22 @@ class RangeQueues:
             manager.roll_back()
             raise
 
-    def _empty(self, ctx: Evaluation, number: int, manager: Manager, messages_max: int) -> bool:
-        if empty(ctx, manager, messages_max):
+    def _empty_some(self, ctx: Evaluation, messages_max: int, now: float) -> bool:
+        """A step in dropped queues, of as many as there is room for; whether there is more."""
+        bytes_max, steps_max = ctx.bytes + UPKEEP_BYTES, ctx.steps + TURN_STEPS_MAX // 4
+        more = False
+        for number, manager in list(self._dropped.items()):
+            if ctx.bytes >= bytes_max or ctx.steps >= steps_max:
+                return True
+            if manager.trouble.until <= now:
+                self._advancing = manager
+                more |= self._empty(ctx, number, manager, messages_max, bytes_max)
+        return more
+
+    def _empty(
+        self, ctx: Evaluation, number: int, manager: Manager, messages_max: int, bytes_max: int
+    ) -> bool:
+        if empty(ctx, manager, messages_max, bytes_max):
             return True
         self._directory.definitions.forget(ctx, manager.definition)
         ctx.after.append(lambda: self._is_empty(number))

@@ -19,7 +19,7 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging.queues import periodic, records
-from postroom.messaging.queues.damage import damaged, decoded
+from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
@@ -375,7 +375,7 @@ def _held(
     """What is held yet of a holding."""
     try:
         holding, first = records.read_holding(packed), _first(token, after)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise damaged(manager.name, "a stored holding", error) from error
     for number, held in enumerate(holding.entries[first:], first):
         lease = manager.leases.get(held.locator)

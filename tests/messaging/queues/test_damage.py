@@ -12,7 +12,7 @@ from postroom.client.queues.messages import info_of
 from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged
-from postroom.messaging.queues import dropping
+from postroom.messaging.queues import dropping, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
@@ -175,6 +175,73 @@ def test_what_is_met_later_sets_its_queue_aside(
     queues.drop()
     queues.pass_time(5)
     assert queues.left_of(number) == []
+
+
+def test_a_text_that_is_none_is_damage_like_any(queues: Damaged) -> None:
+    """Decoders tell that in another way."""
+    layout, number = queues.manager().layout, queues.manager().definition.number
+    parts = (layout.scheduled, layout.ready, layout.leased, layout.done)
+    for prefix in (definition_key(Q), *parts):
+        key = queues.keys_below(prefix)[0]
+        stored = queues.store.engine.get(key)
+        assert stored is not None
+        broken = stored.replace(b"\xa0", b"\xa1\xff").replace(b"none", b"\xff" * 4)
+        assert broken != stored
+        queues.store.engine.inner.write({key: broken}, sync=True)
+    queues.store.restart()
+    assert "its definition cannot be read" in queues.told()[Q]
+    queues.check_that_others_go_on()
+    queues.drop()
+    queues.pass_time(5)
+    assert queues.left_of(number) == []
+
+
+def test_headers_that_nothing_can_read_are_damage(queues: Damaged) -> None:
+    queues.enqueue(b"x", id=b"deep", headers={"h": 1})
+    key = queues.manager().layout.body_key(b"deep", "", b"deep")
+    stored = queues.store.engine.get(key)
+    assert stored is not None
+    deep = stored.replace(b"\xa1h\x01", b"\xa1h" + b"\x91" * 10_000 + b"\x01")
+    queues.store.engine.inner.write({key: deep}, sync=True)
+    queues.store.restart()
+    with pytest.raises(StoreCorrupted, match="'emails' is damaged: a stored body"):
+        queues.get(b"deep")
+    with pytest.raises(StoreCorrupted, match="'emails' is damaged: a stored body"):
+        queues.claim(100)
+    queues.check_that_others_go_on()
+
+
+@pytest.mark.parametrize("told", ["zz", ""])
+def test_an_entry_in_another_group_than_it_tells_is_damage(queues: Damaged, told: str) -> None:
+    """Reading goes on behind the group that it tells: it would go past others, or never end."""
+    queues.enqueue(b"x", id=b"x", group="gg")
+    ready = queues.manager().layout.group_prefix("gg")
+    (key,) = queues.keys_below(ready)
+    stored = queues.store.engine.get(key)
+    assert stored is not None
+    entry = msgspec.structs.replace(records.entries.decode(stored), group=told)
+    queues.store.engine.inner.write({key: records.encode(entry)}, sync=True)
+    queues.store.restart()
+    waiting = queues.start(queues.claim_request(100, wait=True, selection=NONE))
+    queues.pass_time(1)
+    assert waiting.done
+    with pytest.raises(StoreCorrupted, match=f"it tells the group {told!r}"):
+        waiting.result()
+    queues.check_that_others_go_on()
+
+
+def test_what_is_torn_while_it_is_used_is_dropped_by_what_is_remembered(queues: Damaged) -> None:
+    """Also while another definition is damaged, of which nobody knows the number."""
+    number = queues.manager().definition.number
+    queues.tear(definition_key("third"))
+    queues.store.restart()
+    queues.tear(definition_key(Q))
+    queues.drop()
+    with pytest.raises(Invalid, match="no queue 'emails'"):
+        queues.enqueue(b"1")
+    queues.pass_time(5)
+    assert queues.left_of(number) == []
+    assert queues.payloads(name="other")
 
 
 def test_clients_see_which_queue_is_damaged(queues: Damaged) -> None:

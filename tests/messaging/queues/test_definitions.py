@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from postroom.errors import Invalid
+from postroom.messaging.queues import range_queues
 from postroom.messaging.queues.requests import CreateQueue, DropQueue, QueueSettings
+from postroom.ranges import batch
 from tests.messaging.queues.harness import Q, Queues
 
 
@@ -24,6 +26,18 @@ def test_a_queue_is_made_and_used_in_one_transaction() -> None:
     queues = Queues()
     queues.commit(CreateQueue(Q, QueueSettings()), queues.message(b"first"))
     assert queues.payloads() == [b"first"]
+
+
+def test_several_queues_are_made_and_used_in_one_transaction() -> None:
+    queues = Queues()
+    names = ["first", "second", "third"]
+    queues.commit(
+        *(CreateQueue(name, QueueSettings()) for name in names),
+        *(queues.message(name.encode(), name) for name in names),
+    )
+    assert [queues.payloads(name=name) for name in names] == [[b"first"], [b"second"], [b"third"]]
+    queues.store.restart()
+    assert [queues.stats(name).leased for name in names] == [1, 1, 1]
 
 
 def test_what_is_made_in_a_transaction_that_fails_is_not_there() -> None:
@@ -155,6 +169,41 @@ def test_a_dropped_queue_leaves_nothing_and_a_new_one_finds_nothing() -> None:
     assert queues.stored() == {}
     assert queues.list() == []
     assert queues.counts() == {}
+
+
+def test_many_large_queues_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is emptied in one proposal is no more than one command holds."""
+    queues = Queues()
+    names = [f"queue {number}" for number in range(8)]
+    for name in names:
+        queues.create(name)
+        queues.enqueue(*[b""] * 100, name=name, key=b"k" * 100)
+    queues.create()
+    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 30_000)
+    queues.commit(*map(DropQueue, names))
+    queues.pass_time(1)
+    assert not queues.range_queues._dropped
+    queues.enqueue(b"1")
+    assert queues.payloads() == [b"1"]
+    queues.drop()
+    queues.pass_time(1)
+    assert queues.stored() == {}
+
+
+def test_messages_with_long_keys_are_purged_in_as_many_proposals_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create(purge_after=10.0, batch_size=100)
+    for _ in range(12):
+        queues.enqueue(*[b""] * 20, key=b"k" * 200)
+        queues.acknowledge(*queues.claim(20))
+    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 30_000)
+    queues.pass_time(200)
+    assert queues.stats().purged == 240
+    assert queues.stored() == {}
 
 
 def test_a_dropped_queue_is_emptied_by_the_next_leaseholder() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 
-from postroom.messaging.queues import firing
+from postroom.messaging.queues import firing, range_queues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import Enqueue
 from postroom.ranges import batch
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.requests import Get, Put
 from tests.messaging.queues.harness import Queues
 
 
@@ -102,6 +104,53 @@ def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> 
         assert queues.counts()["fired"] == fired + 1
         assert len(queues.stored()) <= stored + 1
     assert max(entries) <= 6 + 2 * 3600 / 5  # a write for each attempt, due date and garbage list
+
+
+def test_what_many_queues_have_for_those_who_wait_is_more_than_one_command_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    names = [f"queue {number}" for number in range(8)]
+    for name in names:
+        queues.create(name, batch_size=100)
+        queues.enqueue(*[b""] * 50, name=name, key=b"k" * 200)
+    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 60_000)
+    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 20_000)
+    monkeypatch.setattr(firing, "UPKEEP_BYTES", 20_000)
+    claims: list[Any] = []
+
+    async def claim(name: str) -> None:
+        claims.append(await queues.store.driver.send(queues.claim_request(100, name=name)))
+
+    for name in names:
+        queues.store.driver.later(claim(name))
+    queues.pass_time(1)
+    assert len(claims) == 8
+    assert all(claimed.messages for claimed in claims)
+
+
+def test_who_waits_is_served_also_if_a_proposal_was_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has fired waits yet, and nothing else happens in its queue."""
+    queues = Queues()
+    queues.create(batch_size=100)
+    queues.enqueue(*[b""] * 30, key=b"k" * 200)
+    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 20_000)
+    driver, messages = queues.store.driver, []
+
+    async def claim() -> None:
+        messages.extend((await driver.send(queues.claim_request(100))).messages)
+
+    async def put(key: bytes) -> None:
+        await driver.send(Get(key))  # then the service has something to fire
+        await driver.send(queues.transaction(Put(key, bytes(8000))))
+
+    driver.later(claim())
+    driver.later(put(b"a"))
+    driver.later(put(b"b"))
+    queues.pass_time(1)
+    assert len(messages) == 30
 
 
 def test_what_is_fired_by_the_proposal_that_replaces_all_that_is_stored_goes_back(
