@@ -402,7 +402,8 @@ class Run:
                     last, created_at=int(info.created_at), limit=TRIMMED_AT_ONCE
                 )
             except Invalid:
-                if info.created_at in {each.created_at for each in self._db.queues()}:
+                there = {(each.name, each.created_at) for each in self._db.queues()}
+                if (info.name, info.created_at) in there:
                     raise
                 break  # it was dropped meanwhile, with all that it had
             trimmed += gone
