@@ -187,6 +187,7 @@ async def _claimed(db: Database, messages: int, queue: str = QUEUE, tasks: int =
         while left > 0:
             left -= 10
             found = await q.claim(10, wait=30.0)
+            left += 10 - len(found)  # a claim takes what is ready
             async with db.begin() as tx:
                 tx.put(b"state/%d" % (next(numbers) % 1000), VALUE)
                 tx.acknowledge(queue, found)
