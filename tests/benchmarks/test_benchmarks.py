@@ -73,3 +73,16 @@ def test_a_benchmark_that_fails_says_so() -> None:
 
 def test_nothing_chosen_is_an_error() -> None:
     assert run("--only", "no such benchmark").returncode == 1
+
+
+def test_two_versions_are_measured_by_turns() -> None:
+    """This one twice."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.by_turns", str(ROOT), "--only", "open :memory:",
+         "--rounds", "2", "--seconds", "0.05", "--scale", "0.001"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    title, row = done.stdout.splitlines()
+    assert title.split() == ["benchmark", "before", "now", "ratio", "ranges"]
+    assert float(row.split()[4]) > 0

@@ -86,7 +86,6 @@ class Queue:
     # --- consuming
 
     receive = iterating_own(asynchronous.Queue.receive, QueueMessage)
-
     claim = owning(asynchronous.Queue.claim, own_messages)
 
     # --- settling, each call a transaction (1000 messages at a time)
@@ -101,15 +100,10 @@ class Queue:
     # --- looking
 
     get = owning(asynchronous.Queue.get, _own_message)
-
     messages = owning(asynchronous.Queue.messages, own_messages)
-
     dead_letters = owning(asynchronous.Queue.dead_letters, own_messages)
-
     archive = iterating_own(asynchronous.Queue.archive, QueueMessage)
-
     trim_archive = blocking(asynchronous.Queue.trim_archive)
-
     scan = iterating_own(asynchronous.Queue.scan, QueueMessage)
 
     # --- periodic
