@@ -90,6 +90,7 @@ class LeaseTable:
         self._of_groups: Counter[str] = Counter()
         self._promised = 0
         self._promised_groups: Counter[str] = Counter()
+        self._named: list[Hold] = []
 
     def __len__(self) -> int:
         return len(self._leases) + self._promised
@@ -263,10 +264,21 @@ class LeaseTable:
             first = self._deadlines.first_due(now)
             if first is None:
                 break
+            self._named.append(first)
             expired += islice(self._held([first]), leases_max - len(expired))
             if len(expired) < leases_max:
                 self.watch_again(first, now + AGAIN_SECONDS)
         return expired
+
+    def begin_naming(self) -> None:
+        """What was named so far is done with."""
+        self._named.clear()
+
+    def name_again(self) -> None:
+        """What was named since came to nothing: it is named again at once."""
+        for hold in self._named:
+            self.watch_again(hold, hold.deadline)
+        self._named.clear()
 
     def watch_again(self, hold: Hold, moment: float) -> None:
         """Some of it was named, and is held yet: it is named again, then."""

@@ -225,6 +225,7 @@ class Manager:
             return
         self.take_back(ctx)
         self._ctx = ctx
+        self.leases.begin_naming()
         self.order_by(self.definition.settings)
         self.rode = False
 
@@ -259,6 +260,7 @@ class Manager:
         """What was taken for the last evaluation never came about."""
         self.ready.forget()
         self.leases.break_promises()
+        self.leases.name_again()
         self.taken.clear()
         for waiter in self.consumers:
             if not waiter.granted:

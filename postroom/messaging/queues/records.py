@@ -297,6 +297,10 @@ class Layout:
         """The same of an engine key."""
         return is_mark(key[len(self.whole) :])
 
+    def is_list(self, key: bytes) -> bool:
+        """Whether a key is that of a list of what one proposal has ended."""
+        return key.startswith((self.done, self.archived))
+
     def dead_key(self, at: int, seq: bytes) -> bytes:
         """Of an entry that died at ``at``."""
         return self.dead + at.to_bytes(8, "big") + seq
