@@ -23,7 +23,7 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.messaging.queues import counters, periodic, records
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
@@ -130,6 +130,8 @@ class Advance:
             if self._is_full:
                 break
             entry = decoded(records.entries, packed, manager.name)
+            if key != layout.scheduled_key(entry):
+                raise damaged(manager.name, "a stored entry", "it is scheduled for another time")
             ctx.writes[key] = None
             ready = layout.ready_key(entry, ordered=manager.ordered)
             ctx.writes[ready] = packed
@@ -177,6 +179,8 @@ class Advance:
     def _purge_one(self, ended: Ended) -> None:
         """It goes, if it is still that message: its id may have been used again."""
         manager, ctx = self._manager, self._ctx
+        if ended.status not in records.PURGED:
+            raise damaged(manager.name, "a stored list", f"it lists the status {ended.status}")
         locator = (ended.key, ended.kind, ended.id)
         state = read_state(ctx, manager, locator)
         ctx.steps += 3

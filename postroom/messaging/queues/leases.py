@@ -98,7 +98,11 @@ class LeaseTable:
     # --- as applied
 
     def read(self, stored: Reader, layout: Layout, monotonic: float, now: int) -> None:
-        """What is stored: of each holding, what is not in a mark behind it."""
+        """What is stored: of each holding, what is not in a mark behind it.
+
+        Raises:
+            ValueError, LookupError, DecodeError: it is not what was written.
+        """
         holds: list[tuple[Hold, set[int]]] = []
         for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
             if layout.is_mark(key):
@@ -107,9 +111,13 @@ class LeaseTable:
                 over.update(records.marks.decode(packed))
             else:
                 holding = records.read_holding(packed)
+                if layout.until_in(key) != holding.until or not holding.entries:
+                    raise ValueError("a holding is not that of its key")
                 hold = Hold(key, holding, monotonic + seconds_left(holding, now))
                 holds.append((hold, set()))
         for hold, over in holds:
+            if not over <= set(range(len(hold.stored.entries))):
+                raise ValueError("a mark names messages that its holding does not have")
             self.add(hold, over)
 
     def add(self, hold: Hold, over: Set[int] = frozenset()) -> None:

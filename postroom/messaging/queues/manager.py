@@ -31,7 +31,7 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import QueueDamaged, decoded
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
@@ -83,6 +83,9 @@ class Surroundings(Protocol):
 
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""
+
+    def is_damaged(self, error: QueueDamaged) -> None:
+        """A queue is, as is seen now."""
 
     def current(self, manager: Manager) -> Manager:
         """The manager of its queue now."""
@@ -157,15 +160,21 @@ class Manager:
         self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
-        """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
+        """With a new lease of the range: from what is stored, as of the timestamp ``now``.
+
+        Raises:
+            ValueError, LookupError, DecodeError: it cannot be read, or is not what was written.
+        """
         layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
-        if self.counted.leased:
-            self.leases.read(stored, layout, self.around.monotonic(), now)
-        if self.counted.scheduled:
-            self.find_first_due(stored)
+        self.leases.read(stored, layout, self.around.monotonic(), now)
+        self.find_first_due(stored)
+        if len(self.leases) != self.counted.leased:
+            raise ValueError(f"{self.counted.leased} are leased by the counters, not by holdings")
+        if bool(self.first_due) != bool(self.counted.scheduled):
+            raise ValueError(f"{self.counted.scheduled} are scheduled by the counters")
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")

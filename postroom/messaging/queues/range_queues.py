@@ -441,15 +441,17 @@ class RangeQueues:
         if manager is None and isinstance(error, TransactionTooLarge):
             manager = self._most[1]  # no smaller step is left to try
         if isinstance(error, QueueDamaged) and error.queue in self._by_name:
-            self._set_aside(error)
+            self.is_damaged(error)
             return error.queue, False
         if manager is None:
             return None
         return manager.name, manager.trouble.failed(error, self.monotonic())
 
-    def _set_aside(self, error: QueueDamaged) -> None:
-        """A queue is damaged, as is seen now; who waits there is told."""
-        manager = self._by_name.pop(error.queue)
+    def is_damaged(self, error: QueueDamaged) -> None:
+        """A queue is, as is seen now: it is set aside, and who waits there is told."""
+        manager = self._by_name.pop(error.queue, None)
+        if manager is None:
+            return
         self._to_look.pop(manager, None)
         self._directory.set_aside(error, manager.definition)
         manager.end(QueueDamaged(error.queue, str(error)))

@@ -55,6 +55,9 @@ CANCELLED: Final = 4
 MOVED: Final = 5
 """Dead, and a message of another queue now."""
 
+PURGED: Final = frozenset({DONE, CANCELLED, MOVED})
+"""What is in the lists of what is to be purged."""
+
 Locator: TypeAlias = tuple[bytes, str, bytes]
 """Key, kind and id of a message."""
 
@@ -292,6 +295,10 @@ class Layout:
             name: 12 bytes, which no other one has.
         """
         return self.leased + until.to_bytes(8, "big") + name
+
+    def until_in(self, key: bytes) -> int:
+        """When a holding ends, by its key."""
+        return int.from_bytes(key[len(self.leased) :][:8], "big")
 
     def is_mark(self, key: bytes) -> bool:
         """The same of an engine key."""
