@@ -314,7 +314,7 @@ async def _compared(db: Database, settings: Settings, used: str) -> Measured:
     lesser of both medians.
     """
     await db.create_queue("new")
-    messages = max(settings.size(10_000), 200) // 100 * 100
+    messages = min(settings.size(1_000_000), 10_000) // 100 * 100
     taken: dict[str, list[tuple[_Taken, _Taken]]] = {"new": [], used: []}
     for number in range(ROUNDS):
         for queue in ("new", used) if number % 2 else (used, "new"):

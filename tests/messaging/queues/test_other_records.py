@@ -242,6 +242,14 @@ def test_a_pointer_to_nothing_is_damage(queues: Full) -> None:
         queues.enqueue(b"", id=b"pointed")
 
 
+def test_a_mark_behind_a_holding_that_names_none_of_its_messages_is_damage(queues: Full) -> None:
+    layout = queues.manager().layout
+    mark = next(key for key in queues.keys_below(layout.leased) if layout.is_mark(key))
+    queues.change(mark, records.marks.decode, lambda numbers: [*numbers, 2])
+    queues.store.restart()
+    assert "a mark names messages that its holding does not have" in queues.told()[Q]
+
+
 def test_a_queue_with_counters_of_scheduled_messages_and_none_is_set_aside(queues: Full) -> None:
     queues.create("small")
     key = queues.manager("small").layout.counters
