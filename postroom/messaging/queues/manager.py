@@ -35,13 +35,7 @@ from postroom.messaging.queues.damage import QueueDamaged, decoded
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.records import (
-    Ended,
-    Entry,
-    Layout,
-    Locator,
-    bodies,
-)
+from postroom.messaging.queues.records import Ended, Entry, Layout, Locator, bodies
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
@@ -160,10 +154,8 @@ class Manager:
         self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
-        """With a new lease of the range: from what is stored, as of the timestamp ``now``.
-
-        Raises:
-            ValueError, LookupError, DecodeError: it cannot be read, or is not what was written.
+        """With a new lease of the range: from what is stored, as of the timestamp ``now``; what is
+        raised if that is damaged, :data:`.damage.UNREADABLE` tells.
         """
         layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
@@ -171,10 +163,7 @@ class Manager:
             self.ready.nothing_is_stored()
         self.leases.read(stored, layout, self.around.monotonic(), now)
         self.find_first_due(stored)
-        if len(self.leases) != self.counted.leased:
-            raise ValueError(f"{self.counted.leased} are leased by the counters, not by holdings")
-        if bool(self.first_due) != bool(self.counted.scheduled):
-            raise ValueError(f"{self.counted.scheduled} are scheduled by the counters")
+        counters.check(self.counted, len(self.leases), has_scheduled=self.first_due > 0)
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
