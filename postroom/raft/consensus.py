@@ -213,16 +213,18 @@ class Consensus:
         self.needs_sync = False
         writes: WriteSet = {}
         for group in self._staged:
-            staged = group.stage(now)
+            staged = group.stage_alone(now)
+            if staged is None:
+                staged = group.stage(now)
+                deadline = group.deadline()
+                if deadline is not None:
+                    self._set_alarm(group.group_id, deadline)
             if staged and not self.needs_sync and group.needs_sync:
                 self.needs_sync = True
             if writes:
                 writes.update(staged)
             else:
                 writes = staged
-            deadline = group.deadline()
-            if deadline is not None:
-                self._set_alarm(group.group_id, deadline)
         if self._peers_changed:
             self._count_peers()
         return writes

@@ -255,6 +255,24 @@ class Group:
             self._feeding.wake()
             self._wake(self)
 
+    def stage_alone(self, now: float) -> WriteSet | None:
+        """The turn of a leader that is alone and has nothing but proposals, without a deadline;
+        ``None``: there is more to do than that.
+        """
+        core = self.core
+        if (
+            not core.is_sole or core.role != LEADER or self.stopped is not None
+            or self._incoming.waiting or self._changes.queued or not core.journal.is_at_rest
+        ):  # fmt: skip
+            return None
+        core.now = now
+        writes: WriteSet = {}
+        try:
+            self._application.note_alone(writes)
+        except Exception as error:
+            return self._stop_midway(error)
+        return writes
+
     def stage(self, now: float) -> WriteSet:
         """One turn. What it writes must be durable before ``release``."""
         writes: WriteSet = {}
@@ -265,14 +283,18 @@ class Group:
                 self._turn(writes)
                 self.core.journal.end()
             except Exception as error:
-                logger.critical("group %d stops", self.group_id, exc_info=error)
-                self.stop(error)
-                self._resign()
-                return {}
+                return self._stop_midway(error)
         else:
             self._refuse()
             self._resign()
         return writes
+
+    def _stop_midway(self, error: Exception) -> WriteSet:
+        """A turn could not be finished: nothing of it is written."""
+        logger.critical("group %d stops", self.group_id, exc_info=error)
+        self.stop(error)
+        self._resign()
+        return {}
 
     @property
     def needs_sync(self) -> bool:

@@ -79,6 +79,23 @@ class LogApplication:
         core.applied_alone(index)
         core.journal.pass_over(index, term)
 
+    def note_alone(self, writes: WriteSet) -> None:
+        """The same where the log is at rest, as nearly always: each proposal is a turn of its own
+        where a node has many groups.
+        """
+        core, proposals = self._core, self._proposals
+        queued, journal, apply = proposals.queued, core.journal, self._state_machine.apply
+        index, term = core.applied_index, core.term
+        while queued:
+            command, context, done = queued[0]
+            index += 1
+            payload = command if type(command) is bytes else encoded(command)
+            journal.note(payload, index, term, writes)
+            apply(index, term, b"" if context is not None else payload, context, writes)
+            del queued[0]
+            proposals.ended.append((done, Outcome.APPLIED))
+        core.applied_alone(index)
+
     def append_queued(self) -> None:
         """A leader appends what is queued; another member refuses it."""
         core, proposals = self._core, self._proposals

@@ -83,9 +83,9 @@ class Completion:
 
     def _take_along(self, ctx: Evaluation) -> Generator[None, None, bytes] | None:
         # As a rule a request has asked the wall clock in this very turn.
-        ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
+        ctx.go_along(self._clock.now() if ctx.steps_before else self._clock.following())
         companions = iter(self._registry.companions)
-        if _is_large(ctx):
+        if len(ctx.staged) > limits.COMPLETED_AT_ONCE_MAX:
             return self._in_parts(ctx, companions)
         for companion in companions:
             going_along = companion(ctx)
