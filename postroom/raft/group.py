@@ -255,23 +255,27 @@ class Group:
             self._feeding.wake()
             self._wake(self)
 
-    def stage_alone(self, now: float) -> WriteSet | None:
-        """The turn of a leader that is alone and has nothing but proposals, without a deadline;
-        ``None``: there is more to do than that.
+    def stage_alone(self, writes: WriteSet) -> bool:
+        """The turn of a leader that is alone and has one proposal, and nothing else to do: into the
+        write set of the node's turn, since it stages all of it or nothing. No message, no deadline,
+        no change of leadership comes of it.
+
+        Returns:
+            False: there is more to do, or it has failed; nothing was staged.
         """
         core = self.core
         if (
-            not core.is_sole or core.role != LEADER or self.stopped is not None
-            or self._incoming.waiting or self._changes.queued or not core.journal.is_at_rest
+            not core.is_sole or len(self.proposals.queued) != 1 or core.role != LEADER
+            or self.stopped is not None or self._incoming.waiting or self._changes.queued
+            or core.outbox or not core.journal.is_at_rest
         ):  # fmt: skip
-            return None
-        core.now = now
-        writes: WriteSet = {}
+            return False
         try:
             self._application.note_alone(writes)
         except Exception as error:
-            return self._stop_midway(error)
-        return writes
+            self._stop_midway(error)
+            return False
+        return True
 
     def stage(self, now: float) -> WriteSet:
         """One turn. What it writes must be durable before ``release``."""

@@ -80,20 +80,21 @@ class LogApplication:
         core.journal.pass_over(index, term)
 
     def note_alone(self, writes: WriteSet) -> None:
-        """The same where the log is at rest, as nearly always: each proposal is a turn of its own
-        where a node has many groups.
+        """The same of one proposal, where the log is at rest, as nearly always: where a node has
+        many groups, each proposal is a turn of its own.
+
+        If it raises, nothing was staged.
         """
         core, proposals = self._core, self._proposals
-        queued, journal, apply = proposals.queued, core.journal, self._state_machine.apply
-        index, term = core.applied_index, core.term
-        while queued:
-            command, context, done = queued[0]
-            index += 1
-            payload = command if type(command) is bytes else encoded(command)
-            journal.note(payload, index, term, writes)
-            apply(index, term, b"" if context is not None else payload, context, writes)
-            del queued[0]
-            proposals.ended.append((done, Outcome.APPLIED))
+        queued = proposals.queued
+        command, context, done = queued[0]
+        index, term = core.applied_index + 1, core.term
+        payload = command if type(command) is bytes else encoded(command)
+        applied = b"" if context is not None else payload
+        self._state_machine.apply(index, term, applied, context, writes)
+        core.journal.note(payload, index, term, writes)
+        queued.clear()
+        proposals.ended.append((done, Outcome.APPLIED))
         core.applied_alone(index)
 
     def append_queued(self) -> None:

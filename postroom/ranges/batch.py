@@ -140,7 +140,10 @@ class Batcher:
         if packed is None:
             self.before = self.before or ctx.began - 1
             return None
-        self._forget()
+        if self._completing is None and not self.before:  # as a rule
+            self._making = self._packed = None
+        else:
+            self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         if ctx.staged:
             # Here, once: how large it is must be known, and it is replicated as it is.

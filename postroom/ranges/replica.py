@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from postroom import limits
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
@@ -86,6 +87,16 @@ class Replica:
         complete: the third part of ``evaluate``, see :mod:`.together`.
         on_room: called with each turn: there is room for reads again.
     """
+
+    # More of them than instances share the layout of: as slots they are found at once, in each of
+    # a hundred replicas.
+    __slots__ = (
+        "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
+        "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
+        "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete", "failed",
+        "group", "holders", "holds_for", "memory", "node_id", "on_room", "range_id", "registry",
+        "release_client", "release_expired", "release_locks", "state", "try_get", "wake",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -410,7 +421,8 @@ class Replica:
             self._cache.wrote(proposal.command.writes)
         self._proposal = None
         self._reads.proposal_ended()
-        self._spent.add(proposal.command.writes)
+        if len(proposal.command.writes) > limits.COMPLETED_AT_ONCE_MAX:
+            self._spent.add(proposal.command.writes)
         if applied:
             self._reads.last_commit = proposal.last_commit
             if proposal.lease_until:
