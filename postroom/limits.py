@@ -58,7 +58,7 @@ LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024
 CLAIMED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of messages that reapers have found and not consumed yet, which a range keeps in memory."""
 
-GATHERED_KEYS_MAX: Final = 256
+GATHERED_KEYS_MAX: Final = 1024
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""
 

@@ -10,7 +10,7 @@ from random import Random  # noqa: TID251 - made from a seed
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.beside import KEYS_MIN, StateThread
+from postroom.kv.beside import StateThread
 from postroom.kv.engine import EngineFailed
 from postroom.kv.log.device import FolderDevice
 from postroom.kv.log.writer import Log
@@ -271,11 +271,10 @@ def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
 # --- threads
 
 
-def test_a_large_turn_is_written_by_two_threads() -> None:
-    book = Book()
-    book.storage._beside = StateThread()
+def test_a_turn_is_written_by_two_threads() -> None:
+    book = Book(beside=StateThread)
     for index in range(1, 60):
-        large = {keys.head_key(b"%d" % each): keys.u64(index) for each in range(2 * KEYS_MIN)}
+        large = {keys.head_key(b"%d" % each): keys.u64(index) for each in range(2000)}
         book.storage.write_turn({entry(1, index): value(index), **large}, sync=True)
         assert book.storage.get(keys.head_key(b"7")) == keys.u64(index)
     book.storage.close()
@@ -302,7 +301,7 @@ def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
 ) -> None:
     wanted = threading.Event()
     device = SlowDevice(tmp_path / "log", wanted)
-    book = Book(lambda _: device)
+    book = Book(lambda _: device, beside=StateThread)
     begin = Log._begin_segment
 
     def begin_segment(log: Log, room: int) -> None:
@@ -310,7 +309,6 @@ def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
         begin(log, room)
 
     monkeypatch.setattr(Log, "_begin_segment", begin_segment)
-    book.storage._beside = StateThread()
     for index in range(1, 20):
         book.add(1, index)
     assert device.created == ["segment-1.new", "segment-2.new"]
@@ -319,10 +317,14 @@ def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_failure_in_either_thread_is_told(number: int) -> None:
-    book = Book()
-    book.storage._beside = StateThread()
+    """By this turn or, of the state, by the next one at the latest."""
+    book = Book(beside=StateThread)
     book.disk.write_faults = {book.disk.writes + number: WriteFault.NOT_AT_ALL}
-    large = {keys.head_key(b"%d" % each): b"1" for each in range(2 * KEYS_MIN)}
+
+    def write() -> None:
+        for index in (1, 2):
+            book.storage.write_turn({entry(1, index): value(index), STATE: b"1"}, sync=True)
+
     with pytest.raises(EngineFailed):
-        book.storage.write_turn({entry(1, 1): value(1), **large}, sync=True)
+        write()
     book.storage.close()
