@@ -83,10 +83,15 @@ class _Claimed:
 
 
 class Claims:
-    """The claims of one range. Its length is how many messages are claimed."""
+    """The claims of one range. Its length is how many messages are claimed.
+
+    Attributes:
+        inboxes: those of which messages are claimed. Only to look whether there are any.
+    """
 
     def __init__(self) -> None:
-        self._inboxes: dict[bytes, _Claimed] = {}
+        inboxes: dict[bytes, _Claimed] = {}
+        self.inboxes = self._inboxes = inboxes
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
         self._attempts_max: dict[tuple[bytes, bytes], int] = {}
         self._found_bytes = 0
