@@ -93,9 +93,10 @@ class Replica:
     __slots__ = (
         "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
         "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
-        "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete", "failed",
-        "group", "holders", "holds_for", "memory", "node_id", "on_room", "range_id", "registry",
-        "release_client", "release_expired", "release_locks", "state", "try_get", "wake",
+        "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete",
+        "failed", "group", "holders", "holds_for", "memory", "node_id", "on_room", "range_id",
+        "registry", "release_client", "release_expired", "release_locks", "state", "try_get",
+        "wake",
     )  # fmt: skip
 
     def __init__(
