@@ -58,6 +58,11 @@ LOG_SEGMENT_BYTES_MIN: Final = 64 * 1024
 CLAIMED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of messages that reapers have found and not consumed yet, which a range keeps in memory."""
 
+READ_AHEAD_BYTES_MAX: Final = 64 * 1024
+"""Of messages of one inbox that a range has read for reapers still to come."""
+READ_AHEAD_INBOXES_MAX: Final = 16
+"""Of so many inboxes: those that were reaped last."""
+
 GATHERED_KEYS_MAX: Final = 1024
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""

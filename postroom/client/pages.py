@@ -167,6 +167,15 @@ def unpacked_messages(
         tried: gets the attempts of those that have failed at some.
     """
     decode, unpack = _delivered.decode, codec.decode
+    if not codec.packs:
+        stored = list(stored)
+        plain = [
+            Message(key, entry.value, entry.headers, id_, entry.delivered_at)
+            for id_, packed in stored
+            if (entry := decode(packed)).trial is None
+        ]
+        if len(plain) == len(stored):  # as a rule
+            return plain
     result = []
     for id_, packed in stored:
         entry = decode(packed)

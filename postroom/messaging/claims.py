@@ -20,6 +20,8 @@ them again. It is dropped
 Messages may arrive among those that were found; then they do not follow each other any more. What
 comes after them is remembered as well, until it is reaped, or something arrives before it.
 
+What was read along with that, and was given to nobody yet, is kept as well (:mod:`.ahead`).
+
 A transaction that vanishes with its messages leaves them to an *heir*, who holds them until it is
 written down what has become of them (:mod:`postroom.messaging.attempts`).
 """
@@ -31,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postroom.limits import CLAIMED_BYTES_MAX
+from postroom.messaging.ahead import Ahead
 from postroom.messaging.tokens import Arrival
 
 
@@ -86,10 +89,12 @@ class Claims:
     """The claims of one range. Its length is how many messages are claimed.
 
     Attributes:
+        ahead: what was read and is not claimed.
         inboxes: those of which messages are claimed. Only to look whether there are any.
     """
 
     def __init__(self) -> None:
+        self.ahead = Ahead()
         inboxes: dict[bytes, _Claimed] = {}
         self.inboxes = self._inboxes = inboxes
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
@@ -160,6 +165,9 @@ class Claims:
 
     def gone(self, key: bytes, ids: list[bytes]) -> None:
         """Messages are reaped: whoever else has found one of them has to look again."""
+        if not ids:
+            return
+        self.ahead.gone(key, ids)
         inbox = self._inboxes.get(key)
         if inbox is not None and inbox.found:
             holders = inbox.messages
@@ -179,6 +187,7 @@ class Claims:
 
     def arrived(self, first: dict[bytes, bytes]) -> None:
         """Messages with old ids may have come in below the free mark: by inbox, the first one."""
+        self.ahead.arrives(first)
         for key, oldest in first.items() if self._inboxes else ():  # in their order
             inbox = self._inboxes.get(key)
             if inbox is not None:
@@ -187,6 +196,7 @@ class Claims:
 
     def arriving(self, first: dict[bytes, bytes]) -> None:
         """The same, of messages that arrive with the proposal under evaluation."""
+        self.ahead.arrives(first)
         for key, oldest in first.items() if self._inboxes else ():
             inbox = self._inboxes.get(key)
             if inbox is not None:
@@ -206,11 +216,12 @@ class Claims:
             self._attempts_max.pop((transaction_id, key), None)
             inbox = self._inboxes[key]
             self._drop(inbox, transaction_id)
+            if len(ids) == len(inbox.messages):  # nobody else holds any
+                del self._inboxes[key]
+                continue
             for id_ in ids:
                 del inbox.messages[id_]
             inbox.free_mark = min(inbox.free_mark, *ids)
-            if not inbox.messages:
-                del self._inboxes[key]
         return [Arrival(key) for key in held]
 
     def pass_on(
@@ -230,6 +241,7 @@ class Claims:
 
     def clear(self) -> None:
         """Forget all claims."""
+        self.ahead.clear()
         self._inboxes.clear()
         self._holders.clear()
         self._attempts_max.clear()

@@ -29,8 +29,9 @@ from postroom.kv import keys
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import holds
 from postroom.messaging.claims import Claims, Found
+from postroom.messaging.free_messages import LAST_ID, NIL, first_free
 from postroom.messaging.index import list_inboxes, read_mail, write_mail
-from postroom.messaging.pages import fill, fill_up_to
+from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
@@ -51,10 +52,6 @@ Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """By recipient: the ids and the stored form of messages that reach it."""
 
 _FEW: Final = 256
-_LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
-_NIL: Final = 0xC0
-"""What an entry ends with that has no trial."""
-
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(Mail)
 _mail_decode = _mail.decode
@@ -156,7 +153,7 @@ class Inboxes:
         taken: list[tuple[bytes, bytes]] = []
         more, following = False, b""
         if mail is not None and mail.messages:
-            taken, more, following = self._free(view, request, mail)
+            taken, more, following = first_free(view, request, mail, self._claims)
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
@@ -169,29 +166,6 @@ class Inboxes:
         there = 0 if mail is None else mail.messages
         held = self._claims.held_by(request.transaction_id, request.key) if there else 0
         return Reaped([], more, held if held == there else None)
-
-    def _free(
-        self, view: View, request: ReapQueue, mail: Mail
-    ) -> tuple[list[tuple[bytes, bytes]], bool, bytes]:
-        """The oldest messages that nobody holds, and that nothing holds up; whether there are more
-        of them; and the id of the one that comes right after them, if it is known.
-        """
-        free = self._claims.free(request.key, mail.oldest)
-        if mail.held and free.start >= mail.held:
-            return [], False, b""
-        prefix = keys.inbox_prefix(request.key)
-        entries = view.iterate(prefix + free.start, prefix + (mail.held or _LAST_ID))
-        if free.claimed:
-            entries = (each for each in entries if each[0][-20:] not in free.claimed)
-        messages_max = min(request.messages_max, LIST_MAX)
-        found, beyond = fill_up_to(entries, messages_max, request.bytes_max)
-        taken = [(raw[-20:], stored) for raw, stored in found]
-        view.steps += len(taken)
-        following = b"" if beyond is None else beyond[0][-MESSAGE_ID_BYTES:]
-        together = _together(taken) if request.attempts_max else len(taken)
-        if together < len(taken):
-            following = taken[together][0]
-        return taken[:together], bool(following), b"" if free.claimed else following
 
     def reap_messages(
         self, ctx: Evaluation, request: ReapMessages
@@ -228,7 +202,7 @@ class Inboxes:
             oldest = found.following
         elif left and oldest == messages[0][0]:
             start = messages[-1][0] + b"\x00" if found.is_gapless else oldest
-            following = ctx.iterate(prefix + start, prefix + _LAST_ID)
+            following = ctx.iterate(prefix + start, prefix + LAST_ID)
             for raw, _ in following:
                 oldest = raw[-MESSAGE_ID_BYTES:]
                 break
@@ -278,7 +252,7 @@ class Inboxes:
         """
         tried = dict(request.tried)
         for id_, stored in found:
-            trial = None if stored[-1] == _NIL else _delivered.decode(stored).trial
+            trial = None if stored[-1] == NIL else _delivered.decode(stored).trial
             ctx.steps += 1
             if (0 if trial is None else trial.attempts) != tried.get(id_, 0):
                 raise tried_by_another(request.key)
@@ -350,7 +324,7 @@ class Inboxes:
         prefix = keys.inbox_prefix(key)
         wanted = dict.fromkeys(ids)
         if mail.oldest in wanted:
-            entries = ctx.iterate(prefix + mail.oldest, prefix + _LAST_ID)
+            entries = ctx.iterate(prefix + mail.oldest, prefix + LAST_ID)
             for raw, stored in entries:
                 id_ = raw[-MESSAGE_ID_BYTES:]
                 if id_ not in wanted:
@@ -416,16 +390,6 @@ def _with_back(
     if before.messages:
         oldest = min(oldest, before.oldest)
     return Mail(before.messages + len(arrived), oldest, held)
-
-
-def _together(found: list[tuple[bytes, bytes]]) -> int:
-    """How many of the messages are given together: one that was tried before comes alone, so that
-    those that were tried along with it do not share its end.
-    """
-    for number, (_, stored) in enumerate(found):
-        if stored[-1] != _NIL and _delivered.decode(stored).trial is not None:
-            return max(number, 1)
-    return len(found)
 
 
 def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:

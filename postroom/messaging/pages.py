@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 
 def fill(
@@ -19,12 +20,12 @@ def fill_up_to(
     entries: Iterable[tuple[bytes, bytes]], entries_max: int, bytes_max: int
 ) -> tuple[list[tuple[bytes, bytes]], tuple[bytes, bytes] | None]:
     """The same, and the first entry that is beyond; ``None``: there is none."""
+    left = iter(entries)
     found: list[tuple[bytes, bytes]] = []
-    size, room = 0, max(entries_max, 0)
-    for entry in entries:
+    size = 0
+    for entry in islice(left, max(entries_max, 0)):
         size += len(entry[1])
-        if not room or (size > bytes_max and found):
+        if size > bytes_max and found:
             return found, entry
-        room -= 1
         found.append(entry)
-    return found, None
+    return found, next(left, None)

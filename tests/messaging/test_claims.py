@@ -114,3 +114,26 @@ def test_what_comes_after_the_found_ones_is_known_until_it_changes() -> None:
     assert following(lambda claims: claims.arriving({KEY: ids(7)[0]})) == b""
     assert following(lambda claims: claims.arrived({KEY: ids(7)[0]})) == b""
     assert following(lambda claims: claims.arrived({KEY: ids(12)[0]})) == after
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        (lambda claims: claims.gone(KEY, ids(9)), 0),
+        (lambda claims: claims.gone(KEY, []), 2),
+        (lambda claims: claims.arriving({KEY: ids(4)[0]}), 1),
+        (lambda claims: claims.arrived({KEY: ids(4)[0]}), 1),
+        (Claims.clear, 0),
+        (lambda claims: claims.release(ONE), 2),
+    ],
+    ids=["gone", "nothing gone", "arriving", "arrived", "another lease", "released"],
+)
+def test_what_was_read_ahead_is_told_the_same(what: Callable[[Claims], object], left: int) -> None:
+    claims = Claims()
+    claims.claim(KEY, ONE, messages(1))
+    beyond = messages(2, 3, 5)
+    claims.ahead.read(KEY, b"", messages(1), beyond[0], iter(()))
+    claims.ahead.read(KEY, beyond[0][0], messages(2), beyond[1], iter(beyond[2:]))
+    assert len(claims.ahead) == 2
+    what(claims)
+    assert len(claims.ahead) == left
