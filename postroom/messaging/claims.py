@@ -90,7 +90,8 @@ class Claims:
 
     Attributes:
         ahead: what was read and is not claimed.
-        inboxes: those of which messages are claimed. Only to look whether there are any.
+        inboxes: those of which messages are claimed. Only to look whether there are any: without
+            them, and without anything ``ahead``, what arrives is of no interest here.
     """
 
     def __init__(self) -> None:
