@@ -65,6 +65,10 @@ mutations: $(VENV)/.dev  ## Break the store on purpose, and see that simulations
 soak: $(VENV)/.dev  ## Everything at once for a long time: nothing may grow, nothing slow down (MINUTES=30)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
+.PHONY: large
+large: $(VENV)/.dev  ## Test as much as the limits allow: a million keys, two million inboxes, ten thousand connections
+	POSTROOM_LARGE=1 $(BIN)/python -m pytest tests/large --timeout=0 --log-cli-level=INFO $(ARGS)
+
 .PHONY: crash
 crash: $(VENV)/.dev  ## Kill the store hundreds of times under load and check what is left
 	POSTROOM_CRASH_LONG=1 $(BIN)/python -m pytest tests/crash --timeout=0 $(ARGS)

@@ -30,6 +30,7 @@ from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
+from postroom.ranges.together import evaluate_together
 from postroom.server.assembly import assemble_range
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
@@ -71,17 +72,15 @@ class _ManyReplicas(Replicas):
         super().__init__()
         self.add(first)
         self.all = [first]
-        self.awake: dict[int, Replica] = {}
+        self.awake: dict[int, Replica] = {1: first}
         self.evaluate = self._evaluate_all
 
     def wants_turn_of(self, range_id: int) -> None:
         self.awake[range_id] = self.all[range_id - 1]
 
     def _evaluate_all(self) -> None:
-        awake, self.awake = self.awake, {}
-        self.all[0].evaluate()
-        for replica in awake.values():
-            replica.evaluate()
+        awake, self.awake = self.awake, {1: self.all[0]}
+        evaluate_together(awake.values())
 
 
 def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:

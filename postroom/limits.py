@@ -63,7 +63,7 @@ READ_AHEAD_BYTES_MAX: Final = 64 * 1024
 READ_AHEAD_INBOXES_MAX: Final = 16
 """Of so many inboxes: those that were reaped last."""
 
-GATHERED_KEYS_MAX: Final = 256
+GATHERED_KEYS_MAX: Final = 1024
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""
 

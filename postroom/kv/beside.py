@@ -1,8 +1,14 @@
-"""Writing the log and the state of one turn: one after the other, or beside each other.
+"""Writing the state beside the turns: by a thread, or by whoever asks.
 
-Both wait for the device or for C code, without the interpreter's lock, so a thread can fill the
-state while the log is synced. The turn ends when both are done; nothing of the next one has begun
-by then. Handing over to a thread costs more than writing a few keys does: small turns do without.
+::
+
+    turn:    evaluate │ prepare a batch │ log, synced │ evaluate │ log, synced │ ...
+    thread:                             └── write it into the state ──┘ (the next may begin)
+
+The engine writes a batch without the interpreter's lock, so a thread can do it while the log is
+synced and the next turns are evaluated. Only one batch is under way: who has the next one waits.
+(Filling the batch needs the lock for each key. When that was done in the thread, too, both waited
+for each other's turn at the interpreter, and it took longer than without a thread.)
 """
 
 from __future__ import annotations
@@ -13,45 +19,43 @@ from typing import Final, Protocol
 
 Work = Callable[[], None]
 
-KEYS_MIN: Final = 4096
-"""With fewer keys the state is written by the thread that has the turn.
-
-Measured with some 400 keys a batch: handing it over and back takes more processor time (450 µs: the
-threads wait for each other's turn at the interpreter, and on two cores each key is fetched twice)
-than there is to be gained, which is what the engine does without the interpreter (200 µs).
-"""
+LOOKS_AGAIN_SECONDS: Final = 1.0
+"""Who waits for a batch looks whether it was begun: an interrupt can leave it half-way."""
 
 
 class Beside(Protocol):
-    """Who carries out the two halves of a write."""
+    """Who carries out what a turn need not wait for."""
 
-    def both(self, log: Work, state: Work, keys: int) -> None:
-        """Do both, in any order or at once.
+    def start(self, work: Work) -> None:
+        """Carry out ``work``, now or later. To be called by one thread at a time.
 
-        Args:
-            log: writes the log, and waits for the device.
-            state: writes the state.
-            keys: how many keys the state gets.
+        What was started before has been finished. If ``work`` raises, this does, or the next
+        :meth:`finish`.
+        """
+
+    def finish(self) -> None:
+        """Wait until what was started is done, if anything was. By one thread at a time.
 
         Raises:
-            Exception: what one of them has raised.
+            Exception: what the work has raised.
         """
 
     def later(self, work: Work) -> None:
         """Do something that nobody waits for; it raises nothing."""
 
     def close(self) -> None:
-        """Finish what is under way."""
+        """Finish what is under way. Idempotent; what it raises is left to those who write next."""
 
 
 class InOrder:
-    """One after the other, without a thread: the log first, so that what fails there is nowhere."""
+    """At once, without a thread."""
 
-    def both(self, log: Work, state: Work, keys: int) -> None:
+    def start(self, work: Work) -> None:
         """As the protocol says."""
-        del keys
-        log()
-        state()
+        work()
+
+    def finish(self) -> None:
+        """As the protocol says."""
 
     def later(self, work: Work) -> None:
         """As the protocol says."""
@@ -62,34 +66,35 @@ class InOrder:
 
 
 class StateThread:
-    """A thread that writes the state; it is made when it is first needed."""
+    """A thread that writes the state; it is made when it is first needed.
+
+    A lock that is held stands for "nothing to be told"; releasing it wakes who waits for it. (A
+    condition would do the same with twice as many changes of threads for each batch.)
+    """
 
     def __init__(self) -> None:
-        self._wanted = threading.Lock()
-        self._wanted.acquire()
-        self._done = threading.Lock()
-        self._done.acquire()
         self._work: Work | None = None
+        """What is under way; only the thread says that nothing is."""
+        self._wanted, self._done = threading.Lock(), threading.Lock()
+        self._wanted.acquire()
+        self._done.acquire()
+        self._is_closed = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._others: list[threading.Thread] = []
 
-    def both(self, log: Work, state: Work, keys: int) -> None:
+    def start(self, work: Work) -> None:
         """As the protocol says."""
-        if keys < KEYS_MIN:
-            log()
-            state()
-            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="postroom state", daemon=True)
             self._thread.start()
-        self._work = state
+        self._work = work
         self._wanted.release()
-        try:
-            log()
-        finally:
-            self._done.acquire()
-            error, self._error = self._error, None
+
+    def finish(self) -> None:
+        """As the protocol says."""
+        self._wait()
+        error, self._error = self._error, None
         if error is not None:
             raise error
 
@@ -103,21 +108,34 @@ class StateThread:
     def close(self) -> None:
         """As the protocol says."""
         if self._thread is not None:
-            self._work = None
-            self._wanted.release()
+            self._wait()
+            self._is_closed = True
+            _wake(self._wanted)
             self._thread.join()
             self._thread = None
         for thread in self._others:
             thread.join()
 
+    def _wait(self) -> None:
+        while self._work is not None:
+            if not self._done.acquire(timeout=LOOKS_AGAIN_SECONDS):
+                _wake(self._wanted)  # an interrupt has kept ``start`` from it
+
     def _run(self) -> None:
-        while True:
+        while not self._is_closed:
             self._wanted.acquire()
             work = self._work
             if work is None:
-                return
+                continue
             try:
                 work()
-            except BaseException as error:  # the thread that has the turn raises it
+            except BaseException as error:  # who finishes raises it
                 self._error = error
-            self._done.release()
+            self._work = work = None
+            _wake(self._done)
+
+
+def _wake(lock: threading.Lock) -> None:
+    """Release ``lock``, unless that was done already. Only one thread does so with each lock."""
+    if lock.locked():
+        lock.release()

@@ -71,24 +71,21 @@ class Cache:
     def wrote(self, writes: WriteSet) -> None:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
-        written = writes.keys()
         # Each of them is looked up, none of the thousands that are here: this is done each turn.
-        in_old = [key for key in written & old.keys() if key not in young] if old else ()
-        for key in written & young.keys():
-            value = writes[key]
-            if value is not None and len(value) > ENTRY_BYTES:
+        for key, value in writes.items():
+            if key in young:
+                if value is None or len(value) <= ENTRY_BYTES:
+                    young[key] = value
+                    self._bytes += len(value or b"")
+                    continue
                 # The old one first: who reads beside us must never find that behind this one.
                 old.pop(key, None)
                 del young[key]
-            else:
-                young[key] = value
-                self._bytes += len(value or b"")
-        for key in in_old:
-            value = writes[key]
-            if value is not None and len(value) > ENTRY_BYTES:
-                del old[key]
-            else:
-                old[key] = value
+            elif key in old:
+                if value is None or len(value) <= ENTRY_BYTES:
+                    old[key] = value
+                else:
+                    del old[key]
         if self._bytes > CACHE_BYTES_MAX:
             self._begin_generation()
 

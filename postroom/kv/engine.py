@@ -22,7 +22,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeAlias
 
 from postroom.errors import StoreCorrupted
@@ -113,3 +113,18 @@ class Engine(Reader, Protocol):
 
     def close(self) -> None:
         """Finish, and let go of the files. Idempotent."""
+
+
+class StateEngine(Engine, Protocol):
+    """An engine whose writes can be carried out by another thread than made them."""
+
+    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+        """Copy ``writes`` to where the engine takes them from; what is returned writes them.
+
+        That is ``write`` without ``sync`` in two halves. The first one needs the interpreter for
+        each key, and the second one hardly at all: in a thread it costs others nothing. To be
+        called once, before anything else is prepared or written.
+
+        Raises:
+            EngineFailed: the device refused, at either half.
+        """

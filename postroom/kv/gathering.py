@@ -3,21 +3,24 @@
 ::
 
     turn ── add ─▶ gathered ── enough of them ─▶ under way ─▶ engine
-                      │                              │           │
+                      │                          (a thread)      │
     get ──────────────┴── or ────────────────────────┴── or ─────┘
 
 What a turn writes into the state is in the log by then, so the state need not have it at once:
 after a crash it is had again from the log (:mod:`.storage`). A batch costs the engine about as much
 as ten keys do, whatever it holds; records that each turn writes anew (the applied index, counters,
 the index of a busy inbox) are written once a batch. So small turns gather, and large ones go to the
-engine as they come.
+engine as they come. Nor has a turn to wait for the engine: a batch is handed over, and the next
+turns gather while it is written (:mod:`.beside`). With the next batch the one before has to be
+done, so no more than two are held in memory.
 
 Invariants:
 
 * Whoever reads finds what was added. A span that holds any of it is written before it is gone
   through; only if the engine refuses that is it put together in memory.
-* The engine holds whole turns, in order: what is gathered is written as one batch.
-* Of a batch that failed nothing is forgotten; nothing more is written.
+* The engine holds whole turns, in order: what is gathered is written as one batch, and batches one
+  after the other.
+* Of a batch that failed nothing is forgotten; nothing more is written, and the next turn is told.
 
 Left out: a limit of time. What is gathered when nothing happens any more stays where it is, since
 the log has it; closing writes it.
@@ -29,12 +32,14 @@ import contextlib
 import heapq
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.kv.beside import Beside, Work
+from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, StateEngine, WriteSet
 from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
@@ -49,20 +54,28 @@ class Gathering:
         engine: where it is written.
         keys_max: with more keys than that, it is time to write; 0: always.
         mark: told of each batch before it is written; puts into it what has to go along.
+        beside: who writes a batch that is handed over.
     """
 
-    def __init__(self, engine: Engine, keys_max: int, mark: Callable[[WriteSet], None]) -> None:
+    def __init__(
+        self,
+        engine: StateEngine,
+        keys_max: int,
+        mark: Callable[[WriteSet], None],
+        beside: Beside,
+    ) -> None:
         self._engine = engine
         self._keys_max = keys_max
         self._mark = mark
+        self._beside = beside
         self._writing = threading.Lock()
-        """Held while the engine writes: whoever only looks must not wait for that."""
+        """Held by who begins a batch: whoever only looks must not wait for that."""
         self._changing = threading.Lock()
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}
         self._bytes = 0
-        self._sorted: list[list[bytes]] | None = None
-        self._sorted_under_way: list[list[bytes]] | None = None
+        self._index = _Index()
+        self._index_under_way = _Index()
         self._failure: EngineFailed | None = None
 
     # --- writing
@@ -87,7 +100,9 @@ class Gathering:
             # A batch of its own: adding it to another one, or sorting it as a whole, would keep
             # everybody from the interpreter for as long.
             self.flush()
-            index = _sorted_parts(writes)
+            index = _Index()
+            index.add(writes)
+            index.sort()
         with self._changing:
             if self._failure is not None:
                 raise self._failure
@@ -97,7 +112,22 @@ class Gathering:
                 self._gathered.update(writes)
             else:
                 self._gathered = writes
-            self._sorted = index
+            if index is None:
+                self._index.add(writes)
+            else:
+                self._index = index
+
+    def hand_over(self) -> None:
+        """Have what is gathered written, beside what the caller does next.
+
+        Raises:
+            EngineFailed: the engine refused this batch, or the one before; nothing of it is
+                forgotten.
+        """
+        with self._writing:
+            self._beside.finish()
+            write = self._prepare()
+            self._beside.start(partial(self._carry_out, write))
 
     def flush(self) -> None:
         """Write what is gathered. Any thread may call it.
@@ -106,8 +136,13 @@ class Gathering:
             EngineFailed: the engine refused; nothing of it is forgotten.
         """
         with self._writing:
+            self._beside.finish()
             if self._gathered:
-                self._flush(sync=False)
+                self._carry_out(self._prepare())
+
+    def _finish(self) -> None:
+        with self._writing:
+            self._beside.finish()
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """Write what is gathered, and ``writes``, in one batch; with ``sync``, durably.
@@ -116,29 +151,47 @@ class Gathering:
             EngineFailed: the engine refused.
         """
         with self._writing:
+            self._beside.finish()
             with self._changing:
                 self._gathered = {**self._gathered, **writes}
-                self._sorted = None
-            self._flush(sync=sync)
+                self._index.add(writes)
+            batch = self._begin()
+            self._carry_out(lambda: self._engine.write(batch, sync=sync))
 
-    def _flush(self, *, sync: bool) -> None:
+    def _prepare(self) -> Work:
+        batch = self._begin()
+        try:
+            return self._engine.prepare(batch)
+        except BaseException as error:
+            self._take_back(error)
+            raise
+
+    def _begin(self) -> WriteSet:
         # Who reads beside us looks at what is gathered first: it must find a key here or there.
         with self._changing:
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes = {}, 0
-            self._sorted, self._sorted_under_way = None, self._sorted
+            self._index, self._index_under_way = _Index(), self._index
+            return writes
+
+    def _carry_out(self, write: Work) -> None:
         try:
-            self._engine.write(writes, sync=sync)
+            write()
         except BaseException as error:
-            with self._changing:
-                self._gathered = {**writes, **self._gathered}
-                self._sorted = None
-                if isinstance(error, EngineFailed):
-                    self._failure = error
+            self._take_back(error)
             raise
         with self._changing:
-            self._under_way, self._sorted_under_way = {}, None
+            self._under_way, self._index_under_way = {}, _Index()
+
+    def _take_back(self, error: BaseException) -> None:
+        with self._changing:
+            self._gathered = {**self._under_way, **self._gathered}
+            self._under_way, self._index_under_way = {}, _Index()
+            self._index = _Index()
+            self._index.add(self._gathered)
+            if isinstance(error, EngineFailed):
+                self._failure = error
 
     # --- reading
 
@@ -153,25 +206,25 @@ class Gathering:
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """The pairs in a span."""
-        if self._holds_any(lower, upper):
+        is_gathered, is_under_way = self._where(lower, upper)
+        if is_gathered or is_under_way:
             try:
-                self.flush()
+                self.flush() if is_gathered else self._finish()
             except EngineFailed:  # the next turn is told
                 return Overlaid(self._engine, dict(self._gathered)).iterate(
                     lower, upper, reverse=reverse
                 )
         return self._engine.iterate(lower, upper, reverse=reverse)
 
-    def _holds_any(self, lower: bytes, upper: bytes) -> bool:
+    def _where(self, lower: bytes, upper: bytes) -> tuple[bool, bool]:
+        """Whether any of a span is gathered, and whether any of it is under way."""
         if not self._gathered and not self._under_way:
-            return False
+            return False, False
         with self._changing:
-            if self._sorted is None:
-                self._sorted = _sorted_parts(self._gathered)
-            if self._sorted_under_way is None:
-                self._sorted_under_way = _sorted_parts(self._under_way)
-            parts = (*self._sorted, *self._sorted_under_way)
-            return any(_any_in(part, lower, upper) for part in parts)
+            return (
+                self._index.holds_any(lower, upper),
+                self._index_under_way.holds_any(lower, upper),
+            )
 
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now."""
@@ -209,13 +262,33 @@ class Gathering:
         """Nothing: who opened the engine closes it."""
 
 
-def _sorted_parts(writes: WriteSet) -> list[list[bytes]]:
-    """The keys of ``writes``, each part of them in order: other threads run between the parts."""
-    left = iter(writes)
-    parts = []
-    while part := sorted(islice(left, LARGE)):
-        parts.append(part)
-    return parts
+class _Index:
+    """Which keys were added, in order once somebody asks: most turns are asked nothing."""
+
+    def __init__(self) -> None:
+        self._parts: list[list[bytes]] = []
+        self._added: list[bytes] = []
+
+    def add(self, added: Iterable[bytes]) -> None:
+        """Note keys, which may be there."""
+        self._added.extend(added)
+
+    def sort(self) -> None:
+        """Bring what was added in order, in parts: other threads run between them."""
+        added, self._added = self._added, []
+        if self._parts and len(self._parts[-1]) + len(added) <= LARGE:
+            self._parts[-1] += added
+            self._parts[-1].sort()  # fast: most of it is in order
+            return
+        left = iter(added)
+        while part := sorted(islice(left, LARGE)):
+            self._parts.append(part)
+
+    def holds_any(self, lower: bytes, upper: bytes) -> bool:
+        """Whether a key in ``[lower, upper)`` was added."""
+        if self._added:
+            self.sort()
+        return any(_any_in(part, lower, upper) for part in self._parts)
 
 
 def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:

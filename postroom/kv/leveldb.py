@@ -33,7 +33,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,6 +230,14 @@ class LevelDBEngine(_LevelDBReader):
         with self._one_at_a_time:
             self._write(writes, sync=sync)
 
+    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+        """As the port says."""
+        return partial(self._write_prepared, *self._prepare(writes, sync=False))
+
+    def _write_prepared(self, batch: Any, size: int) -> None:
+        with self._one_at_a_time, self._failing():
+            self._write_batch(batch, size, sync=False)
+
     def sync(self) -> None:
         """As the port says: older logs were synced before the newest one was begun."""
         self._held.check_writable()
@@ -275,6 +284,12 @@ class LevelDBEngine(_LevelDBReader):
                 self._held.release()
 
     def _write(self, writes: WriteSet, *, sync: bool) -> None:
+        batch, size = self._prepare(writes, sync=sync)
+        with self._failing():
+            self._write_batch(batch, size, sync=sync)
+
+    def _prepare(self, writes: WriteSet, *, sync: bool) -> tuple[Any, int]:
+        """A batch, and about how much it adds to the log."""
         self._held.check_writable()
         batch = self._db.write_batch(sync=sync)
         put, delete = batch.put, batch.delete
@@ -283,9 +298,7 @@ class LevelDBEngine(_LevelDBReader):
                 delete(key)
             else:
                 put(key, value)
-        size = batch.approximate_size() + len(writes) * ENTRY_OVERHEAD_BYTES
-        with self._failing():
-            self._write_batch(batch, size, sync=sync)
+        return batch, batch.approximate_size() + len(writes) * ENTRY_OVERHEAD_BYTES
 
     def _write_batch(self, batch: Any, size: int, *, sync: bool) -> None:
         """Write it; where the log may be rotated by that, synced and with an eye on the log."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postroom.errors import StoreLocked
@@ -198,6 +199,11 @@ class MemoryEngine(_MemoryReader):
         if fault is not None:
             self._fail("a fault that the test asked for")
         self._content = content
+
+    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+        """As the port says."""
+        self._require_writable()
+        return partial(self.write, dict(writes), sync=False)
 
     def sync(self) -> None:
         """As the port says."""

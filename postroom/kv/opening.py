@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from postroom.kv.engine import Engine
+from postroom.kv.engine import StateEngine
 from postroom.kv.engine_file import (
     ENGINES,
     EngineName,
@@ -23,7 +23,7 @@ from postroom.kv.engine_file import (
 
 def open_engine(
     path: Path, engine: EngineName | None = None, *, create: bool = True, replays: bool = False
-) -> Engine:
+) -> StateEngine:
     """Open the folder ``path``; with ``create``, make it if there is none.
 
     Args:

@@ -41,7 +41,8 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -180,10 +181,17 @@ class RocksDBEngine:
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says; while a compaction runs it syncs without being asked."""
+        self._write_batch(*_batch(writes), sync=sync)
+
+    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+        """As the port says."""
+        self._folder.check_writable()
+        return partial(self._write_batch, *_batch(writes), sync=False)
+
+    def _write_batch(self, batch: rocksdict.WriteBatch, size: int, *, sync: bool) -> None:
         with self._one_at_a_time:
             self._require_open()
             self._folder.check_writable()
-            batch, size = _batch(writes)
             with self._failing():
                 self._make_room(size)
                 self._memtable_bytes += size

@@ -9,11 +9,12 @@
     opening:  state, as far as it is there  +  the entries of the log above it  =  all of it
 
 A turn is durable when its record is. The state may lose its newest batches with the power, and with
-the process what waits for company (:mod:`.gathering`); it is brought up to date from the log, by
-consensus (:meth:`postroom.raft.consensus.Consensus.replay`). A batch is written beside a record, so
-after a crash the state may also hold a turn that the log does not. That turn was acknowledged to
-nobody, and it is there as a whole, index and term of the last entry included, so the log simply
-goes on from there (:meth:`postroom.raft.journal.Journal.open`).
+the process what waits for company or is on its way (:mod:`.gathering`); it is brought up to date
+from the log, by consensus (:meth:`postroom.raft.consensus.Consensus.replay`). A batch is written
+beside the record of its last turn, and those of later ones. So after a crash the state may also
+hold a turn that the log does not. That turn was acknowledged to nobody, and it is there as a whole,
+index and term of the last entry included, so the log simply goes on from there
+(:meth:`postroom.raft.journal.Journal.open`).
 
 Each tells what the other one must hold at least, so neither can be cut, lost or exchanged without
 being noticed:
@@ -43,7 +44,7 @@ from typing import Final, NamedTuple
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.beside import Beside, InOrder
-from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.kv.engine import EngineFailed, EngineSnapshot, StateEngine, WriteSet
 from postroom.kv.gathering import Gathering
 from postroom.kv.log.device import Device
 from postroom.kv.log.format import CLOSED
@@ -106,12 +107,12 @@ class Storage:
     replays = True
 
     def __init__(  # noqa: PLR0913 - only open calls it
-        self, state: Engine, log_id: bytes, found: Found, device: Device, *,
+        self, state: StateEngine, log_id: bytes, found: Found, device: Device, *,
         segment_bytes: int, beside: Beside, gathered_keys_max: int,
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._mark)
+        self.applied = Gathering(state, gathered_keys_max, self._mark, beside)
         self._log_id = log_id
         self._beside = beside
         self._notes: WriteSet = {}
@@ -133,7 +134,7 @@ class Storage:
     @classmethod
     def open(
         cls,
-        state: Engine,
+        state: StateEngine,
         device: Device,
         new_id: Callable[[], bytes],
         *,
@@ -274,19 +275,12 @@ class Storage:
             applied.write(state, sync=True)
         elif state:
             applied.add(state)
-        if not applied.is_full:
-            if logged:
-                self._log.append(logged, sync=sync)
-            elif sync:
-                self._log.sync()
-        elif logged:
-            self._beside.both(
-                lambda: self._log.append(logged, sync=sync), applied.flush, len(applied)
-            )
-        else:
-            applied.flush()
-            if sync:
-                self._log.sync()
+        if applied.is_full:
+            applied.hand_over()
+        if logged:
+            self._log.append(logged, sync=sync)
+        elif sync:
+            self._log.sync()
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """As the port says: with ``sync`` all of it is durable, the state first."""

@@ -53,10 +53,14 @@ class _Stretch:
 class Ahead:
     """The stretches of one range, by inbox: of those that were reaped last. Its length is how many
     messages it holds.
+
+    Attributes:
+        stretches: only to look whether there are any.
     """
 
     def __init__(self) -> None:
-        self._stretches: dict[bytes, _Stretch] = {}
+        stretches: dict[bytes, _Stretch] = {}
+        self.stretches = self._stretches = stretches
 
     def __len__(self) -> int:
         return sum(len(each.messages) - each.given for each in self._stretches.values())

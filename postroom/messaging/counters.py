@@ -69,6 +69,7 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _astuple = msgspec.structs.astuple
 _PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}
+_PENDING_END: Final = _PLACES["dead"] + 1
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Counters)
 
@@ -93,19 +94,18 @@ class Conservation:
 
     def finish(self, ctx: Evaluation) -> None:
         """The proposal's tally joins the record."""
-        if not ctx.tally:
+        tally = ctx.tally
+        if not tally:
             return
         counted = list(_astuple(self.applied))
-        for name, more in ctx.tally.items():
-            counted[_PLACES[name]] += more
+        for name in tally:
+            counted[_PLACES[name]] += tally[name]
         after = Counters(*counted)
-        if not after.conserved():
+        # ``after.conserved()``: this is done once a proposal.
+        if counted[0] != sum(counted[1:_PENDING_END]) or min(counted) < 0:
             raise StoreCorrupted(
                 f"messages would be lost or made up ({self.applied} would become {after}); "
                 "the proposal was stopped and nothing was changed: please report this"
             )
         ctx.staged[self._record] = _encode(after)
-        ctx.after.append(partial(self._apply, after))
-
-    def _apply(self, counters: Counters) -> None:
-        self.applied = counters
+        ctx.after.append(partial(setattr, self, "applied", after))

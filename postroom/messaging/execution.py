@@ -193,14 +193,28 @@ class Execution:
         left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         if len(parcels) > limits.TURN_STEPS_MAX:
             return self._take_up_in_parts(ctx, parcels, left)
+        if len(parcels) == 1 and left:
+            due, _, request, _, _ = parcels[0]
+            if type(request) is Increment and due <= ctx.timestamp:  # there is nothing to add up
+                self._increment(ctx, parcels[0])
+                return None
         parts: list[Part] = []
         self._take_up(ctx, parcels, parts, left)
-        if len(parts) == 1 and type(parts[0].request) is Increment:  # there is nothing to add up
-            ctx.steps += 1
-            self._try_step(ctx, Step(parts[0].request, parts))
-        else:
-            self._carry_out_new(ctx, parts)
+        self._carry_out_new(ctx, parts)
         return None
+
+    def _increment(self, ctx: Evaluation, parcel: Parcel) -> None:
+        """The only update of a proposal: what ``_try_step`` does, for one that is not stored."""
+        ctx.steps += 1
+        ctx.begin_step()
+        try:
+            self._writes[Increment](ctx, parcel[2])
+        except Error as error:
+            ctx.undo_step()
+            due, id_, request, transaction_id, source = parcel
+            self._failed(ctx, [Part(b"", id_, due, request, transaction_id, source)], error)
+        else:
+            ctx.count("executed")
 
     def _take_up_in_parts(
         self, ctx: Evaluation, parcels: list[Parcel], left: int

@@ -132,12 +132,16 @@ class Inboxes:
                 number += mail.messages
                 oldest = min(oldest, mail.oldest)
             writes[index] = _encode((number, oldest))
-        self._claims.arriving(first)
+        claims = self._claims
+        if claims.inboxes or claims.ahead.stretches:
+            claims.arriving(first)
         ctx.after.append(partial(self._arrived, first))
         return delivered
 
     def _arrived(self, first: dict[bytes, bytes]) -> None:
-        self._claims.arrived(first)
+        claims = self._claims
+        if claims.inboxes or claims.ahead.stretches:
+            claims.arrived(first)
         self._wake(map(Arrival, first))
 
     # --- reaping

@@ -95,7 +95,8 @@ class Outbox:
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Whether nothing waits here, so that what comes now overtakes nothing."""
-        return not self._waiting(ctx)
+        pending = self.pending
+        return not (getattr(self._conservation.applied, pending) + ctx.tally.get(pending, 0))
 
     def has_due(self, ctx: Evaluation) -> bool:
         """Whether something waits here that is due, so that what comes now would overtake it."""

@@ -98,6 +98,7 @@ class Consensus:
         self._groups: dict[int, Group] = {}
         self._ready: dict[int, Group] = {}
         self._staged: list[Group] | None = None
+        self._alone: list[Group] = []
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
         self._outgoing = Outgoing(self._encode_and_send)
@@ -208,10 +209,12 @@ class Consensus:
             self._look_around(now)
         if self._alarms:
             self._ring(now)
-        self._staged = list(self._ready.values())
-        self._ready.clear()
-        self.needs_sync = False
         writes: WriteSet = {}
+        self._staged = []
+        ready, self._ready = self._ready, {}
+        for group in ready.values():
+            (self._alone if group.stage_alone(writes) else self._staged).append(group)
+        self.needs_sync = bool(writes)
         for group in self._staged:
             staged = group.stage(now)
             if staged and not self.needs_sync and group.needs_sync:
@@ -252,6 +255,7 @@ class Consensus:
     def release(self) -> None:
         """What was staged is durable: send, then tell."""
         staged, self._staged = self._staged, None
+        alone, self._alone = self._alone, []
         assert staged is not None, "release without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
         for group in staged:
@@ -263,11 +267,13 @@ class Consensus:
             self._say_that_it_lives()
         for group in staged:
             group.tell()
+        for group in alone:
+            group.proposals.tell()
 
     def fail(self, error: Exception) -> None:
         """What was staged could not be written: every proposal ends, every group stops."""
         self.failed = error
-        self._staged = None
+        self._staged, self._alone = None, []
         self._ready.clear()
         self._outgoing.clear()
         self._alarms, self._alarm_of = [], {}

@@ -255,6 +255,28 @@ class Group:
             self._feeding.wake()
             self._wake(self)
 
+    def stage_alone(self, writes: WriteSet) -> bool:
+        """The turn of a leader that is alone and has one proposal, and nothing else to do: into the
+        write set of the node's turn, since it stages all of it or nothing. No message, no deadline,
+        no change of leadership comes of it.
+
+        Returns:
+            False: there is more to do, or it has failed; nothing was staged.
+        """
+        core = self.core
+        if (
+            not core.is_sole or len(self.proposals.queued) != 1 or core.role != LEADER
+            or self.stopped is not None or self._incoming.waiting or self._changes.queued
+            or core.outbox or not core.journal.is_at_rest
+        ):  # fmt: skip
+            return False
+        try:
+            self._application.note_alone(writes)
+        except Exception as error:
+            self._stop_midway(error)
+            return False
+        return True
+
     def stage(self, now: float) -> WriteSet:
         """One turn. What it writes must be durable before ``release``."""
         writes: WriteSet = {}
@@ -265,14 +287,18 @@ class Group:
                 self._turn(writes)
                 self.core.journal.end()
             except Exception as error:
-                logger.critical("group %d stops", self.group_id, exc_info=error)
-                self.stop(error)
-                self._resign()
-                return {}
+                return self._stop_midway(error)
         else:
             self._refuse()
             self._resign()
         return writes
+
+    def _stop_midway(self, error: Exception) -> WriteSet:
+        """A turn could not be finished: nothing of it is written."""
+        logger.critical("group %d stops", self.group_id, exc_info=error)
+        self.stop(error)
+        self._resign()
+        return {}
 
     @property
     def needs_sync(self) -> bool:

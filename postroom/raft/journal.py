@@ -219,6 +219,23 @@ class Journal:
         self._entries[: offset + 1] = [(b"", index, gone[-1][2])]
         self._forget_members_before(index)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a turn of a group of one need not begin nor end: entries that are applied at once
+        only pass over this log, which keeps nothing and has nothing left to write.
+        """
+        return (
+            self.replays and len(self._entries) == 1
+            and not (self._removed or self._hard_state_changed or self._infers_term)
+        )  # fmt: skip
+
+    def note(self, command: bytes, index: int, term: int, writes: WriteSet) -> None:
+        """``write_only`` and ``pass_over`` in one, of a log that is at rest."""
+        stored = b"".join((pack_u64(term), COMMAND, command))
+        writes[self._entry_prefix + pack_u64(index)] = stored
+        self._entries[0] = (b"", index, term)
+        writes[self._applied_key] = pack_place(index, term)
+
     def pass_over(self, index: int, term: int) -> None:
         """The empty log of a group of one moves on to ``index``, applied in this turn."""
         assert len(self._entries) == 1

@@ -79,6 +79,24 @@ class LogApplication:
         core.applied_alone(index)
         core.journal.pass_over(index, term)
 
+    def note_alone(self, writes: WriteSet) -> None:
+        """The same of one proposal, where the log is at rest, as nearly always: where a node has
+        many groups, each proposal is a turn of its own.
+
+        If it raises, nothing was staged.
+        """
+        core, proposals = self._core, self._proposals
+        queued = proposals.queued
+        command, context, done = queued[0]
+        index, term = core.applied_index + 1, core.term
+        payload = command if type(command) is bytes else encoded(command)
+        applied = b"" if context is not None else payload
+        self._state_machine.apply(index, term, applied, context, writes)
+        core.journal.note(payload, index, term, writes)
+        queued.clear()
+        proposals.ended.append((done, Outcome.APPLIED))
+        core.applied_alone(index)
+
     def append_queued(self) -> None:
         """A leader appends what is queued; another member refuses it."""
         core, proposals = self._core, self._proposals

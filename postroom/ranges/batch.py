@@ -6,6 +6,9 @@
        ▲                                                                           │
        └──────────── half of them at a time, if the command is too large ──────────┘
 
+A turn does that in three steps, ``evaluate``, ``complete`` and ``propose``, so that a node with
+many ranges can take each step with all of them (:mod:`.together`).
+
 What takes more steps than a turn has (:mod:`.evaluation`) goes on with the next turn, in the same
 proposal: until it is made, those that come later wait, and reads see the store as of before it. The
 same holds of what comes after the evaluation of a large proposal: companions, finishers, encoding.
@@ -84,39 +87,62 @@ class Batcher:
         self._making: tuple[Evaluation, list[Result]] | None = None
         self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
         self._completing: Generator[None, None, bytes] | None = None
+        self._packed: bytes | None = None
+        self._failure: Exception | None = None
         self.before = 0
 
-    def evaluate(self, last_commit: int) -> Proposal | None:
-        """One proposal of what waits.
+    def evaluate(self, last_commit: int) -> None:
+        """The first step: as many requests as a turn has room for.
 
         Args:
             last_commit: the timestamp of the last commit that is applied.
+        """
+        if self._making is None:
+            ctx = Evaluation(self._cache, self._range_id, last_commit)
+            self._making = ctx, []
+        else:
+            ctx = self._making[0]
+            ctx.steps_before += ctx.steps
+            ctx.steps = 0
+        if self._completing is None:
+            self._evaluate_some(*self._making)
+
+    def complete(self) -> None:
+        """The second step: what goes along with them, and the records that sum it up."""
+        assert self._making is not None, "nothing is under evaluation"
+        self._packed = None
+        if self._unfinished is not None:
+            return
+        try:
+            if self._completing is None:
+                self._completing = self._completion.complete(self._making[0])
+            self._packed = b"" if self._completing is None else _next_part(self._completing)
+        except Exception as error:
+            _log.critical("a proposal was stopped", exc_info=True)
+            self._failure = error
+
+    def propose(self, last_commit: int) -> Proposal | None:
+        """The third step: what it has come to.
 
         Returns:
             A proposal. If its command writes nothing there is nothing to replicate, only results.
             ``None``: it goes on with the next turn; or it was too large, the calls wait again, and
             the next one will be smaller.
         """
-        ctx, results = self._making or (Evaluation(self._cache, self._range_id, last_commit), [])
-        if ctx.steps:
-            ctx.steps_before += ctx.steps
-            ctx.steps = 0
-        if self._completing is None and not self._evaluate_some(ctx, results):
-            self._go_on_later(ctx, results)
-            return None
-        try:
-            if self._completing is None:
-                self._completing = self._completion.complete(ctx)
-            packed = b"" if self._completing is None else _next_part(self._completing)
-        except Exception as error:
+        assert self._making is not None, "nothing is under evaluation"
+        ctx, results = self._making
+        if self._failure is not None:
             # Not one request is at fault but what they come to: none of it happens.
-            _log.critical("a proposal was stopped", exc_info=True)
+            error = self._failure
             self._forget()
             return self._nothing([(call, None, error) for call, _, _ in results], last_commit)
+        packed = self._packed
         if packed is None:
-            self._go_on_later(ctx, results)
+            self.before = self.before or ctx.began - 1
             return None
-        if self._making is not None or self._completing is not None:
+        if self._completing is None and not self.before:  # as a rule
+            self._making = self._packed = None
+        else:
             self._forget()
         command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
         if ctx.staged:
@@ -129,14 +155,10 @@ class Batcher:
         until = self._lease_holder.until_if_granted() if extends else 0.0
         return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
 
-    def _go_on_later(self, ctx: Evaluation, results: list[Result]) -> None:
-        """It goes on with the next turn."""
-        self._making = ctx, results
-        self.before = self.before or ctx.began - 1
-
     def _forget(self) -> None:
         """Nothing is in the making."""
         self._making, self._completing, self.before = None, None, 0
+        self._packed, self._failure = None, None
 
     def under_evaluation(self) -> list[Call]:
         """Whose requests are in a proposal that goes on with the next turn."""
@@ -156,19 +178,17 @@ class Batcher:
         self._forget()
         return calls
 
-    def _evaluate_some(self, ctx: Evaluation, results: list[Result]) -> bool:
-        """As much as a turn has room for; whether no request is left half-way."""
+    def _evaluate_some(self, ctx: Evaluation, results: list[Result]) -> None:
+        """As much as a turn has room for; a request may be left half-way."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             # Those that come later make the next proposal: else this one might never be made.
             self._go_on(ctx, *unfinished, results)
-            return not self._is_half_way()
-        if self.upkeep.arrived or self.upkeep.by_owner:
+        elif self.upkeep.arrived or self.upkeep.by_owner:
             self._evaluate_both(ctx, results)
         else:
             shares = limits.PROPOSAL_BYTES_MAX, limits.TURN_STEPS_MAX
             self._evaluate_calls(ctx, self.queue, results, *shares)
-        return self._unfinished is None
 
     def _evaluate_both(self, ctx: Evaluation, results: list[Result]) -> None:
         """Each queue in its share; where a share comes to nothing, one request."""

@@ -59,11 +59,18 @@ class Completion:
             What is left for later turns, of a large proposal; it returns the command, as it is
             replicated, or nothing if that is small after all. ``None``: nothing is left.
         """
-        if ctx.sent or ctx.deferred:
-            going_along = self._take_along(ctx)
-            if going_along is not None:
-                return going_along
         staged, large = ctx.staged, limits.COMPLETED_AT_ONCE_MAX
+        if ctx.sent or ctx.deferred:
+            # As a rule a request has asked the wall clock in this very turn.
+            ctx.go_along(self._clock.now() if ctx.steps_before else self._clock.following())
+            companions = self._registry.companions
+            if len(staged) > large:
+                return self._in_parts(ctx, iter(companions))
+            for companion in companions:
+                going_along = companion(ctx)
+                if going_along is not None:
+                    return self._in_parts(ctx, _after(companion, companions), going_along)
+            ctx.accept()
         if len(staged) > large:
             return self._go_on(ctx)
         for wants, rider in self._registry.riders:
@@ -71,28 +78,18 @@ class Completion:
                 self._take(ctx, rider)
         if not staged:
             return None
+        return self._finish(ctx)
+
+    def _finish(self, ctx: Evaluation) -> Generator[None, None, bytes] | None:
         ctx.sum_up()
-        finishers = iter(self._registry.finishers)
+        finishers = self._registry.finishers
         for finish in finishers:
             finishing = finish(ctx)
             if finishing is not None:
-                return self._finish_in_parts(ctx, finishers, finishing)
+                return self._finish_in_parts(ctx, _after(finish, finishers), finishing)
         if self._lease_holder.wants_extension(self._clock.last()):
             self._extend_lease(ctx)
-        return self._packed(ctx) if len(staged) > large else None
-
-    def _take_along(self, ctx: Evaluation) -> Generator[None, None, bytes] | None:
-        # As a rule a request has asked the wall clock in this very turn.
-        ctx.begin(self._clock.now() if ctx.steps_before else self._clock.following())
-        companions = iter(self._registry.companions)
-        if _is_large(ctx):
-            return self._in_parts(ctx, companions)
-        for companion in companions:
-            going_along = companion(ctx)
-            if going_along is not None:
-                return self._in_parts(ctx, companions, going_along)
-        ctx.accept()
-        return None
+        return self._packed(ctx) if len(ctx.staged) > limits.COMPLETED_AT_ONCE_MAX else None
 
     def _in_parts(
         self,
@@ -178,3 +175,8 @@ def _is_large(ctx: Evaluation) -> bool:
     its beginning to its end is never that large.
     """
     return len(ctx.staged) > limits.COMPLETED_AT_ONCE_MAX
+
+
+def _after(one: Companion, of: list[Companion]) -> Iterator[Companion]:
+    """Those that follow ``one``."""
+    return iter(of[of.index(one) + 1 :])

@@ -56,6 +56,7 @@ _UNKNOWN: Final[Any] = object()
 _NOTHING: Final[WriteSet] = {}
 _NO_KEYS: Final[list[bytes]] = []
 _NO_TALLY: Final[dict[str, int]] = {}
+_AT_THE_BEGINNING: Final = (0, 0, 0, 0, 0)
 
 _FEW: Final = 64
 """So many keys are looked through faster than they are sorted."""
@@ -198,7 +199,6 @@ class Evaluation:
     def begin(self, timestamp: int) -> None:
         """The next request, at a fresh timestamp."""
         self.timestamp = timestamp
-        self.began = self.began or timestamp
         self.stamp = timestamp.to_bytes(8, "big")
         self.transaction_id = self.source = b""
         self.ordinal = 0
@@ -207,9 +207,27 @@ class Evaluation:
         self._earlier = _NOTHING
         self._request_tally = _NO_TALLY
         self._erased = _NO_KEYS
-        self._marks = (
-            len(self.garbage), len(self.after), len(self.sent), len(self.deferred), len(self.notes)
-        )  # fmt: skip
+        if self.began:
+            self._marks = (
+                len(self.garbage), len(self.after), len(self.sent), len(self.deferred),
+                len(self.notes),
+            )  # fmt: skip
+        else:
+            self.began, self._marks = timestamp, _AT_THE_BEGINNING
+
+    def go_along(self, timestamp: int) -> None:
+        """What goes along with the requests, at a fresh timestamp: like one more of them, which is
+        never rejected. If it fails, nothing comes of the proposal.
+        """
+        self.timestamp = timestamp
+        self.stamp = timestamp.to_bytes(8, "big")
+        self.transaction_id = self.source = b""
+        self.ordinal = 0
+        self._moved_before = self.moved
+        self.writes = {}
+        self._earlier = _NOTHING
+        self._request_tally = _NO_TALLY
+        self._erased = _NO_KEYS
 
     def accept(self) -> None:
         """The request's writes join the proposal."""

@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from postroom import limits
 from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.kv.cache import Cache
@@ -60,6 +61,7 @@ from postroom.ranges.releases import Releases
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.spent import Spent
 from postroom.ranges.state import RangeState
+from postroom.ranges.together import evaluate_together
 from postroom.ranges.waiting import Line
 
 
@@ -82,8 +84,20 @@ class Replica:
         try_get: see :meth:`.LocalReads.try_get`.
         wake, release_locks, release_client, release_expired, holds_for, clients_that_hold: see
             :class:`.Releases`.
+        complete: the third part of ``evaluate``, see :mod:`.together`.
         on_room: called with each turn: there is room for reads again.
     """
+
+    # More of them than instances share the layout of: as slots they are found at once, in each of
+    # a hundred replicas.
+    __slots__ = (
+        "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
+        "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
+        "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete",
+        "failed", "group", "holders", "holds_for", "memory", "node_id", "on_room", "range_id",
+        "registry", "release_client", "release_expired", "release_locks", "state", "try_get",
+        "wake",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -113,6 +127,7 @@ class Replica:
         self._waiting = self._reads.waiting
         self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
+        self.complete = self._batcher.complete
         self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         lease_holder = self._lease_holder
@@ -125,6 +140,7 @@ class Replica:
         self.holds_for = self._releases.holds_for
         self.clients_that_hold = self._releases.clients_that_hold
         self._proposal: Proposal | None = None
+        self._unwritten: Proposal | None = None
         self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         self.on_room: Callable[[], None] | None = None
@@ -216,6 +232,8 @@ class Replica:
         """Whether ``evaluate`` would have something to do."""
         if self._proposal is not None:
             return False
+        if self._queue.arrived and self._lease_holder.has_lease:
+            return True  # as a rule, if there is anything
         if not self._has_work():
             return self._acquisition.hands_over
         return (
@@ -246,13 +264,20 @@ class Replica:
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
+        evaluate_together((self,))
+
+    def begin_turn(self) -> bool:
+        """The first part of ``evaluate``: reads, and the lease. Whether there is more to do.
+
+        It may answer calls; nothing of the others does, up to ``conclude``.
+        """
         self._reads.begin_turn()
         if self._spent.left:
             self._free_spent()
         if self.on_room is not None:
             self.on_room()
         if not self.wants_turn():
-            return
+            return False
         if not self.group.is_leader:
             self._turn_away()
         elif self._acquisition.hands_over:
@@ -268,7 +293,38 @@ class Replica:
                 reads.take_offers()
             if reads.without_lease or reads.long:
                 reads.go_on(self._submit_again)
-            self._propose_queued()
+            queue, upkeep = self._queue, self._upkeep
+            return bool(
+                queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+                or self._batcher.before
+            )  # fmt: skip
+        return False
+
+    def evaluate_requests(self) -> None:
+        """The second part: what waits. The third one is ``complete``."""
+        self._batcher.evaluate(self._reads.last_commit)
+
+    def propose(self) -> bool:
+        """The last part but one: propose what was evaluated. Whether there is only something to
+        tell.
+        """
+        proposal = self._batcher.propose(self._reads.last_commit)
+        self._reads.before = self._batcher.before
+        if proposal is None:
+            self._host.wake(urgent=True)
+            return False
+        if not proposal.command.writes:
+            self._unwritten = proposal
+            return True
+        self._start(proposal)
+        return False
+
+    def conclude(self) -> None:
+        """The last part: there was nothing to write."""
+        proposal, self._unwritten = self._unwritten, None
+        assert proposal is not None
+        self._tell(proposal.results, proposal.after)
+        self._go_on_after_proposal()
 
     def _free_spent(self) -> None:
         self._spent.go_on()
@@ -277,24 +333,6 @@ class Replica:
 
     def _wants_to_write(self) -> bool:
         return bool(self._queue or self._upkeep or self._acquisition.wanted)
-
-    def _propose_queued(self) -> None:
-        queue, upkeep = self._queue, self._upkeep
-        if not (
-            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
-            or self._batcher.before
-        ):  # fmt: skip
-            return
-        proposal = self._batcher.evaluate(self._reads.last_commit)
-        self._reads.before = self._batcher.before
-        if proposal is None:
-            self._host.wake(urgent=True)
-            return
-        if proposal.command.writes:
-            self._start(proposal)
-            return
-        self._tell(proposal.results, proposal.after)
-        self._go_on_after_proposal()
 
     def _go_on_after_proposal(self) -> None:
         if self._reads.blocked:
@@ -384,7 +422,8 @@ class Replica:
             self._cache.wrote(proposal.command.writes)
         self._proposal = None
         self._reads.proposal_ended()
-        self._spent.add(proposal.command.writes)
+        if len(proposal.command.writes) > limits.COMPLETED_AT_ONCE_MAX:
+            self._spent.add(proposal.command.writes)
         if applied:
             self._reads.last_commit = proposal.last_commit
             if proposal.lease_until:

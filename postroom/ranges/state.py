@@ -103,13 +103,15 @@ class RangeState:
         decided = self._decoded(index, term, command) if mine is None else mine.command
         if mine is None:
             self._cache.clear()
+        writes = decided.writes
         if decided.lease_sequence == self._lease_holder.lease.sequence:
-            if len(decided.writes) < MANY:
-                staged.update(decided.writes)
+            if not writes.keys().isdisjoint(self._observers):
+                self._observe(writes)
+            # Last, since it cannot fail: what is staged is all of it or nothing.
+            if len(writes) < MANY:
+                staged.update(writes)
             else:
-                join(staged, decided.writes)
-            if not decided.writes.keys().isdisjoint(self._observers):
-                self._observe(decided.writes)
+                join(staged, writes)
         elif mine is not None:
             mine.rejected = True
         self._applied = index

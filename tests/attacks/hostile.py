@@ -43,8 +43,9 @@ class Attacker:
         self.read()
 
     def say(self, *message: Any) -> None:
+        frame = frames.encode(message)
         with self.target.counting():
-            self.session.received(frames.encode(message))
+            self.session.received(frame)
 
     def ask(self, *requests: Any) -> int:
         """One frame; answers the number of the last request."""
@@ -168,6 +169,10 @@ class Target:
     def check_turns(self) -> None:
         assert self.longest <= TURN_STEPS, f"a turn took {self.longest} steps"
 
+    def check_disk(self) -> None:
+        """What is stored fits together."""
+        checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
+
     def check_alive(self) -> None:
         """Services, queues and counters, and that others are served."""
         for session in list(self.sessions._open.values()):
@@ -188,7 +193,7 @@ class Target:
         assert not self.sessions.large_frames
         assert self.sessions.large_frames.bytes == 0
         self.store.counters()
-        checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
+        self.check_disk()
         honest = Attacker(self, b"honest", "ipv4:10.0.0.9:1")
         honest.result(honest.commit(Put(b"honest", b"served")))
         assert honest.result(Get(b"honest"))[0] == b"served"

@@ -7,10 +7,6 @@ import contextlib
 import resource
 import socket
 import ssl
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,13 +21,12 @@ from postroom.protocol.streams import PREAMBLE, Opening, framed
 from postroom.server.cluster import connections, grpc_services, native_server
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.unfinished import Unfinished
-from tests.cluster.places import Loopback
+from tests.attacks.node_process import NodeProcess, bear_a_storm, node_process
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
-DESCRIPTORS = 1024
-"""What a node of these tests may have; the usual limit."""
 IDLE = 1100
+"""More than a node of these tests has descriptors."""
 
 
 @pytest.fixture
@@ -46,38 +41,10 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-START = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from postroom.cli.main import main
-sys.argv = ["postroom", "serve", "--insecure", "--data", {data!r}]
-sys.argv += ["--listen", {at!r}, "--join", {at!r}]
-main()
-"""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[str]:
-    """A node in a process of its own, with few descriptors; its address."""
-    address = Loopback().address(1)
-    code = START.format(data=str(tmp_path / "a"), at=address, soft=256, hard=DESCRIPTORS)
-    log = (tmp_path / "log").open("w+")
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=log)
-    try:
-        deadline = time.monotonic() + 30
-        while f"ready {address}" not in (tmp_path / "log").read_text():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.02)
-        yield address
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        process.terminate()
-        assert process.wait(30) == 0, (tmp_path / "log").read_text()
-        assert "Traceback" not in (tmp_path / "log").read_text()
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
+@pytest.fixture(params=["insecure", "with TLS"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NodeProcess]:
+    with node_process(tmp_path, secure=request.param == "with TLS") as running:
+        yield running
 
 
 def connected(address: str) -> socket.socket:
@@ -91,12 +58,12 @@ def write_files(db: postroom.Database) -> None:
         db.put(b"large/%d" % number, bytes(64 * 1024))
 
 
-def test_idle_connections_end_no_node(node: str, many_descriptors: None) -> None:
-    with postroom.connect(node, insecure=True) as db, contextlib.ExitStack() as stack:
+def test_idle_connections_end_no_node(node: NodeProcess, many_descriptors: None) -> None:
+    with node.connect() as db, contextlib.ExitStack() as stack:
         db.put(b"before", b"1")
-        idle = [stack.enter_context(connected(node)) for _ in range(IDLE)]
+        idle = [stack.enter_context(connected(node.address)) for _ in range(IDLE)]
         write_files(db)
-        with postroom.connect(node, insecure=True) as another:
+        with node.connect() as another:
             assert another.get(b"before") == b"1"
         for each in idle:
             assert ends(each), "those that say nothing are dropped"
@@ -109,48 +76,10 @@ def ends(connection: socket.socket) -> bool:
         return True
 
 
-HAMMER = """
-import socket, sys, time
-host, port = sys.argv[1].split(":")
-end, count = time.monotonic() + float(sys.argv[2]), 0
-while time.monotonic() < end:
-    batch = []
-    for _ in range(100):
-        one = socket.socket()
-        one.setblocking(False)
-        try:
-            one.connect((host, int(port)))
-        except BlockingIOError:
-            pass
-        except OSError:
-            break
-        batch.append(one)
-    count += len(batch)
-    for one in batch:
-        one.close()
-print(count)
-"""
-
-
-def test_a_storm_of_connections_leaves_clients_served(node: str) -> None:
-    """As many as one process can open in two seconds."""
-    with postroom.connect(node, insecure=True) as db:
-        storm = subprocess.Popen(
-            [sys.executable, "-c", HAMMER, node, "2"], stdout=subprocess.PIPE, text=True
-        )
-        served, longest = 0, 0.0
-        while storm.poll() is None:
-            began = time.monotonic()
-            db.put(b"key", b"value")
-            longest = max(longest, time.monotonic() - began)
-            served += 1
-            if served == 5:
-                with postroom.connect(node, insecure=True) as another:
-                    assert another.get(b"key") == b"value"
-        opened, _ = storm.communicate()
-        assert int(opened) > 1000
-        assert served > 20
-        assert longest < 2.0, f"{served} served while {opened.strip()} were opened"
+@pytest.mark.parametrize("node", ["with TLS"], indirect=True)
+def test_a_storm_of_connections_leaves_clients_served(node: NodeProcess) -> None:
+    """``make large`` has ten times as many."""
+    bear_a_storm(node, attempts=1000, commits=20)
 
 
 # --- who does not come to the point ---------------------------------------------------------------

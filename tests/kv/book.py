@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from random import Random  # noqa: TID251 - made from a seed
 
 from postroom.kv import keys
+from postroom.kv.beside import Beside, InOrder
 from postroom.kv.engine import WriteSet
 from postroom.kv.log.device import Device
 from postroom.kv.memory import MemoryDisk, MemoryEngine
@@ -51,10 +52,12 @@ class Book:
         device: Callable[[MemoryDisk], Device] | None = None,
         segment: int = SEGMENT_BYTES,
         gathered: int = 0,
+        beside: Callable[[], Beside] = InOrder,
     ) -> None:
         self.disk = MemoryDisk()
         self.segment = segment
         self.gathered = gathered
+        self.beside = beside
         self.device = device or (lambda disk: disk.log)
         self.groups = Groups()
         self.open()
@@ -64,7 +67,7 @@ class Book:
         try:
             self.storage = Storage.open(
                 engine, self.device(self.disk), lambda: b"i" * 16, segment_bytes=self.segment,
-                gathered_keys_max=self.gathered,
+                gathered_keys_max=self.gathered, beside=self.beside(),
             )  # fmt: skip
         except BaseException:
             engine.close()

@@ -31,7 +31,7 @@ def begun_and_given_up(number: int, fault: WriteFault, power: Random | None) -> 
         book.add(1, index, HALF)
         book.add(1, index + 1)
         index += 2
-    book.disk.write_faults = {book.disk.writes + 2: fault}  # after the header
+    book.disk.write_faults = {book.disk.writes + 3: fault}  # after the state and the header
     with pytest.raises(EngineFailed):
         book.add(1, index, HALF)
     del book.groups.entries[1][index]
@@ -52,7 +52,7 @@ def test_what_was_begun_and_given_up_is_not_missed(
     begun = book.disk.log.files[f"segment-{number}"]
     book.add(1, index)  # goes where there is still room
     if again:
-        book.disk.write_faults = {book.disk.writes + 4: WriteFault.NOT_AT_ALL}
+        book.disk.write_faults = {book.disk.writes + 5: WriteFault.NOT_AT_ALL}
         with pytest.raises(EngineFailed):
             book.add(1, index + 1, 2 * SEGMENT_BYTES)
         del book.groups.entries[1][index + 1]

@@ -7,6 +7,7 @@ from random import Random  # noqa: TID251 - made from a seed
 
 import pytest
 
+from postroom.kv.beside import Beside, InOrder, StateThread
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
@@ -18,11 +19,11 @@ KEYS_MAX = 8
 class State:
     """A state with something in it already."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Beside | None = None) -> None:
         self.disk = MemoryDisk()
         self.engine = MemoryEngine(self.disk)
         self.engine.write({b"a": b"old", b"c": b"old", b"e": b"old"}, sync=True)
-        self.gathering = Gathering(self.engine, KEYS_MAX, self.mark)
+        self.gathering = Gathering(self.engine, KEYS_MAX, self.mark, beside or InOrder())
         self.marks = 0
 
     def mark(self, writes: WriteSet) -> None:
@@ -123,8 +124,8 @@ def test_who_reads_elsewhere_writes_nothing() -> None:
 class SlowState(State):
     """Writing a batch into it takes until it is told to go on."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, beside: Beside | None = None) -> None:
+        super().__init__(beside)
         self.begun, self.goes_on = threading.Event(), threading.Event()
         self.write = self.engine.write
         self.engine.write = self.write_slowly  # type: ignore[method-assign]
@@ -175,6 +176,70 @@ def test_who_reads_elsewhere_does_not_wait_for_a_batch_under_way() -> None:
         assert read_beside(state, b"x", b"y") == [[(b"x", b"1")]]
 
 
+class HandedOver:
+    """A slow state whose batches a thread writes; the first of them is under way."""
+
+    def __init__(self) -> None:
+        self.thread = StateThread()
+        self.state = SlowState(self.thread)
+        self.gathering = self.state.gathering
+
+    def __enter__(self) -> HandedOver:
+        self.gathering.add({b"b": b"1", b"c": b"1"})
+        self.gathering.hand_over()
+        assert self.state.begun.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.state.goes_on.set()
+        self.thread.close()
+
+
+def test_who_hands_a_batch_over_does_not_wait_for_it() -> None:
+    with HandedOver() as slow:
+        gathering, state = slow.gathering, slow.state
+        assert b"b" not in state.written
+        assert gathering.get(b"b") == b"1"
+        gathering.add({b"c": b"2", b"x": b"2"})
+        assert gathering.get(b"c") == b"2"
+        assert read_beside(state, b"d", b"f") == [[(b"e", b"old")]]
+        state.goes_on.set()
+        assert list(gathering.iterate(b"b", b"c")) == [(b"b", b"1")]
+        assert b"x" not in state.written, "what that span holds none of goes on gathering"
+        gathering.hand_over()
+        assert list(gathering.iterate(b"n", b"y")) == [(b"x", b"2")]
+
+
+def test_the_next_batch_waits_for_the_one_before() -> None:
+    with HandedOver() as slow:
+        slow.gathering.add({b"c": b"2"})
+        before = slow.state.disk.writes
+        next_one = threading.Thread(target=slow.gathering.hand_over, daemon=True)
+        next_one.start()
+        assert slow.state.disk.writes == before
+        slow.state.goes_on.set()
+        next_one.join(60)
+        slow.gathering.flush()
+    assert slow.state.written[b"c"] == b"2"
+    assert slow.state.written[b"mark"] == b"2"
+
+
+def test_of_a_batch_handed_over_that_fails_nothing_is_forgotten() -> None:
+    """Whoever writes next is told, and once more."""
+    with HandedOver() as slow:
+        slow.gathering.add({b"c": b"2"})
+        slow.state.fail()
+        slow.state.goes_on.set()
+        assert list(slow.gathering.iterate(b"b", b"d")) == [(b"b", b"1"), (b"c", b"2")]
+        for _ in range(2):
+            with pytest.raises(EngineFailed):
+                slow.gathering.add({b"d": b"3"})
+        with pytest.raises(EngineFailed):
+            slow.gathering.hand_over()
+    assert slow.gathering.get(b"b") == b"1"
+    assert slow.gathering.get(b"c") == b"2"
+
+
 def test_what_was_added_beside_a_batch_that_failed_is_not_forgotten() -> None:
     state = SlowState()
     state.gathering.add({b"b": b"1", b"c": b"1"})
@@ -214,7 +279,8 @@ def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_it_reads_as_a_dictionary_does(seed: int) -> None:
     """Random turns, reads and flushes, against what a dictionary holds."""
-    random, state = Random(seed), State()
+    thread = StateThread()
+    random, state = Random(seed), State(thread)
     model = state.written
     names = [b"%02d" % number for number in range(30)]
     for _ in range(200):
@@ -245,4 +311,5 @@ def test_it_reads_as_a_dictionary_does(seed: int) -> None:
                 else:
                     state.gathering.add(dict(writes))
                     if state.gathering.is_full:
-                        state.gathering.flush()
+                        state.gathering.hand_over()
+    thread.close()

@@ -10,7 +10,7 @@ from random import Random  # noqa: TID251 - made from a seed
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.beside import KEYS_MIN, StateThread
+from postroom.kv.beside import StateThread
 from postroom.kv.engine import EngineFailed
 from postroom.kv.log.device import FolderDevice
 from postroom.kv.log.format import BLOCK_BYTES
@@ -272,11 +272,10 @@ def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
 # --- threads
 
 
-def test_a_large_turn_is_written_by_two_threads() -> None:
-    book = Book()
-    book.storage._beside = StateThread()
+def test_a_turn_is_written_by_two_threads() -> None:
+    book = Book(beside=StateThread)
     for index in range(1, 60):
-        large = {keys.head_key(b"%d" % each): keys.u64(index) for each in range(2 * KEYS_MIN)}
+        large = {keys.head_key(b"%d" % each): keys.u64(index) for each in range(2000)}
         book.storage.write_turn({entry(1, index): value(index), **large}, sync=True)
         assert book.storage.get(keys.head_key(b"7")) == keys.u64(index)
     book.storage.close()
@@ -307,8 +306,7 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
         devices.append(SlowDevice(tmp_path / "log", done))
         return devices[-1]
 
-    book = Book(device)
-    book.storage._beside = StateThread()
+    book = Book(device, beside=StateThread)
     for index in range(1, 10):
         book.add(1, index, BLOCK_BYTES)
     # The second one is made in the background, and its name is taken.
@@ -340,12 +338,18 @@ def test_a_log_begins_short_and_does_not_stay_so() -> None:
     assert max(map(len, sizes)) == 3
 
 
+@pytest.mark.usefixtures("long_segments")
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_failure_in_either_thread_is_told(number: int) -> None:
-    book = Book()
-    book.storage._beside = StateThread()
+    """By this turn or, of the state, by the next one that begins after it."""
+    book = Book(beside=StateThread)
     book.disk.write_faults = {book.disk.writes + number: WriteFault.NOT_AT_ALL}
-    large = {keys.head_key(b"%d" % each): b"1" for each in range(2 * KEYS_MIN)}
+
+    def write() -> None:
+        for index in (1, 2):
+            book.storage.write_turn({entry(1, index): value(index), STATE: b"1"}, sync=True)
+        book.storage.sync()  # waits for the thread
+
     with pytest.raises(EngineFailed):
-        book.storage.write_turn({entry(1, 1): value(1), **large}, sync=True)
+        write()
     book.storage.close()

@@ -1,12 +1,14 @@
 """A simulated disk as a node uses it, and as one sees it from outside.
 
-The two halves of a write are made one after the other, in an order that chance picks; the power may
-fail at each, so either half may be there without the other one.
+A batch of the state is written before the record of the turn that hands it over, or any number of
+turns later, as chance will have it; the power may fail at each write. So the state may be there
+without the record, and the record without the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -33,29 +35,34 @@ GATHERED_KEYS_MAX: Final = 24
 """A few turns, so that a crash finds the state behind the log, or level with it."""
 
 
-class ChosenOrder:
+class ChosenMoment:
     """A :class:`postroom.kv.beside.Beside` in one thread."""
 
     def __init__(self, randomness: Random) -> None:
         self._random = randomness
+        self._started: Work | None = None
 
-    def both(self, log: Work, state: Work, keys: int) -> None:
-        """The log first, or the state; where one fails, the other one may have happened."""
-        first, second = (log, state) if self._random.random() < 0.5 else (state, log)
-        try:
-            first()
-        except (OSError, EngineFailed):
-            if self._random.random() < 0.5:
-                second()
-            raise
-        second()
+    def start(self, work: Work) -> None:
+        """At once, or when it has to be done."""
+        if self._random.random() < 0.5:
+            work()
+        else:
+            self._started = work
+
+    def finish(self) -> None:
+        """It has to be done."""
+        work, self._started = self._started, None
+        if work is not None:
+            work()
 
     def later(self, work: Work) -> None:
         """At once: nobody can tell."""
         work()
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """As the protocol says."""
+        with suppress(EngineFailed):
+            self.finish()
 
 
 def open_storage(
@@ -73,7 +80,7 @@ def open_storage(
     try:
         return Storage.open(
             state, disk.log, lambda: randomness.randbytes(LOG_ID_BYTES),
-            segment_bytes=segment_bytes, beside=ChosenOrder(randomness),
+            segment_bytes=segment_bytes, beside=ChosenMoment(randomness),
             gathered_keys_max=GATHERED_KEYS_MAX,
         )  # fmt: skip
     except (OSError, EngineFailed) as error:

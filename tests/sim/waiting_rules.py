@@ -79,8 +79,11 @@ def check_outboxes(node: Node) -> None:
     if replica._proposal is not None:
         return
     outboxes = _outboxes(replica)
-    gathered = replica._stored._gathered if isinstance(replica._stored, Gathering) else {}
-    now = (replica.group.applied_index, len(gathered), *[outbox._head for outbox in outboxes])
+    stored = replica._stored
+    unwritten = (
+        len(stored._gathered) + len(stored._under_way) if isinstance(stored, Gathering) else 0
+    )
+    now = (replica.group.applied_index, unwritten, *[outbox._head for outbox in outboxes])
     if _LOOKED_AT.get(replica) == now:
         return
     for outbox in outboxes:
@@ -115,7 +118,7 @@ def _seen(replica: Replica) -> Reader:
     """What the replica reads, without writing what waits in memory first."""
     stored: Reader = replica._stored
     if isinstance(stored, Gathering):
-        return Overlaid(stored._engine, dict(stored._gathered))
+        return Overlaid(stored._engine, {**stored._under_way, **stored._gathered})
     return stored
 
 

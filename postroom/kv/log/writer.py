@@ -49,6 +49,8 @@ SHORT_SHARE: Final = 64
 SHORT_BYTES_MIN: Final = 16 * 1024
 """A short segment is that part of a full one, and no shorter than that."""
 ENTRY_KEY_BYTES: Final = 18
+_RAFT_LOG: Final = 2
+_ENTRY: Final = 0x6C
 
 Places = dict[bytes, tuple[int, int]]
 """Of each group the lowest and the highest index that may lie somewhere."""
@@ -257,15 +259,21 @@ class Log:
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
         places = self._places.setdefault(number, {})
         for key in writes:
-            if len(key) == ENTRY_KEY_BYTES and is_entry(key):
+            # As ``is_entry`` says. There may be one for each of many groups in each turn.
+            if len(key) == ENTRY_KEY_BYTES and key[9] == _ENTRY and key[0] == _RAFT_LOG:
                 group, index = key[:-8], int.from_bytes(key[-8:], "big")
-                low, high = places.get(group, (index, index))
-                places[group] = low if low < index else index, high if high > index else index
+                known = places.get(group)
+                if known is None:
+                    places[group] = index, index
+                elif index > known[1]:
+                    places[group] = known[0], index
+                elif index < known[0]:
+                    places[group] = index, known[1]
 
 
 def is_entry(key: bytes) -> bool:
     """Whether a key of the log is that of an entry: ``02 range 'l' index``."""
-    return len(key) == ENTRY_KEY_BYTES and key[0] == 2 and key[9] == 0x6C
+    return len(key) == ENTRY_KEY_BYTES and key[0] == _RAFT_LOG and key[9] == _ENTRY
 
 
 def _short(segment_bytes: int) -> int:

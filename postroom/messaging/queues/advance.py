@@ -23,7 +23,7 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.messaging.queues import counters, periodic, records
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
@@ -125,18 +125,21 @@ class Advance:
             return False
         manager, ctx, layout = self._manager, self._ctx, self._manager.layout
         upper = layout.scheduled + keys.u64(ctx.timestamp + 1)
-        due = list(islice(ctx.iterate(manager.scheduled_head, upper), messages_max))
-        for key, packed in due:
+        head = manager.scheduled_head
+        for key, packed in list(islice(ctx.iterate(head, upper), messages_max)):
+            if self._is_full:
+                break
             entry = decoded(records.entries, packed, manager.name)
+            if key != layout.scheduled_key(entry):
+                raise damaged(manager.name, "a stored entry", "it is scheduled for another time")
             ctx.writes[key] = None
             ready = layout.ready_key(entry, ordered=manager.ordered)
             ctx.writes[ready] = packed
             ctx.grow(len(packed) + len(ready) + len(key))
             ctx.notes.append((manager, counters.BECAME_DUE, Manager.ready_added, ready, entry))
             ctx.steps += 2
-        head = due[-1][0] if due else manager.scheduled_head
-        end = keys.after_prefix(layout.scheduled)
-        first = next(iter(ctx.iterate(head + b"\x00" if due else head, end)), None)
+            head = key + b"\x00"
+        first = next(iter(ctx.iterate(head, keys.after_prefix(layout.scheduled))), None)
         next_due = 0
         if first is not None:
             next_due = int.from_bytes(first[0][len(layout.scheduled) :][:8], "big")
@@ -160,16 +163,24 @@ class Advance:
                     at = max(at, ctx.timestamp + _A_SECOND)
                 ctx.notes.append((manager, (), Manager.purged, key, at))
                 return done_at < old_enough
-            ctx.writes[key] = None
-            for ended in decoded(records.ended_lists, packed, manager.name):
-                self._purge_one(ended)
+            ended = decoded(records.ended_lists, packed, manager.name)
+            while ended:
+                if self._is_full:  # the last ones first: who reads page by page goes on
+                    ctx.writes[key] = left = records.encode(ended)
+                    ctx.grow(len(left))
+                    ctx.notes.append((manager, (), Manager.purged, key, ctx.timestamp - 1))
+                    return True
+                self._purge_one(ended.pop())
                 purged += 1
+            ctx.writes[key] = None
         ctx.notes.append((manager, (), Manager.purged, layout.done, 0))
         return False
 
     def _purge_one(self, ended: Ended) -> None:
         """It goes, if it is still that message: its id may have been used again."""
         manager, ctx = self._manager, self._ctx
+        if ended.status not in records.PURGED:
+            raise damaged(manager.name, "a stored list", f"it lists the status {ended.status}")
         locator = (ended.key, ended.kind, ended.id)
         state = read_state(ctx, manager, locator)
         ctx.steps += 3

@@ -119,6 +119,18 @@ def read(stored: bytes | None) -> Counted:
     return Counted() if stored is None else _decoder.decode(stored)
 
 
+def check(counted: Counted, leased: int, *, has_scheduled: bool) -> None:
+    """Whether the counters agree with what is there: so many are leased, and some scheduled.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if counted.leased != leased:
+        raise ValueError(f"{counted.leased} are leased by the counters, and {leased} by holdings")
+    if bool(counted.scheduled) != has_scheduled:
+        raise ValueError(f"{counted.scheduled} are scheduled by the counters, which is not so")
+
+
 def add(name: str, before: Counted, changes: dict[Change, int]) -> Counted:
     """The counters of the queue ``name`` after changes, each with how often it took place.
 

@@ -226,6 +226,7 @@ class Directory:
             manager = self.by_name.get(name)
             if is_damaged:
                 manager = Manager(self._range_id, definition, self._around)
+                manager.names_all = False  # what is damaged may name others than it should
             elif manager is None or manager.definition.number != definition.number:
                 return
             else:

@@ -78,8 +78,12 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
         except UNDECODABLE:
             manager.names_all = False
             continue
-        for locator in named:
-            remove(ctx, manager, locator)
+        while named:
+            if ctx.bytes >= bytes_max and layout.is_list(key):
+                left = records.ended_lists.decode(packed)[: len(named)]
+                ctx.writes[key] = records.encode(left)
+                return _go_on(ctx, manager, key)
+            remove(ctx, manager, named.pop())
             ctx.steps += 2
             deleted += 1
         ctx.writes[key] = None
@@ -90,14 +94,13 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
 def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
     """The messages that a stored entry, or list, is about."""
     part = key[: len(layout.scheduled)]
-    if part in {layout.scheduled, layout.ready, layout.dead}:
-        yield records.entries.decode(packed).locator
-    elif part == layout.leased:
-        if not layout.is_mark(key):
-            yield from (each.locator for each in records.read_holding(packed).entries)
-    elif part in {layout.done, layout.archived}:
+    if layout.is_list(key):
         for ended in records.ended_lists.decode(packed):
             yield ended.key, ended.kind, ended.id
+    elif part in {layout.scheduled, layout.ready, layout.dead}:
+        yield records.entries.decode(packed).locator
+    elif part == layout.leased and not layout.is_mark(key):
+        yield from (each.locator for each in records.read_holding(packed).entries)
 
 
 # --- messages that nothing names ------------------------------------------------------------------

@@ -21,7 +21,7 @@ import msgspec
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import counters, groups, records
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
 from postroom.messaging.queues.records import LATEST_DUE, Body, Entry, Locator, State, encode
@@ -117,7 +117,8 @@ def _find_known(
             return None
         stored = ctx.get(layout.body_key(key, request.kind, id_))
         if stored is None:
-            return None
+            told = f"there is no message {shorten(id_)} under its key"
+            raise damaged(manager.name, "a stored pointer", told)
     assert key is not None
     locator = (key, request.kind, id_)
     body = decoded(records.bodies, stored, manager.name)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from postroom.kv import keys
@@ -26,7 +27,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.damage import damaged, decoded
+from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
@@ -34,7 +35,7 @@ from postroom.messaging.queues.records import Entry, Holding, without_payload
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000
-"""So many messages are fired in one proposal."""
+"""So many messages of a queue are fired in one proposal."""
 READ_AT_ONCE: Final = 2000
 """So many stored entries are read into memory, or looked through, in one proposal."""
 
@@ -58,11 +59,19 @@ class _Hand:
 
 
 class Firing:
-    """What one proposal fires of one queue."""
+    """What one proposal fires of one queue: so many messages at most, of so many bytes."""
 
-    def __init__(self, manager: Manager, ctx: Evaluation) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        ctx: Evaluation,
+        fired_max: int = FIRED_AT_ONCE,
+        bytes_max: int = UPKEEP_BYTES,
+    ) -> None:
         self._manager = manager
         self._ctx = ctx
+        self._fired_max = fired_max
+        self._bytes_max = bytes_max
         self._now = manager.around.monotonic()
         self._hands: dict[Waiter, _Hand] = {}
         settings = manager.definition.settings
@@ -81,11 +90,11 @@ class Firing:
         more = False
         if not definition.paused and not definition.dropped:
             room = QUEUE_LEASED_MAX - len(manager.leases)
-            allowed = min(manager.allowance(self._now), room, FIRED_AT_ONCE)
+            allowed = min(manager.allowance(self._now), room, self._fired_max)
             if allowed > 0:
                 read_all = self._read_on()
                 left = self._hand_out(allowed)
-                is_full = allowed == FIRED_AT_ONCE or self._ctx.bytes >= UPKEEP_BYTES
+                is_full = allowed == self._fired_max or self._ctx.bytes >= self._bytes_max
                 more = not read_all or (left and is_full) or self._makes_room()
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
@@ -152,10 +161,25 @@ class Firing:
         prefix = layout.group_prefix(name)
         known = manager.ready.known_up_to(name)
         lower = known + b"\x00" if known else prefix
-        stored = self._stored(lower, keys.after_prefix(prefix))
-        visited = manager.ready.read(name, stored, entries_max)
-        self._ctx.steps += visited
-        return visited + 1
+        stored = self._ctx.iterate(lower, keys.after_prefix(prefix))
+        pairs = list(islice(stored, entries_max))
+        has_more = len(pairs) == entries_max and next(stored, None) is not None
+        up_to = pairs[-1][0] if pairs else b""
+        manager.ready.read(name, self._placed(pairs, name), up_to, has_more=has_more)
+        self._ctx.steps += len(pairs)
+        return len(pairs) + 1
+
+    def _placed(self, pairs: list[tuple[bytes, bytes]], group: str) -> list[Placed]:
+        """Stored entries of one group. They are many: what is done here is done for each."""
+        taken, decode = self._manager.taken, records.entries.decode
+        try:
+            placed = [(key, decode(packed)) for key, packed in pairs if key not in taken]
+        except UNDECODABLE:
+            placed = [(key, self._entry(key, packed)) for key, packed in pairs]  # tells which
+        for key, entry in placed:
+            if entry.group != group or not key.endswith(entry.seq):
+                self._check(key, entry)
+        return placed
 
     def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
         taken = self._manager.taken
@@ -164,14 +188,19 @@ class Firing:
                 yield key, self._entry(key, packed)
 
     def _entry(self, key: bytes, packed: bytes) -> Entry:
-        """A stored entry. Where reading goes on is told by its group: so that must be the one it is
-        in, or reading would go round in circles.
+        entry = decoded(records.entries, packed, self._manager.name)
+        self._check(key, entry)
+        return entry
+
+    def _check(self, key: bytes, entry: Entry) -> None:
+        """A stored entry is the one of its key. Where reading goes on is told by its group: so that
+        must be the one it is in, or reading would go round in circles.
         """
         manager = self._manager
-        entry = decoded(records.entries, packed, manager.name)
         if not key.startswith(manager.layout.group_prefix(entry.group)):
             raise damaged(manager.name, "a stored entry", f"it tells the group {entry.group!r}")
-        return entry
+        if not key.endswith(entry.seq):
+            raise damaged(manager.name, "a stored entry", "it is that of another message")
 
     # --- handing out
 
@@ -180,7 +209,7 @@ class Firing:
         manager = self._manager
         ready = manager.ready
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
-        looked_through, bytes_max = READ_AT_ONCE, self._ctx.bytes + UPKEEP_BYTES
+        looked_through, bytes_max = READ_AT_ONCE, self._ctx.bytes + self._bytes_max
         while line and allowed and self._ctx.bytes < bytes_max:
             waiter = line[0][2]
             placed = self._next_for(waiter)
@@ -253,7 +282,7 @@ class Firing:
             self._pace(entry.group)
         manager.lateness.append((now - entry.due >> LOGICAL_BITS) / 1000)
         ctx.steps += 2
-        ctx.bytes += 2 * len(key) + 2 * WRITE_BYTES
+        ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
         return True
 
     def _fill_hand(self, waiter: Waiter) -> _Hand:

@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.errors import Invalid, ValueTooLarge
 from postroom.limits import FOLLOWERS_BYTES_MAX, FOLLOWERS_MAX
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue
 from postroom.ranges.checks import check_headers
@@ -41,7 +41,12 @@ _encode = msgspec.msgpack.encode
 def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
     """What is outstanding of a group."""
     stored = ctx.get(manager.layout.group_key(group))
-    return Outstanding() if stored is None else decoded(_decoder, stored, manager.name)
+    if stored is None:
+        return Outstanding()
+    known = decoded(_decoder, stored, manager.name)
+    if known.messages < 1:
+        raise damaged(manager.name, "a stored group", f"it counts {known.messages} messages")
+    return known
 
 
 def outstanding(stored: bytes) -> int:

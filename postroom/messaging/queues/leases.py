@@ -90,6 +90,7 @@ class LeaseTable:
         self._of_groups: Counter[str] = Counter()
         self._promised = 0
         self._promised_groups: Counter[str] = Counter()
+        self._named: list[Hold] = []
 
     def __len__(self) -> int:
         return len(self._leases) + self._promised
@@ -97,7 +98,11 @@ class LeaseTable:
     # --- as applied
 
     def read(self, stored: Reader, layout: Layout, monotonic: float, now: int) -> None:
-        """What is stored: of each holding, what is not in a mark behind it."""
+        """What is stored: of each holding, what is not in a mark behind it.
+
+        Raises:
+            ValueError, LookupError, DecodeError: it is not what was written.
+        """
         holds: list[tuple[Hold, set[int]]] = []
         for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
             if layout.is_mark(key):
@@ -106,9 +111,13 @@ class LeaseTable:
                 over.update(records.marks.decode(packed))
             else:
                 holding = records.read_holding(packed)
+                if layout.until_in(key) != holding.until or not holding.entries:
+                    raise ValueError("a holding is not that of its key")
                 hold = Hold(key, holding, monotonic + seconds_left(holding, now))
                 holds.append((hold, set()))
         for hold, over in holds:
+            if not over <= set(range(len(hold.stored.entries))):
+                raise ValueError("a mark names messages that its holding does not have")
             self.add(hold, over)
 
     def add(self, hold: Hold, over: Set[int] = frozenset()) -> None:
@@ -263,10 +272,21 @@ class LeaseTable:
             first = self._deadlines.first_due(now)
             if first is None:
                 break
+            self._named.append(first)
             expired += islice(self._held([first]), leases_max - len(expired))
             if len(expired) < leases_max:
                 self.watch_again(first, now + AGAIN_SECONDS)
         return expired
+
+    def begin_naming(self) -> None:
+        """What was named so far is done with."""
+        self._named.clear()
+
+    def name_again(self) -> None:
+        """What was named since came to nothing: it is named again at once."""
+        for hold in self._named:
+            self.watch_again(hold, hold.deadline)
+        self._named.clear()
 
     def watch_again(self, hold: Hold, moment: float) -> None:
         """Some of it was named, and is held yet: it is named again, then."""

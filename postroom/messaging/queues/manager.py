@@ -31,17 +31,11 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import QueueDamaged, decoded
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.records import (
-    Ended,
-    Entry,
-    Layout,
-    Locator,
-    bodies,
-)
+from postroom.messaging.queues.records import Ended, Entry, Layout, Locator, bodies
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
@@ -83,6 +77,9 @@ class Surroundings(Protocol):
 
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""
+
+    def is_damaged(self, error: QueueDamaged) -> None:
+        """A queue is, as is seen now."""
 
     def current(self, manager: Manager) -> Manager:
         """The manager of its queue now."""
@@ -157,15 +154,16 @@ class Manager:
         self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
-        """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
+        """With a new lease of the range: from what is stored, as of the timestamp ``now``; what is
+        raised if that is damaged, :data:`.damage.UNREADABLE` tells.
+        """
         layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
-        if self.counted.leased:
-            self.leases.read(stored, layout, self.around.monotonic(), now)
-        if self.counted.scheduled:
-            self.find_first_due(stored)
+        self.leases.read(stored, layout, self.around.monotonic(), now)
+        self.find_first_due(stored)
+        counters.check(self.counted, len(self.leases), has_scheduled=self.first_due > 0)
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
@@ -225,6 +223,7 @@ class Manager:
             return
         self.take_back(ctx)
         self._ctx = ctx
+        self.leases.begin_naming()
         self.order_by(self.definition.settings)
         self.rode = False
 
@@ -259,6 +258,7 @@ class Manager:
         """What was taken for the last evaluation never came about."""
         self.ready.forget()
         self.leases.break_promises()
+        self.leases.name_again()
         self.taken.clear()
         for waiter in self.consumers:
             if not waiter.granted:

@@ -24,7 +24,7 @@ from postroom.kv import keys
 from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue, SetSchedule
 from postroom.ranges.checks import check_headers
@@ -126,8 +126,14 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
 def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
     """The schedules of a queue."""
     prefix = manager.layout.ticks
-    found = reader.iterate(prefix, keys.after_prefix(prefix))
-    return [decoded(_decoder, each, manager.name) for _, each in found]
+    found = []
+    for key, packed in reader.iterate(prefix, keys.after_prefix(prefix)):
+        schedule = decoded(_decoder, packed, manager.name)
+        if key != manager.layout.tick_key(schedule.request.name):
+            told = f"it is that of {schedule.request.name!r}"
+            raise damaged(manager.name, "a stored schedule", told)
+        found.append(schedule)
+    return found
 
 
 def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:

@@ -11,12 +11,12 @@ so nothing has to be written to find it again. Who holds it the leaseholder know
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.holdings import extended, is_over
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
@@ -51,7 +51,12 @@ def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
 def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
     """What is stored of a message beside its body."""
     stored = reader.get(manager.layout.state_key(*locator))
-    return None if stored is None else decoded(records.states, stored, manager.name)
+    if stored is None:
+        return None
+    state = decoded(records.states, stored, manager.name)
+    if not records.LIVE <= state.status <= records.MOVED:
+        raise damaged(manager.name, "a stored state", f"there is no status {state.status}")
+    return state
 
 
 def read_body(reader: Evaluation | View, manager: Manager, locator: Locator) -> Body | None:
@@ -75,21 +80,30 @@ def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
 def find_unheld(
     reader: Evaluation | View, manager: Manager, locator: Locator, body: Body
 ) -> Place | None:
-    """The same of one that nobody holds."""
+    """The same of one that nobody holds.
+
+    Raises:
+        QueueDamaged: it is not where its state, or its body, tells.
+    """
     layout = manager.layout
     state = read_state(reader, manager, locator)
     if state is not None and state.seq != body.seq:
         state = None
     if state is not None and state.status == records.DEAD:
         key = layout.dead_key(state.at, state.seq)
-        return _placed(reader, manager, counters.DEAD, key, state)
+        entry = Entry(*locator, state.seq, state.due, 0, epoch=state.epoch)
+        return _placed(reader, manager, counters.DEAD, key, entry, state) or _lost(manager, locator)
     if state is not None and state.status != records.LIVE:
         return None
-    due = body.first if state is None else state.due
-    entry = Entry(*locator, body.seq, due, body.first, body.priority, 0, body.group)
-    ready = layout.ready_key(entry, ordered=manager.ordered)
-    return _placed(reader, manager, counters.READY, ready, state) or _placed(
-        reader, manager, counters.SCHEDULED, layout.scheduled_key(entry), state
+    due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
+    entry = Entry(*locator, body.seq, due, body.first, body.priority, epoch, body.group)
+    ready, scheduled = (
+        layout.ready_key(entry, ordered=manager.ordered), layout.scheduled_key(entry)
+    )  # fmt: skip
+    return (
+        _placed(reader, manager, counters.READY, ready, entry, state)
+        or _placed(reader, manager, counters.SCHEDULED, scheduled, entry, state)
+        or _lost(manager, locator)
     )
 
 
@@ -100,7 +114,9 @@ def leased_message(
     error = ""
     if entry.has_failed:
         state = read_state(reader, manager, entry.locator)
-        error = "" if state is None else state.error
+        if state is None or state.seq != entry.seq or state.status != records.LIVE:
+            raise damaged(manager.name, "a stored entry", "its state is that of another message")
+        error = state.error
     payload, headers = entry.payload, None
     if payload is None:
         body = _body_of(reader, manager, entry)
@@ -119,16 +135,35 @@ def _body_of(reader: Evaluation | View, manager: Manager, entry: Entry) -> Body:
             f"the message {shorten(entry.id)} of the queue {manager.name!r} says nothing: its "
             "body is gone; nothing was changed: please report this"
         )
+    if body.seq != entry.seq:
+        raise damaged(manager.name, "a stored entry", "its body is that of another message")
     return body
 
 
 def _placed(
-    reader: Evaluation | View, manager: Manager, where: str, key: bytes, state: State | None
+    reader: Evaluation | View,
+    manager: Manager,
+    where: str,
+    key: bytes,
+    told: Entry,
+    state: State | None,
 ) -> Place | None:
+    """The entry that is there; it must be that of the message which is ``told``."""
     stored = reader.get(key)
     if stored is None:
         return None
-    return Place(where, key, decoded(records.entries, stored, manager.name), None, state)
+    entry = decoded(records.entries, stored, manager.name)
+    if (entry.locator, entry.seq, entry.epoch) != (told.locator, told.seq, told.epoch):
+        raise damaged(manager.name, "a stored entry", "it is that of another message, or attempt")
+    return Place(where, key, entry, None, state)
+
+
+def _lost(manager: Manager, locator: Locator) -> NoReturn:
+    raise damaged(
+        manager.name,
+        f"what is stored of the message {shorten(locator[2])}",
+        "nobody holds it, and it is not where its state, or its body, tells",
+    )
 
 
 def locators(

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import Invalid
+from postroom.errors import Invalid, TransactionTooLarge
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging.queues import groups, periodic
@@ -48,6 +48,7 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.messaging.queues.rescheduling import Rescheduling
+from postroom.messaging.queues.service import ADVANCED_AT_ONCE
 from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.summing_up import apply_bare, sum_up
 from postroom.messaging.queues.surroundings import Nobody, Surroundings
@@ -58,6 +59,22 @@ from postroom.ranges.registry import Registry
 
 POLL_SECONDS_MIN: Final = 0.05
 _FEW: Final = 256
+
+
+class _Share:
+    """How much a step is of a whole one: whoever finds it too large asks for a smaller one.
+
+    Attributes:
+        fired_max: so many messages it fires of a queue.
+        bytes_max: when it has come to so much, the rest is for the next one.
+    """
+
+    __slots__ = ("bytes_max", "fired_max")
+
+    def __init__(self, messages_max: int) -> None:
+        part = min(messages_max, ADVANCED_AT_ONCE)
+        self.fired_max = max(FIRED_AT_ONCE * part // ADVANCED_AT_ONCE, 1)
+        self.bytes_max = max(UPKEEP_BYTES * part // ADVANCED_AT_ONCE, 1)
 
 
 class RangeQueues:
@@ -74,6 +91,8 @@ class RangeQueues:
         self._to_look: dict[Manager, None] = {}
         self._fired: list[Manager] = []
         self._advancing: Manager | None = None
+        self._stepped: list[Manager] = []
+        self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
         self.kept = around.kept
         self.monotonic, self.reading = around.monotonic, around.reading
@@ -160,6 +179,7 @@ class RangeQueues:
         self._directory.clear()
         self._to_look.clear()
         self._fired.clear()
+        self._stepped.clear()
         self._claiming.clear()
         self._advancing = None
 
@@ -256,13 +276,14 @@ class RangeQueues:
                 continue
             to_look[manager] = None
             manager.take_up(ctx, act, one, other)
-        now, bytes_max = self.monotonic(), ctx.bytes + UPKEEP_BYTES
+        now, share = self.monotonic(), _Share(ctx.scratch.get(_Share, ADVANCED_AT_ONCE))
+        bytes_max = ctx.bytes + share.bytes_max
         try:
             for manager in to_look:
                 if ctx.bytes >= bytes_max:
                     self.look_at(manager)  # with the next proposal
                 elif manager.trouble.until <= now:
-                    self._fire_one(ctx, manager)
+                    self._fire_one(ctx, manager, share)
         except Exception as error:
             # Nothing of it takes place; but for the queue that has failed, all are tried again.
             for manager in to_look:
@@ -270,23 +291,27 @@ class RangeQueues:
             self.failed(error)
             raise
 
-    def _fire_one(self, ctx: Evaluation, manager: Manager) -> None:
+    def _fire_one(self, ctx: Evaluation, manager: Manager, share: _Share) -> None:
         self._to_look.pop(manager, None)
         if not len(manager.consumers):
             return
         self._advancing = manager
         self._fired.append(manager)
-        is_behind = manager.ordered and self._catch_up(ctx, manager)
-        more = is_behind or Firing(manager, ctx).fire()
+        bytes_before = ctx.bytes
+        is_behind = manager.ordered and self._catch_up(ctx, manager, share)
+        more = is_behind or Firing(manager, ctx, share.fired_max, share.bytes_max).fire()
+        self._grew(manager, ctx.bytes - bytes_before)
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
 
-    def _catch_up(self, ctx: Evaluation, manager: Manager) -> bool:
+    def _catch_up(self, ctx: Evaluation, manager: Manager, share: _Share) -> bool:
         """In an ordered queue, what is due comes before what was enqueued since; whether there is
         too much of it for now.
         """
         notes_before = len(ctx.notes)
-        more = Advance(self, self._settling, manager, ctx).become_due(FIRED_AT_ONCE)
+        bytes_max = ctx.bytes + share.bytes_max
+        step = Advance(self, self._settling, manager, ctx, bytes_max)
+        more = step.become_due(share.fired_max)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
                 manager.begin(ctx)
@@ -305,7 +330,12 @@ class RangeQueues:
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
         now, more = self.monotonic(), False
-        notes_before, bytes_max = len(ctx.notes), ctx.bytes + UPKEEP_BYTES
+        ctx.scratch[_Share] = request.messages_max
+        notes_before, bytes_max = len(ctx.notes), ctx.bytes + _Share(request.messages_max).bytes_max
+        self._most = 0, None
+        for manager in self._stepped:  # by a step that was too large, perhaps: it is due yet
+            manager.take_back(ctx)
+        self._stepped.clear()
         for name, manager in list(self._by_name.items()):
             if ctx.bytes >= bytes_max:
                 more = True
@@ -319,26 +349,36 @@ class RangeQueues:
         return Moved(len(ctx.notes) - notes_before, more or bool(self._to_look), 0)
 
     def _step(self, ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
-        self._advancing = manager
+        self._advancing, bytes_before = manager, ctx.bytes
+        self._stepped.append(manager)
         # It may come to nothing, and leave no note: also then it is not to be taken back.
         ctx.after.append(lambda: manager.conclude(ctx))
         try:
-            return Advance(self, self._settling, manager, ctx, bytes_max).step(messages_max)
+            more = Advance(self, self._settling, manager, ctx, bytes_max).step(messages_max)
         except Exception:
             # Now, and not when the service hears of it: others may be served by then.
             manager.roll_back()
             raise
+        self._grew(manager, ctx.bytes - bytes_before)
+        return more
+
+    def _grew(self, manager: Manager, size: int) -> None:
+        """A step in a queue came to so much."""
+        if size >= self._most[0]:
+            self._most = size, manager
 
     def _empty_some(self, ctx: Evaluation, messages_max: int, now: float) -> bool:
         """A step in dropped queues, of as many as there is room for; whether there is more."""
-        bytes_max, steps_max = ctx.bytes + UPKEEP_BYTES, ctx.steps + TURN_STEPS_MAX // 4
+        bytes_max = ctx.bytes + _Share(messages_max).bytes_max
+        steps_max = ctx.steps + TURN_STEPS_MAX // 4
         more = False
         for number, manager in list(self._dropped.items()):
             if ctx.bytes >= bytes_max or ctx.steps >= steps_max:
                 return True
             if manager.trouble.until <= now:
-                self._advancing = manager
+                self._advancing, bytes_before = manager, ctx.bytes
                 more |= self._empty(ctx, number, manager, messages_max, bytes_max)
+                self._grew(manager, ctx.bytes - bytes_before)
         return more
 
     def _empty(
@@ -398,16 +438,20 @@ class RangeQueues:
             Which queue, and whether it was sound before; ``None``: no queue in particular.
         """
         manager, self._advancing = self._advancing, None
+        if manager is None and isinstance(error, TransactionTooLarge):
+            manager = self._most[1]  # no smaller step is left to try
         if isinstance(error, QueueDamaged) and error.queue in self._by_name:
-            self._set_aside(error)
+            self.is_damaged(error)
             return error.queue, False
         if manager is None:
             return None
         return manager.name, manager.trouble.failed(error, self.monotonic())
 
-    def _set_aside(self, error: QueueDamaged) -> None:
-        """A queue is damaged, as is seen now; who waits there is told."""
-        manager = self._by_name.pop(error.queue)
+    def is_damaged(self, error: QueueDamaged) -> None:
+        """A queue is, as is seen now: it is set aside, and who waits there is told."""
+        manager = self._by_name.pop(error.queue, None)
+        if manager is None:
+            return
         self._to_look.pop(manager, None)
         self._directory.set_aside(error, manager.definition)
         manager.end(QueueDamaged(error.queue, str(error)))

@@ -25,7 +25,7 @@ it can be forgotten and read again (``forget``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
@@ -130,25 +130,17 @@ class ReadyCache:
     def _misses_a_group(self) -> None:
         self.knows_all_groups = self.round_is_whole = False
 
-    def read(self, name: str, placed: Iterator[Placed], entries_max: int) -> int:
-        """What is stored of a group, behind what is here; answers how many were looked at."""
+    def read(self, name: str, placed: list[Placed], up_to: bytes, *, has_more: bool) -> None:
+        """What is stored of a group behind what is here, up to a key, and whether there is more."""
         group = self._groups.get(name) or self._open(name)
-        visited, has_more, new, alive = 0, False, [], self._alive
-        for key, entry in placed:
-            if visited >= entries_max:
-                has_more = True
-                break
-            visited += 1
-            group.last = key
-            if key not in alive:
-                new.append((key, entry))
-        self._add_all(name, group, new)
+        group.last = up_to or group.last
+        alive = self._alive
+        self._add_all(name, group, [each for each in placed if each[0] not in alive])
         self._set_more(name, group, has_more=has_more)
         if group.count:
             self._hungry.pop(name, None)
         else:
             self._emptied(name, group)
-        return visited
 
     def known_up_to(self, name: str) -> bytes | None:
         """Up to which key all entries of a group are here (``b""``: all that there are); ``None``:

@@ -55,6 +55,9 @@ CANCELLED: Final = 4
 MOVED: Final = 5
 """Dead, and a message of another queue now."""
 
+PURGED: Final = frozenset({DONE, CANCELLED, MOVED})
+"""What is in the lists of what is to be purged."""
+
 Locator: TypeAlias = tuple[bytes, str, bytes]
 """Key, kind and id of a message."""
 
@@ -293,9 +296,17 @@ class Layout:
         """
         return self.leased + until.to_bytes(8, "big") + name
 
+    def until_in(self, key: bytes) -> int:
+        """When a holding ends, by its key."""
+        return int.from_bytes(key[len(self.leased) :][:8], "big")
+
     def is_mark(self, key: bytes) -> bool:
         """The same of an engine key."""
         return is_mark(key[len(self.whole) :])
+
+    def is_list(self, key: bytes) -> bool:
+        """Whether a key is that of a list of what one proposal has ended."""
+        return key.startswith((self.done, self.archived))
 
     def dead_key(self, at: int, seq: bytes) -> bytes:
         """Of an entry that died at ``at``."""

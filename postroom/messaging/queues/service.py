@@ -6,7 +6,9 @@ the wall clock is looked at every few seconds besides, because that clock may be
 is due it asks for nothing: a range at rest stays at rest.
 
 A step that fails because of one queue does not stop the service: that queue is left alone for a
-while (:mod:`.trouble`), and the others are advanced.
+while (:mod:`.trouble`), and the others are advanced. A step that comes to more than a command holds
+is made in smaller parts; if even the smallest is too large, that is a failure of the queue which
+had most of it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from postroom.errors import CommitUnknown, Retryable, Unavailable
+from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import Signal
 
-ADVANCE: Final = AdvanceQueues(512)
+ADVANCED_AT_ONCE: Final = 512
+"""A step that is asked for so many messages of each queue is a whole one."""
+ADVANCE: Final = AdvanceQueues(ADVANCED_AT_ONCE)
 REST_SECONDS: Final = 0.002
 """After a step that came to nothing."""
 
@@ -83,7 +87,7 @@ class Advancer:
     async def _advance(self) -> bool:
         """A step; whether it came to anything. If not, the next one is not made at once."""
         try:
-            moved: Moved = await self._send(ADVANCE)
+            moved = await self._send_some()
         except (Retryable, CommitUnknown):
             raise
         except Exception as error:
@@ -97,3 +101,16 @@ class Advancer:
         has_moved = moved.messages > 0 or moved.more
         self._rest_seconds = 0.0 if has_moved else REST_SECONDS
         return has_moved
+
+    async def _send_some(self) -> Moved:
+        """As much as goes into one command."""
+        messages_max = ADVANCE.messages_max
+        while True:
+            try:
+                moved: Moved = await self._send(AdvanceQueues(messages_max))
+            except TransactionTooLarge:
+                if messages_max == 1:
+                    raise
+                messages_max //= 2
+            else:
+                return moved

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.damage import damaged
 from postroom.messaging.queues.holdings import Marked
 from postroom.messaging.queues.leases import Hold
 from postroom.messaging.queues.manager import Manager, Note
@@ -40,7 +42,7 @@ def sum_up(ctx: Evaluation) -> None:
     counted, marked = [], []
     thinned: list[tuple[Manager, Hold]] = []
     for manager, of_queue in changes.items():
-        after = counters.add(manager.name, manager.counted, of_queue)
+        after = _add(manager, of_queue)
         ctx.staged[manager.layout.counters] = records.encode(after)
         more_marked, more_thinned = holdings.sum_up(ctx, manager)
         marked += more_marked
@@ -54,6 +56,23 @@ def sum_up(ctx: Evaluation) -> None:
     # Before what the rider has left behind: who is answered finds memory as it is stored.
     ctx.after.insert(0, lambda: _apply(notes, counted, marked, thinned))
     ctx.scratch[_Finished] = True
+
+
+def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
+    """The counters of a queue after changes.
+
+    Raises:
+        Unavailable: they cannot be so. The queue is set aside: what else the proposal holds can be
+            done without it, by the next one.
+    """
+    try:
+        return counters.add(manager.name, manager.counted, changes)
+    except StoreCorrupted as error:
+        manager.around.is_damaged(damaged(manager.name, "its record of counters", error))
+        raise Unavailable(
+            f"the queue {manager.name!r} was found to be damaged, and is set aside; nothing was "
+            "changed: try again"
+        ) from error
 
 
 class _Finished:

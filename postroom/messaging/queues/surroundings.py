@@ -113,6 +113,9 @@ class Nobody:
     def answer(self, _: Waiter) -> None:
         """Nobody waits."""
 
+    def is_damaged(self, _: object) -> None:
+        """Nobody is told."""
+
     def current(self, manager: Any) -> Any:
         """The same."""
         return manager

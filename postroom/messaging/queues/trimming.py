@@ -16,7 +16,7 @@ from typing import Final
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import read_state
@@ -46,6 +46,7 @@ class Trimming:
 
         Raises:
             Invalid: there is no such queue, or another one of this name.
+            QueueDamaged: a list of what was archived is none.
         """
         manager, _ = self._queues.find(ctx, request.queue)
         if manager.definition.created_at != request.created_at:
@@ -71,6 +72,8 @@ class Trimming:
         return [trimmed, 0]
 
     def _trim_one(self, ctx: Evaluation, manager: Manager, ended: Ended) -> None:
+        if ended.status != records.ARCHIVED:
+            raise damaged(manager.name, "a stored list", f"it lists the status {ended.status}")
         locator = (ended.key, ended.kind, ended.id)
         state = read_state(ctx, manager, locator)
         ctx.steps += 3

@@ -1,0 +1,73 @@
+"""The thread that writes the state: what it is given is done, and what that raises is told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from postroom.kv import beside
+from postroom.kv.beside import StateThread
+
+
+def fail() -> None:
+    raise OSError("no")
+
+
+def test_what_was_started_is_done_before_the_next() -> None:
+    thread, done = StateThread(), list[int]()
+    for number in range(500):
+        thread.finish()
+        assert len(done) == number
+        thread.start(lambda number=number: done.append(number))  # type: ignore[misc]
+    thread.close()
+    assert done == list(range(500))
+
+
+def test_what_it_raises_is_told_once() -> None:
+    thread = StateThread()
+    thread.finish()
+    thread.start(fail)
+    with pytest.raises(OSError, match="no"):
+        thread.finish()
+    thread.finish()
+    thread.start(fail)
+    thread.close()
+
+
+def test_it_goes_on_after_something_was_raised() -> None:
+    thread, done = StateThread(), list[int]()
+    thread.start(fail)
+    with pytest.raises(OSError, match="no"):
+        thread.finish()
+    thread.start(lambda: done.append(1))
+    thread.finish()
+    assert done == [1]
+    thread.close()
+
+
+def test_closing_ends_the_thread_and_can_be_repeated() -> None:
+    thread, before = StateThread(), threading.active_count()
+    thread.close()
+    thread.start(lambda: None)
+    thread.later(lambda: None)
+    thread.close()
+    thread.close()
+    assert threading.active_count() == before
+    thread.finish()
+
+
+def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It came after the work was noted, and before the thread was woken."""
+    monkeypatch.setattr(beside, "LOOKS_AGAIN_SECONDS", 0.01)
+    thread, done = StateThread(), list[int]()
+    thread.start(lambda: done.append(1))
+    thread.finish()
+    thread._work = lambda: done.append(2)
+    thread.finish()
+    assert done == [1, 2]
+    thread._work = lambda: done.append(3)
+    thread.close()
+    assert done == [1, 2, 3]
