@@ -146,13 +146,14 @@ class Restoring:
             EndRestore: self.end,
             AbandonRestore: self.abandon,
         }
-        registry.on_lease.append(self._restart)
+        registry.on_lease.insert(0, self._restart)  # so that the others know
 
     def _restart(self, stored: Reader) -> None:
         """Closed or not, by what is stored."""
         packed = stored.get(self._record)
         record = None if packed is None else _records.decode(packed)
         self._registry.replaced_at = 0 if record is None else record.opened
+        self._registry.is_whole = record is None or record.state not in {RESTORING, ABANDONING}
         self._protections.replaced = (0, 0) if record is None else (record.timestamp, record.opened)
         if record is not None and record.state in CLOSED:
             self._close(record)

@@ -56,6 +56,8 @@ class Registry:
         observers: engine keys of records, and who is told, on every replica, what is applied there.
         replaced_at: the timestamp at which all that was stored was replaced by something else, if
             ever: what was read before it tells nothing.
+        is_whole: whether what is stored is whole: not while it is being replaced, step by step.
+            Good for who begins ``on_lease``; afresh when all of it is there.
         refusal: makes what everybody is told while the range is closed (:meth:`close`).
     """
 
@@ -81,6 +83,7 @@ class Registry:
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
     replaced_at: int = 0
+    is_whole: bool = True
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
 

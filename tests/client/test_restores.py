@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 
 from postroom import limits
 from postroom.errors import SnapshotTooOld, TransactionConflict, Unavailable
+from postroom.kv import keys
 from postroom.messaging.image_requests import AbandonRestore, BeginRestore, CheckImage
 from postroom.ranges.evaluation import MustWait, View
 from tests.client.images import IMAGE, read, restore, shown
@@ -141,3 +143,39 @@ def test_a_position_of_before_a_restore_is_refused_after_it(restarted: bool) -> 
         changes = other.db.watch(b"a", after=after)
         assert next(changes).value == b"2"
         changes.close()
+
+
+def test_half_a_queue_that_is_being_restored_is_no_damaged_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store()
+    store.db.create_queue("emails")
+    with store.db.begin() as tx:
+        tx.enqueue("emails", b"later", deliver_at=datetime.timedelta(hours=1))
+    at, found = read(store.db)
+    other = empty_like(store)
+    part = keys.RANGE + keys.QUEUES + keys.u32(1) + keys.SCHEDULED
+    scheduled = [name for name, _ in found if name.startswith(part)]
+    assert len(scheduled) == 1
+    begun = other.db.images.begin(RUN, IMAGE, at)
+    assert begun is not None
+    some = [(name, stored) for name, stored in found if name not in scheduled]
+    begun.send([name for name, _ in some], [stored for _, stored in some])
+    begun.flush()
+    other.restart()
+    assert not [each for each in caplog.records if "set aside" in each.getMessage()]
+    restore(other.db, at, found)
+    assert other.db.queue("emails").stats().scheduled == 1
+
+
+def test_a_queue_of_a_store_that_was_not_empty_after_all_is_there_under_the_next_leader() -> None:
+    other = Store()
+    opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
+    made = other.start(other.core.create_queue("emails"))  # evaluated into the same proposal
+    other.driver.settle()
+    made.result()
+    del opening
+    other.restart()
+    assert other.db.images.read().state == "opening"
+    other.db.images.abandon()
+    assert other.db.queue("emails").stats().enqueued == 0

@@ -127,7 +127,7 @@ class RangeQueues:
         self._claiming.register(registry)
         registry.riders.append((self._has_to_fire, self._fire))
         registry.finishers.append(sum_up)
-        registry.on_lease.append(self.restart)
+        registry.on_lease.append(lambda stored: self.restart(stored, is_whole=registry.is_whole))
         registry.on_lease_end.append(self._end)
         Reading(self._directory.known, self._directory.all, self._around.check_age).register(
             registry
@@ -135,10 +135,14 @@ class RangeQueues:
 
     # --- with a lease, and without
 
-    def restart(self, stored: Reader) -> None:
-        """With a new lease of the range: everything from what is stored."""
+    def restart(self, stored: Reader, *, is_whole: bool = True) -> None:
+        """With a new lease of the range: everything from what is stored; nothing, if that is not
+        whole: there may be half of a queue, and nobody is served before all of it is there.
+        """
         self._end()
         self._stored = stored
+        if not is_whole:
+            return
         known, unreadable = self._directory.definitions.read_all(stored)
         for error in unreadable:
             self._directory.set_aside(error, None)
