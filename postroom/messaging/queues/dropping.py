@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from postroom.kv import keys
 from postroom.messaging.queues import records
 from postroom.messaging.queues.damage import UNDECODABLE
@@ -79,9 +81,9 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
             manager.names_all = False
             continue
         while named:
-            if ctx.bytes >= bytes_max and layout.is_list(key):
-                left = records.ended_lists.decode(packed)[: len(named)]
-                ctx.writes[key] = records.encode(left)
+            if ctx.bytes >= bytes_max:  # one at least is gone: so this is one of several
+                ctx.writes[key] = left = _first_of(layout, key, packed, len(named))
+                ctx.grow(len(left))
                 return _go_on(ctx, manager, key)
             remove(ctx, manager, named.pop())
             ctx.steps += 2
@@ -101,6 +103,14 @@ def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Loca
         yield records.entries.decode(packed).locator
     elif part == layout.leased and not layout.is_mark(key):
         yield from (each.locator for each in records.read_holding(packed).entries)
+
+
+def _first_of(layout: records.Layout, key: bytes, packed: bytes, number: int) -> bytes:
+    """A stored list, or holding, with its first messages only."""
+    if layout.is_list(key):
+        return records.encode(records.ended_lists.decode(packed)[:number])
+    holding = records.read_holding(packed)
+    return records.encode(msgspec.structs.replace(holding, entries=holding.entries[:number]))
 
 
 # --- messages that nothing names ------------------------------------------------------------------

@@ -80,9 +80,12 @@ def test_who_waits_gets_some_of_what_becomes_due(monkeypatch: pytest.MonkeyPatch
     assert queues.stats().trouble == ""
 
 
-def test_a_dropped_queue_is_emptied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begin", [_done, _leased])
+def test_a_dropped_queue_is_emptied_in_parts(
+    monkeypatch: pytest.MonkeyPatch, begin: Callable[[Queues], dict[str, int]]
+) -> None:
     queues = _queue()
-    _done(queues)
+    begin(queues)
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY)
     monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", COMMAND_BYTES)
     queues.drop()
