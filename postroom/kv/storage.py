@@ -350,7 +350,7 @@ class Storage:
             bases = {each.entries: (each.base, each.base_term) for each in held()}
             self._reclaiming = reclaiming = _Reclaiming(bases, self._last_marker)
             self._beside.later(lambda: self._sync_state(reclaiming))
-        elif not log.has_spare:
+        if log.wants_spare:
             self._beside.later(self._make_spare)
 
     def _sync_state(self, reclaiming: _Reclaiming) -> None:

@@ -19,6 +19,8 @@ from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT, decode_header
 from postroom.kv.memory import WriteFault
 from tests.kv.book import SEGMENT_BYTES, Book, entry
 
+pytestmark = pytest.mark.usefixtures("long_segments")
+
 HALF = SEGMENT_BYTES // 2
 
 

@@ -78,6 +78,7 @@ def test_a_synced_record_makes_those_before_it_durable() -> None:
         book.check()
 
 
+@pytest.mark.usefixtures("long_segments")
 def test_what_followed_a_torn_record_is_not_read_behind_its_successor() -> None:
     """The same numbers, the same log, the right places: an earlier epoch."""
     book = Book()
@@ -159,6 +160,7 @@ def test_a_log_that_lacks_anything_acknowledged_is_refused(tmp_path: Path, close
     assert refused > 20
 
 
+@pytest.mark.usefixtures("long_segments")
 def test_after_a_loss_of_power_later_records_tell_of_damage() -> None:
     """The mark may be an old one then."""
     book = Book()

@@ -13,7 +13,7 @@ from postroom.kv import keys
 from postroom.kv.beside import StateThread
 from postroom.kv.engine import EngineFailed
 from postroom.kv.log.device import FolderDevice
-from postroom.kv.log.writer import Log
+from postroom.kv.log.format import BLOCK_BYTES
 from postroom.kv.memory import WriteFault
 from tests.kv.book import SEGMENT_BYTES, STATE, Book, entry, value
 
@@ -43,6 +43,7 @@ def test_what_is_cut_does_not_come_back() -> None:
     assert max(book.found) == entry(1, 30)
 
 
+@pytest.mark.usefixtures("long_segments")
 def test_what_waits_in_memory_is_in_the_log_and_in_the_state_when_it_is_closed() -> None:
     book = Book(gathered=50)
     for index in range(1, 10):
@@ -282,48 +283,72 @@ def test_a_turn_is_written_by_two_threads() -> None:
 
 
 class SlowDevice(FolderDevice):
-    """Making a segment in the background takes until another one is wanted at once."""
+    """Making a segment in the background takes until it is told to be done."""
 
-    def __init__(self, folder: Path, wanted: threading.Event) -> None:
+    def __init__(self, folder: Path, done: threading.Event) -> None:
         super().__init__(folder)
-        self._wanted = wanted
-        self.created: list[str] = []
+        self._done = done
+        self.waited_for: list[tuple[str, int]] = []
 
     def create(self, name: str, size: int) -> None:
-        self.created.append(name)
-        if threading.current_thread() is not threading.main_thread():
-            assert self._wanted.wait(30)
+        if threading.current_thread() is threading.main_thread():
+            self.waited_for.append((name, size))
+        else:
+            assert self._done.wait(30)
         super().create(name, size)
 
 
-def test_who_needs_a_segment_waits_for_the_one_that_is_being_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = threading.Event()
-    device = SlowDevice(tmp_path / "log", wanted)
-    book = Book(lambda _: device, beside=StateThread)
-    begin = Log._begin_segment
+def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
+    done = threading.Event()
+    devices: list[SlowDevice] = []
 
-    def begin_segment(log: Log, room: int) -> None:
-        wanted.set()
-        begin(log, room)
+    def device(_: object) -> SlowDevice:
+        devices.append(SlowDevice(tmp_path / "log", done))
+        return devices[-1]
 
-    monkeypatch.setattr(Log, "_begin_segment", begin_segment)
-    for index in range(1, 20):
-        book.add(1, index)
-    assert device.created == ["segment-1.new", "segment-2.new"]
+    book = Book(device, beside=StateThread)
+    for index in range(1, 10):
+        book.add(1, index, BLOCK_BYTES)
+    # The second one is made in the background, and its name is taken.
+    waited_for = dict(devices[0].waited_for)
+    assert len(waited_for) > 2
+    assert "segment-2.new" not in waited_for
+    assert max(waited_for.values()) < SEGMENT_BYTES // 2
+    done.set()
+    book.storage.close()
+    assert (tmp_path / "log" / "segment-2").stat().st_size == SEGMENT_BYTES
+    book.disk.crash()
+    book.open()
+    book.check()
     book.storage.close()
 
 
+def test_a_log_begins_short_and_does_not_stay_so() -> None:
+    book = Book()
+    sizes = [[file.size for file in book.disk.log.files.values()]]
+    for index in range(1, 100):
+        book.add(1, index)
+        book.apply(1, index)
+        sizes.append(sorted(file.size for file in book.disk.log.files.values()))
+        if index % 10 == 0:
+            book.reopen(power=Random(index))
+            book.check()
+    assert max(sizes[0]) < SEGMENT_BYTES // 2
+    assert sizes[-40:] == 40 * [[SEGMENT_BYTES, SEGMENT_BYTES]]
+    assert max(map(len, sizes)) == 3
+
+
+@pytest.mark.usefixtures("long_segments")
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_failure_in_either_thread_is_told(number: int) -> None:
-    """By this turn or, of the state, by the next one at the latest."""
+    """By this turn or, of the state, by the next one that begins after it."""
     book = Book(beside=StateThread)
     book.disk.write_faults = {book.disk.writes + number: WriteFault.NOT_AT_ALL}
 
     def write() -> None:
         for index in (1, 2):
             book.storage.write_turn({entry(1, index): value(index), STATE: b"1"}, sync=True)
+        book.storage.sync()  # waits for the thread
 
     with pytest.raises(EngineFailed):
         write()

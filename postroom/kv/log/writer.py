@@ -12,10 +12,15 @@ Invariants:
 * One record is under way at a time; in each segment the first one has all notes.
 * A segment is begun anew only after a durable record of another one says that it is not wanted.
 * A segment is left only when all of it is durable.
+
+Making a segment of full length takes its time, so nobody waits for that: it is made in the
+background, and where none is ready a short one is written meanwhile. A new log begins with a short
+one. What is short is not kept once a longer one can take its place.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -40,6 +45,9 @@ from postroom.kv.log.format import (
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, Segment
 
 SPARES_KEPT: Final = 1
+SHORT_SHARE: Final = 64
+SHORT_BYTES_MIN: Final = 16 * 1024
+"""A short segment is that part of a full one, and no shorter than that."""
 ENTRY_KEY_BYTES: Final = 18
 _RAFT_LOG: Final = 2
 _ENTRY: Final = 0x6C
@@ -54,14 +62,14 @@ class Log:
     Args:
         device: where it lies.
         log_id: whose it is.
-        segment_bytes: how long a new segment is, at least.
+        segment_bytes: how long a segment is, at least, that is made in the background.
         found: what reading it came to.
         notes: all notes as they are now, for the beginning of a segment.
 
     Attributes:
         last: the number of the last record that was written.
         durable: of the last one that is durable.
-        segment_bytes: how long new segments are.
+        segment_bytes: how long segments are.
     """
 
     def __init__(
@@ -82,6 +90,9 @@ class Log:
         self._number = found.number
         self._segments, self._spares = found.segments, found.spares
         self._making = threading.Lock()
+        self._naming = threading.Lock()
+        self._names: set[str] = set()
+        """Of the segments that are being made."""
         self._places: dict[int, Places] = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             for record in records:
@@ -162,6 +173,12 @@ class Log:
         return bool(self._spares)
 
     @property
+    def wants_spare(self) -> bool:
+        """Whether one has to be made: none of full length is there, or will be let go."""
+        others = (*self._spares, *self._segments[:-1])
+        return not any(each.file.size >= self.segment_bytes for each in others)
+
+    @property
     def older(self) -> list[int]:
         """The segments before the current one, oldest first."""
         return [each.number for each in self._segments[:-1]]
@@ -182,7 +199,7 @@ class Log:
             OSError: the device refuses; nothing is left of it.
         """
         with self._making:
-            if not self._spares:
+            if not any(each.file.size >= self.segment_bytes for each in self._spares):
                 self._spares.append(self._make(self.segment_bytes))
 
     def release(self, oldest: int) -> None:
@@ -214,12 +231,12 @@ class Log:
         """Go on in another segment, with ``room`` for what is to be written at once."""
         self.sync()
         needed = FIRST_RECORD_AT + room
-        with self._making:  # one may be on its way
-            spare = next((each for each in self._spares if each.file.size >= needed), None)
-            if spare is None:
-                spare = self._make(max(self.segment_bytes, needed))
-            else:
-                self._spares.remove(spare)
+        spares = [each for each in self._spares if each.file.size >= needed]
+        if spares:
+            spare = max(spares, key=lambda each: each.file.size)
+            self._spares.remove(spare)
+        else:
+            spare = self._make(max(_short(self.segment_bytes), needed))
         self._number += 1
         header = Header(self._log_id, self._number, spare.file.size, self.last + 1)
         spare.file.write(0, encode_header(header), sync=True)
@@ -228,12 +245,16 @@ class Log:
         self._end = FIRST_RECORD_AT
 
     def _make(self, size: int) -> Segment:
-        names = self.device.names()
-        number = next(n for n in range(1, len(names) + 2) if f"segment-{n}" not in names)
-        name = f"segment-{number}"
-        self.device.create(name + NEW_SUFFIX, size)
-        self.device.rename(name + NEW_SUFFIX, name)
-        return Segment(name, self.device.open(name), None)
+        with self._naming:  # one may be made in the background
+            taken = {*self.device.names(), *self._names}
+            name = next(n for n in map("segment-{}".format, itertools.count(1)) if n not in taken)
+            self._names.add(name)
+        try:
+            self.device.create(name + NEW_SUFFIX, size)
+            self.device.rename(name + NEW_SUFFIX, name)
+            return Segment(name, self.device.open(name), None)
+        finally:
+            self._names.discard(name)
 
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
         places = self._places.setdefault(number, {})
@@ -255,11 +276,16 @@ def is_entry(key: bytes) -> bool:
     return len(key) == ENTRY_KEY_BYTES and key[0] == _RAFT_LOG and key[9] == _ENTRY
 
 
-def create_log(device: Device, log_id: bytes, size: int, notes: WriteSet) -> None:
+def _short(segment_bytes: int) -> int:
+    """How long a segment is that somebody waits for."""
+    return blocks(min(segment_bytes, max(segment_bytes // SHORT_SHARE, SHORT_BYTES_MIN)))
+
+
+def create_log(device: Device, log_id: bytes, segment_bytes: int, notes: WriteSet) -> None:
     """The first segment of a new log, under the name that tells that it is not in force yet."""
     payload = encode_payload({**notes, OLDEST_NOTE: (1).to_bytes(8, "big")})
     needed = FIRST_RECORD_AT + blocks(RECORD_HEADER_BYTES + len(payload))
-    size = max(blocks(size), needed + FIRST_RECORD_AT)
+    size = max(_short(segment_bytes), needed + FIRST_RECORD_AT)
     device.create(FIRST_NEW, size)
     file = device.open(FIRST_NEW)
     try:
