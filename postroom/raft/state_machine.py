@@ -44,7 +44,11 @@ class StateMachine(Protocol):
                 only the context where there is one.
             context: what was given to ``propose`` along with the command if that happened in this
                 process and still waits for its outcome; ``None`` otherwise.
-            staged: what this group writes in this turn, earlier entries included.
+            staged: what is written in this turn: of this group earlier entries included, and of
+                other groups perhaps.
+
+        Raises:
+            Exception: it cannot be applied; nothing was staged. The replica stops.
         """
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:

@@ -134,10 +134,11 @@ class Committer:
         may_be_long = self._may_be_long
         if may_be_long.keys().isdisjoint(map(type, request.writes)):  # as a rule
             return False
-        return any(
-            type(write) in may_be_long and may_be_long[type(write)](write)
-            for write in request.writes
-        )
+        for write in request.writes:
+            is_long = may_be_long.get(type(write))
+            if is_long is not None and is_long(write):
+                return True
+        return False
 
     def _evaluate_in_parts(
         self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes

@@ -18,6 +18,7 @@ from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.requests import (
     NoteAttempts,
 )
+from postroom.ranges.replica import Replica
 from tests.client.postponed import KEY, postpone, reap, send
 from tests.client.stores import Store
 
@@ -112,18 +113,18 @@ def test_an_attempt_that_is_lost_is_counted_once_and_costs_little(store: Store) 
 def test_who_vanishes_while_its_commit_is_under_way_has_tried_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db, replica = store.db, store.node.replica
+    db = store.db
     send(db, b"m")
     tx = db.begin()
     tx.postpone(tx.reap_queue(KEY, max_attempts=2), 0, "not now")
-    start = replica._start
+    start = Replica._start
 
-    def gone_meanwhile(proposal: Any) -> None:
-        start(proposal)
+    def gone_meanwhile(replica: Replica, proposal: Any) -> None:
+        start(replica, proposal)
         replica.release_client(tx.id[:8])
 
     with monkeypatch.context() as patched:
-        patched.setattr(replica, "_start", gone_meanwhile)
+        patched.setattr(Replica, "_start", gone_meanwhile)
         tx.commit()
     store.advance(5)
     assert reap(db, max_attempts=2) == [(b"m", 1, "not now")]

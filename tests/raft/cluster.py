@@ -63,9 +63,9 @@ class HistoryMachine:
     ) -> None:
         if isinstance(context, Proposed) and not command:
             command = context.command
-        staged[HISTORY + index.to_bytes(8, "big")] = command
         if command == self.fails_on:
             raise ArithmeticError("a command that cannot be applied")
+        staged[HISTORY + index.to_bytes(8, "big")] = command
         self.noop(index, term, staged)
         if context is not None:
             self.contexts.append(context)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.raft.transport import NoPeers
-from tests.raft.cluster import APPLIED, HISTORY
+from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, HistoryMachine
 from tests.raft.scripted import ScriptedPeers
 
 
@@ -133,3 +136,63 @@ def test_a_node_alone_needs_no_network() -> None:
     alone = NoPeers()
     alone.send(2, b"")
     assert (list(alone.receive()), alone.connected(2)) == ([], False)
+
+
+# --- where entries are replayed
+
+
+class _Replaying(MemoryEngine):
+    """Entries are kept apart from the state, so they are written even if they are applied."""
+
+    replays = True
+
+
+def test_one_proposal_takes_a_short_way_to_the_same_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = ScriptedPeers((1,), _Replaying())
+    short.propose(b"x")
+    assert short.group.stage_alone({})
+    short, long = ScriptedPeers((1,), _Replaying()), ScriptedPeers((1,), _Replaying())
+    for number in range(3):
+        for peers in (short, long):
+            peers.propose(b"%d" % number)
+        written = short.stage()
+        with monkeypatch.context() as patch:
+            patch.setattr(Group, "stage_alone", lambda group, writes: False)
+            assert long.stage() == written
+        assert len(written) == 4, "an entry, its effect, and twice how far the state has come"
+        assert short.consensus.needs_sync
+        for peers in (short, long):
+            peers.consensus.release()
+    assert short.outcomes == long.outcomes == [Outcome.APPLIED] * 3
+    assert short.group.last_index == long.group.last_index == 4
+
+
+@pytest.mark.parametrize("proposals", [0, 2])
+def test_there_is_no_short_way_for_more_or_less(proposals: int) -> None:
+    peers = ScriptedPeers((1,), _Replaying())
+    for _ in range(proposals):
+        peers.propose(b"x")
+    assert not peers.group.stage_alone({})
+    peers.turn()
+    assert peers.outcomes == [Outcome.APPLIED] * proposals
+
+
+def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
+    peers = ScriptedPeers((1,), _Replaying())
+    other = peers.consensus.create(8, (1,), HistoryMachine(MemoryEngine()))
+    peers.turn()
+    told: list[bool] = []
+    peers.group.on_leadership = lambda leads, term: told.append(leads)
+    peers.machine.fails_on = b"bad"
+    peers.propose(b"bad")
+    other.propose(b"fine", None, peers.outcomes.append)
+    written = peers.stage()
+    peers.consensus.release()
+    assert set(peers.outcomes) == {Outcome.SUPERSEDED, Outcome.APPLIED}
+    assert told == [False]
+    assert isinstance(peers.group.stopped, ArithmeticError)
+    assert b"fine" in written.values()
+    assert not [key for key in written if key.startswith(raft_log_prefix(GROUP_ID))]
+    assert all(b"bad" not in (value or b"") for value in written.values())

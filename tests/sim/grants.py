@@ -12,7 +12,8 @@ are granted. An observer stands between a node and its evaluators, and keeps a l
 It also sees that the services of the leaseholder go on: one that ends of its own accord is missed.
 
 What belongs to a transaction ends when the node says so, or by the end of its time, whichever
-clock that is measured by. With a new lease all of it begins anew.
+clock that is measured by; that is the same for all that it holds, and later if it takes more. With
+a new lease all of it begins anew.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ from tests.sim.checkers import Broken, require
 _READS_OF_THE_PAST: Final = (Get, GetMany, Scan, ReverseScan, Peek)
 
 
-class _Holder(NamedTuple):
-    transaction_id: bytes
-    expires: int
-    expires_monotonic: float
+class _End(NamedTuple):
+    """When the time of a transaction is over, by either clock."""
+
+    expires: int = 0
+    expires_monotonic: float = 0.0
 
 
 class Grants:
@@ -58,8 +60,10 @@ class Grants:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._locks: dict[bytes, _Holder] = {}
-        self._claims: dict[tuple[bytes, bytes], _Holder] = {}
+        self._locks: dict[bytes, bytes] = {}
+        self._claims: dict[tuple[bytes, bytes], bytes] = {}
+        """By whom: transaction ids."""
+        self._ends: dict[bytes, _End] = {}
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
         registry = node.replica.registry
@@ -107,40 +111,46 @@ class Grants:
     def _begin(self, _: Reader) -> None:
         self._locks.clear()
         self._claims.clear()
+        self._ends.clear()
         self._either.clear()
         self._chosen_before.clear()
         self._protected.clear()
 
     def _vanished(self, transaction_id: bytes, _: str) -> None:
         """Its messages are free when it is written down that it has vanished, some time soon."""
-        self._either |= {
-            what for what, by in self._claims.items() if by.transaction_id == transaction_id
-        }
+        self._either |= {what for what, by in self._claims.items() if by == transaction_id}
 
     def _release(self, transaction_id: bytes) -> list[object]:
         for held in (self._locks, self._claims):
-            for what in [each for each, by in held.items() if by.transaction_id == transaction_id]:
+            for what in [each for each, by in held.items() if by == transaction_id]:
                 del held[what]  # type: ignore[attr-defined]
+        self._ends.pop(transaction_id, None)
         return []
 
-    def _is_over(self, holder: _Holder, now: int) -> bool:
-        return now >= holder.expires or self._node.monotonic() >= holder.expires_monotonic
+    def _is_over(self, transaction_id: bytes, now: int) -> bool:
+        end = self._ends[transaction_id]
+        return now >= end.expires or self._node.monotonic() >= end.expires_monotonic
 
-    def _holder(self, request: GetForUpdate | ReapQueue, now: int) -> _Holder:
+    def _extend(self, request: GetForUpdate | ReapQueue, now: int) -> None:
+        """It has taken something. There is one end a transaction, which is never put forward."""
         seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
-        until = self._node.monotonic() + seconds
-        return _Holder(request.transaction_id, now + from_seconds(seconds), until)
+        known = self._ends.get(request.transaction_id, _End())
+        self._ends[request.transaction_id] = _End(
+            max(known.expires, now + from_seconds(seconds)),
+            max(known.expires_monotonic, self._node.monotonic() + seconds),
+        )
 
     # --- locks
 
     def _get_for_update(self, evaluate: Any, view: View, request: GetForUpdate) -> Any:
         answer = evaluate(view, request)
         held = self._locks.get(request.key)
-        if held is not None and held.transaction_id != request.transaction_id:
-            who = f"{request.transaction_id.hex()}, while {held.transaction_id.hex()} holds it"
+        if held is not None and held != request.transaction_id:
+            who = f"{request.transaction_id.hex()}, while {held.hex()} holds it"
             over = self._is_over(held, view.now)
             require(over, f"the lock of {request.key!r} is granted to {who}")
-        self._locks[request.key] = self._holder(request, view.now)
+        self._locks[request.key] = request.transaction_id
+        self._extend(request, view.now)
         return answer
 
     # --- messages
@@ -159,15 +169,16 @@ class Grants:
             raw[-MESSAGE_ID_BYTES:]: stored
             for raw, stored in view.iterate(prefix, prefix + b"\xff" * MESSAGE_ID_BYTES)
         }
-        what = f"{request} is handed {[id_.hex() for id_, _ in answer.messages]}"
+        ids = [id_ for id_, _ in answer.messages]
+        what = f"{request} is handed {[id_.hex() for id_ in ids]}"
+        require(ids == sorted(set(ids)), f"{what}: one twice, or not in order")
         for id_, stored in answer.messages:
             require(there.get(id_) == stored, f"{what}: {id_.hex()} is not there")
             held = self._claims.get((request.key, id_))
-            mine = held is not None and held.transaction_id == request.transaction_id
-            require(not mine, f"{what}: {id_.hex()} for the second time")
+            require(held != request.transaction_id, f"{what}: {id_.hex()} for the second time")
             in_doubt = (request.key, id_) in self._either
             free = held is None or in_doubt or self._is_over(held, view.now)
-            require(free, f"{what}: {held} holds {id_.hex()}")
+            require(free, f"{what}: {held!r} holds {id_.hex()}")
         handed = {id_ for id_, _ in answer.messages}
         last = max(handed) if answer.more and handed else b"\xff" * (MESSAGE_ID_BYTES + 1)
         is_late = self._chosen_before.pop(id(request), None) is not None
@@ -183,8 +194,10 @@ class Grants:
             if id_ not in handed and id_ < last and (request.key, id_) not in known
         ]
         require(is_late or not left_out, f"{what}, and nobody holds {left_out}")
-        holder = self._holder(request, view.now)
-        self._claims.update(dict.fromkeys(((request.key, id_) for id_ in handed), holder))
+        if handed:
+            self._extend(request, view.now)
+        for id_ in handed:
+            self._claims[request.key, id_] = request.transaction_id
         self._either -= {(request.key, id_) for id_ in handed}
         return answer
 

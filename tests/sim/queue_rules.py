@@ -56,7 +56,7 @@ class _Queue:
         elif part == "leased" and len(rest) > 20:
             over = self.over[key[:-8]]
             numbers = _decode(stored, type=list[int])
-            if over.intersection(numbers):
+            if over.intersection(numbers) or len(set(numbers)) < len(numbers):
                 return f"what is over is over twice: {numbers} of {key[:-8].hex()}"
             over.update(numbers)
         elif part == "leased":
@@ -70,6 +70,9 @@ class _Queue:
                 return f"an entry is misplaced: {entry}"
             if part == "scheduled" and rest[:8] != keys.u64(entry.due):
                 return f"it is due at another time: {entry}"
+            ordered = self.definition.settings.order == "group"
+            if part == "ready" and key != self.layout.ready_key(entry, ordered=ordered):
+                return f"it is ready at another place: {entry}"
         return ""
 
     def read_leases(self) -> str:
@@ -79,6 +82,8 @@ class _Queue:
             held = [each for n, each in enumerate(holding.entries) if n not in over]
             self.entries["leased"] += held
             self.leases += [_Lease(each, holding.since) for each in held]
+            if not over <= set(range(len(holding.entries))):
+                return f"more is over than was held: {holding}, over are {over}"
             if not held:
                 return f"a holding holds nothing: {holding}, over are {over}"
         return f"marks of no holding: {self.over}" if self.over else ""
@@ -139,9 +144,10 @@ def _places(queue: _Queue, said: dict[bytes, bytes]) -> Iterator[str]:
             yield f"{entry} of {queue.definition.name} says something else than its body"
         state = said.get(queue.layout.state_key(*entry.locator))
         if state is not None:
-            status = records.states.decode(state).status
-            if (status == records.DEAD) != (entry in queue.entries["dead"]):
-                yield f"{entry} of {queue.definition.name} has the status {status}"
+            found = records.states.decode(state)
+            wanted = records.DEAD if entry in queue.entries["dead"] else records.LIVE
+            if (found.status, found.seq) != (wanted, entry.seq):
+                yield f"{entry} of {queue.definition.name} has another state: {found}"
 
 
 def _twice(queue: _Queue, seqs: Iterable[bytes]) -> Iterator[str]:

@@ -22,8 +22,11 @@ from postroom.kv.engine import Reader
 from postroom.kv.gathering import Gathering, Overlaid
 from postroom.messaging.claims import Claims
 from postroom.messaging.outbox import Outbox
+from postroom.messaging.queues.claiming import Claiming
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import DeliverDue, ExecuteDue, Mail, ReapQueue
 from postroom.messaging.tokens import Arrival
+from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import GetForUpdate
@@ -69,8 +72,13 @@ def check_sizes(node: Node) -> None:
     sizes = node.sizes()
     held = sizes["locks"] + sizes["claims"] + sizes["queue claims"]
     timers, deadlines = sizes["timers"], sizes["deadlines"]
-    if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX or sizes["holders"] > held:
-        raise Broken(f"timers gather, or transactions that hold nothing: {sizes}")
+    if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX:
+        raise Broken(f"timers gather: {sizes}")
+    replica = node.replica
+    kept = {each for of_client in _holders(replica)._clients.values() for each in of_client}
+    holding = _locks(replica)._tokens.keys() | _claims(replica)._holders.keys()
+    idle = kept - holding - _claiming(replica)._claiming.keys()
+    require(not idle, f"these transactions are kept, and hold nothing: {idle}")
 
 
 def check_outboxes(node: Node) -> None:
@@ -153,3 +161,15 @@ def _locks(replica: Replica) -> LockTable:
     evaluator: Any = inspect.unwrap(replica.registry.reads[GetForUpdate])
     locks: LockTable = evaluator.__self__._locks
     return locks
+
+
+def _holders(replica: Replica) -> Holders:
+    evaluator: Any = inspect.unwrap(replica.registry.reads[GetForUpdate])
+    holders: Holders = evaluator.__self__._holders
+    return holders
+
+
+def _claiming(replica: Replica) -> Claiming:
+    evaluator: Any = inspect.unwrap(replica.registry.reads[ClaimQueue])
+    claiming: Claiming = evaluator.__self__
+    return claiming

@@ -232,7 +232,7 @@ class Sends:
             answers: to everything that the commit carried, the requests of queues last; none at all
                 if there was nothing to say.
         """
-        first = len(answers) - len(self.requests())
+        first = len(answers) - len(self.requests()) if answers else 0
         for index, handle in self._handles.items():
             handle.committed(answers[first + index] if answers else None)
         for message in self._settled:

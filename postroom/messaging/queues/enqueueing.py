@@ -51,24 +51,26 @@ def enqueue(
         Invalid, ValueTooLarge: its headers are nested too deep, or too large.
         Invalid: the id is said to be made up, and is not.
     """
-    check_headers(request.headers, request.key)
+    if request.headers is not None:
+        check_headers(request.headers, request.key)
+    body_key = manager.layout.body_key(request.key, request.kind, request.id)
     if request.is_unique:
-        key, id_ = request.key, request.id
-        if ctx.get_once(manager.layout.body_key(key, request.kind, id_)) is not None:
+        if ctx.get_once(body_key) is not None:
             raise Invalid(
-                f"the queue {manager.name!r} has a message {shorten(id_)}, which is no made-up id "
-                "then; nothing was changed: an id that may be there is not sent as unique"
+                f"the queue {manager.name!r} has a message {shorten(request.id)}, which is no "
+                "made-up id then; nothing was changed: an id that may be there is not sent as "
+                "unique"
             )
     else:
         known = _find_known(ctx, manager, settings, request)
         if known is not None:
             return _on_duplicate(ctx, manager, settings, request, known)
-    put(ctx, manager, request)
+    put(ctx, manager, request, body_key)
     return None
 
 
-def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
-    """A message that is not there yet."""
+def put(ctx: Evaluation, manager: Manager, request: Enqueue, body_key: bytes) -> Entry:
+    """A message that is not there yet, and where its body will be."""
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
     seq = ctx.stamp + ctx.next_ordinal()
@@ -77,7 +79,6 @@ def put(ctx: Evaluation, manager: Manager, request: Enqueue) -> Entry:
     body = encode(Body(seq, request.payload, request.headers, due, priority, group))
     kept = records.kept_payload(request.payload, request.headers)
     entry = Entry(key, kind, id_, seq, due, due, priority, 0, group, 0, False, kept)
-    body_key = layout.body_key(key, kind, id_)
     ctx.writes[body_key] = body
     if key != id_:
         ctx.writes[layout.pointer_key(kind, id_)] = key

@@ -104,7 +104,10 @@ def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
     if ctx.is_deleted(lease.hold.key):
         return True
     changed = changes(ctx, manager)
-    return changed is not None and bool(changed.flags) and ctx.is_written(_flag(lease))
+    if changed is None or not changed.flags:
+        return False
+    flag = _flag(lease)
+    return flag in changed.flags and ctx.is_written(flag)
 
 
 def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:

@@ -154,9 +154,7 @@ class Manager:
         self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
-        """With a new lease of the range: from what is stored, as of the timestamp ``now``; what is
-        raised if that is damaged, :data:`.damage.UNREADABLE` tells.
-        """
+        """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
         layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
@@ -251,7 +249,9 @@ class Manager:
         self.begin(ctx)
         if gone is not None:
             self.ready.discard(gone)
-        if placed is not None and ctx.is_written(placed[0]) and placed[0] not in self.taken:
+        if placed is None or placed[0] in self.taken:
+            return
+        if ctx.staged.get(placed[0]) or ctx.is_written(placed[0]):
             self.ready.offer(*placed)
 
     def roll_back(self) -> None:

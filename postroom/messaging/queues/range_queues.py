@@ -231,7 +231,7 @@ class RangeQueues:
     def take_in(self, ctx: Evaluation, request: Enqueue) -> None:
         """A message dies into this queue, with whatever headers: they say why it did, besides."""
         manager, _ = self.find(ctx, request.queue)
-        put(ctx, manager, request)
+        put(ctx, manager, request, manager.layout.body_key(request.key, request.kind, request.id))
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
         manager, _ = self.find(ctx, request.queue)

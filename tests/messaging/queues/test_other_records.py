@@ -242,6 +242,20 @@ def test_a_pointer_to_nothing_is_damage(queues: Full) -> None:
         queues.enqueue(b"", id=b"pointed")
 
 
+@pytest.mark.parametrize("other", [{"seq": OTHER_SEQ}, {"group": "z"}])
+def test_also_a_ready_entry_behind_others_is_that_of_its_key(
+    queues: Full, other: dict[str, Any]
+) -> None:
+    """The first one of a group is read by itself, the others together."""
+    queues.enqueue(b"1", b"2", b"3", group="many")
+    last = queues.keys_below(queues.manager().layout.group_prefix("many"))[-1]
+    queues.change(last, records.entries.decode, _but(**other))
+    queues.store.restart()
+    queues.start(queues.claim_request(100, wait=True, selection=NONE))
+    queues.pass_time(1)
+    assert "a stored entry cannot be read" in queues.told()[Q]
+
+
 def test_a_mark_behind_a_holding_that_names_none_of_its_messages_is_damage(queues: Full) -> None:
     layout = queues.manager().layout
     mark = next(key for key in queues.keys_below(layout.leased) if layout.is_mark(key))

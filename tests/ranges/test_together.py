@@ -1,0 +1,98 @@
+"""A turn of several replicas, step by step: nobody sees another one half-way."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from postroom.errors import ConditionFailed
+from postroom.kv import keys
+from postroom.kv.clock import from_milliseconds
+from postroom.messaging.requests import EnqueueMessage
+from postroom.raft.outcome import Outcome
+from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
+from postroom.ranges.together import evaluate_together
+from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
+
+BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
+
+
+class _Follows(Asked):
+    """Whoever is answered asks something else at once."""
+
+    def __init__(self, request: Any, other: OneRange, then: Asked) -> None:
+        super().__init__(request)
+        self._other, self._then = other, then
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        super().complete(result, error)
+        self._other.replica.submit(self._then)
+
+
+def _commit(*writes: Any) -> CommitTransaction[Any]:
+    return CommitTransaction(os.urandom(16), BEGAN, 60.0, 0, b"k", [], [], list(writes))
+
+
+def _held() -> OneRange:
+    one_range = OneRange()
+    one_range.ask(_commit(Put(b"k", b"old")))
+    one_range.group.holds = True
+    return one_range
+
+
+def test_who_is_answered_at_once_reads_another_range_as_it_will_be() -> None:
+    """The failing request has nothing to write, so it is answered in this very turn. By then the
+    write in the other range has its timestamp, so a later read must not miss it.
+    """
+    first, second = _held(), _held()
+    read, write = Asked(Get(b"k")), Asked(_commit(Put(b"k", b"new")))
+    failing = _Follows(_commit(ConditionalPut(b"k", b"x", b"other")), second, read)
+    first.replica.submit(failing)
+    second.replica.submit(write)
+    evaluate_together((first.replica, second.replica))
+    assert isinstance(failing.answers[0][1], ConditionFailed)
+    assert not write.answers
+    assert not read.answers
+    second.end(Outcome.APPLIED)
+    assert write.answers
+    assert read.answers[0][0].value == b"new"
+
+
+def test_each_makes_the_proposal_that_it_makes_alone() -> None:
+    together, alone = [_held() for _ in range(3)], [_held() for _ in range(3)]
+    for number, both in enumerate(zip(together, alone, strict=True)):
+        for _ in range(number):
+            commit = _commit(Increment(b"n"), EnqueueMessage(b"m", b"hello"))
+            for one_range in both:
+                one_range.replica.submit(Asked(commit))
+    evaluate_together([one_range.replica for one_range in together])
+    for one_range in alone:
+        one_range.replica.evaluate()
+    for one, other in zip(together, alone, strict=True):
+        assert [p.packed for p, _ in one.group.proposed] == [
+            p.packed for p, _ in other.group.proposed
+        ]
+    assert [len(one_range.group.proposed) for one_range in together] == [0, 1, 1]
+
+
+def test_what_stops_one_proposal_stops_no_other() -> None:
+    first, second = _held(), _held()
+
+    def fail(_: object) -> None:
+        raise ArithmeticError("no sum")
+
+    first.replica.registry.finishers.append(fail)
+    asked = [Asked(_commit(Put(b"k", b"new"))) for _ in range(2)]
+    for one_range, each in zip((first, second), asked, strict=True):
+        one_range.replica.submit(each)
+    evaluate_together((first.replica, second.replica))
+    second.end(Outcome.APPLIED)
+    assert isinstance(asked[0].answers[0][1], ArithmeticError)
+    assert asked[1].answers[0][1] is None
+    assert first.engine.get(keys.head_key(b"k")) != second.engine.get(keys.head_key(b"k"))
+    del first.replica.registry.finishers[-1]
+    again = Asked(_commit(Put(b"k", b"new")))
+    first.replica.submit(again)
+    evaluate_together((first.replica, second.replica))
+    first.end(Outcome.APPLIED)
+    assert again.answers[0][1] is None
