@@ -139,8 +139,11 @@ class Ahead:
         """Messages arrive: by inbox, the least of their ids."""
         for key, id_ in first.items() if self._stretches else ():
             stretch = self._stretches.get(key)
-            if stretch is not None and id_ >= stretch.begin:
-                del stretch.messages[bisect_left(stretch.messages, id_, key=_id) :]
+            if stretch is not None:
+                # If the least is before ``begin``, others may be anywhere in the stretch.
+                left = bisect_left(stretch.messages, id_, key=_id)
+                del stretch.messages[left:]
+                stretch.given = min(stretch.given, left)
 
     def gone(self, key: bytes, ids: list[bytes]) -> None:
         """Messages are taken out of an inbox; those that were given, as a rule."""

@@ -102,3 +102,25 @@ def test_what_was_scheduled_comes_in_its_place(store: Store) -> None:
         with store.db.begin() as tx:
             seen += [message.value for message in tx.reap_queue(KEY, 1)]
     assert seen == [b"%d" % number for number in range(1, 9)]
+
+
+def test_what_comes_back_on_both_sides_of_what_was_given_is_not_passed_over(store: Store) -> None:
+    later = datetime.timedelta(seconds=10)
+    send(store.db, b"1")
+    send(store.db, b"2", deliver_at=later)
+    send(store.db, b"3", b"4", b"5")
+    send(store.db, b"6", deliver_at=later)
+    send(store.db, *(b"%d" % number for number in range(7, 20)))
+
+    def take() -> list[object]:
+        with store.db.begin() as tx:
+            return [message.value for message in tx.reap_queue(KEY, 1)]
+
+    assert take() + take() == [b"1", b"3"]
+    holder = store.db.begin()
+    assert [message.value for message in holder.reap_queue(KEY, 1)] == [b"4"]
+    store.advance(11)  # 2 and 6 arrive together
+    assert take() == [b"2"]
+    holder.commit()
+    seen = [value for _ in range(15) for value in take()]
+    assert seen == [b"%d" % number for number in range(5, 20)]

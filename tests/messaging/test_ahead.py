@@ -71,11 +71,19 @@ def test_a_page_has_a_size_and_one_message_at_least() -> None:
     assert ahead.find(KEY, ids(3)[0], 3, 5) == (messages(3, size=10), ids(4)[0])
 
 
-@pytest.mark.parametrize(("first", "left"), [(1, 3), (3, 0), (4, 1), (5, 2), (6, 3)])
+@pytest.mark.parametrize(("first", "left"), [(1, 0), (3, 0), (4, 1), (5, 2), (6, 3)])
 def test_what_arrives_in_it_ends_it_there(first: int, left: int) -> None:
     ahead = filled(3, 4, 5)
     ahead.arrives({KEY: ids(first)[0], b"another": b""})
     assert len(ahead) == left
+
+
+def test_nothing_is_left_of_it_if_some_arrive_before_it_and_some_perhaps_in_it() -> None:
+    ahead = filled(3, 4, 5, 6)
+    ahead.give(KEY, 2)
+    ahead.arrives({KEY: ids(1)[0]})
+    assert len(ahead) == 0
+    assert ahead.find(KEY, ids(5)[0], 1, 100) is None
 
 
 def test_what_arrives_right_behind_what_was_given_is_not_passed_over() -> None:
