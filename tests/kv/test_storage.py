@@ -356,6 +356,25 @@ def test_two_segments_that_are_made_at_once_have_two_names(
     book.storage.close()
 
 
+def test_a_segment_made_ahead_does_not_take_the_last_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Making it would fill the device before it fails, and whatever is written then fails, too."""
+    book = Book()
+    device, free = book.disk.log, SEGMENT_BYTES
+    monkeypatch.setattr(book.storage.state, "free_bytes", lambda: free)
+    for index in range(1, 60):
+        if index == 50:
+            assert len(device.files) > 2
+            assert max(file.size for file in device.files.values()) < SEGMENT_BYTES
+            free = 2 * SEGMENT_BYTES
+        book.add(1, index)
+        book.apply(1, index)
+    assert max(file.size for file in device.files.values()) == SEGMENT_BYTES
+    book.reopen()
+    book.check()
+
+
 def test_a_log_begins_short_and_does_not_stay_so() -> None:
     book = Book()
     sizes = [[file.size for file in book.disk.log.files.values()]]
