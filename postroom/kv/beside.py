@@ -89,7 +89,7 @@ class StateThread:
             self._thread = threading.Thread(target=self._run, name="postroom state", daemon=True)
             self._thread.start()
         self._work = work
-        self._wanted.release()
+        _wake(self._wanted)  # whoever waited for long may have done so already
 
     def finish(self) -> None:
         """As the protocol says."""
@@ -111,7 +111,8 @@ class StateThread:
             self._wait()
             self._is_closed = True
             _wake(self._wanted)
-            self._thread.join()
+            if self._thread.is_alive():  # else it could not be started
+                self._thread.join()
             self._thread = None
         for thread in self._others:
             thread.join()

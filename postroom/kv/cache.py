@@ -13,7 +13,7 @@ not asked for again goes with the next change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from postroom.kv.engine import Reader, WriteSet
@@ -72,7 +72,13 @@ class Cache:
         """The engine holds ``writes`` now."""
         young, old = self._young, self._old
         # Each of them is looked up, none of the thousands that are here: this is done each turn.
-        for key, value in writes.items():
+        items: Iterable[tuple[bytes, bytes | None]]
+        if len(writes) < ENTRIES_A_GENERATION:
+            items = writes.items()
+        else:  # only those of them that are here, which are fewer
+            written = writes.keys()
+            items = [(key, writes[key]) for key in written & young.keys() | written & old.keys()]
+        for key, value in items:
             if key in young:
                 if value is None or len(value) <= ENTRY_BYTES:
                     young[key] = value

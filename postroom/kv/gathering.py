@@ -21,6 +21,8 @@ Invariants:
 * The engine holds whole turns, in order: what is gathered is written as one batch, and batches one
   after the other.
 * Of a batch that failed nothing is forgotten; nothing more is written, and the next turn is told.
+* A batch is under way until it is written. One that an interrupt has left there, at whatever line,
+  goes along with the next one.
 
 Left out: a limit of time. What is gathered when nothing happens any more stays where it is, since
 the log has it; closing writes it.
@@ -137,12 +139,14 @@ class Gathering:
         """
         with self._writing:
             self._beside.finish()
-            if self._gathered:
+            if self._gathered or self._under_way:
                 self._carry_out(self._prepare())
 
     def _finish(self) -> None:
         with self._writing:
             self._beside.finish()
+            if self._under_way:
+                self._carry_out(self._prepare())
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """Write what is gathered, and ``writes``, in one batch; with ``sync``, durably.
@@ -160,15 +164,16 @@ class Gathering:
 
     def _prepare(self) -> Work:
         batch = self._begin()
-        try:
+        with self._failing():
             return self._engine.prepare(batch)
-        except BaseException as error:
-            self._take_back(error)
-            raise
 
     def _begin(self) -> WriteSet:
         # Who reads beside us looks at what is gathered first: it must find a key here or there.
         with self._changing:
+            if self._under_way:  # it was refused, or somebody was interrupted: it goes along
+                self._gathered = {**self._under_way, **self._gathered}
+                self._index = _Index()
+                self._index.add(self._gathered)
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes = {}, 0
@@ -176,22 +181,19 @@ class Gathering:
             return writes
 
     def _carry_out(self, write: Work) -> None:
-        try:
+        with self._failing():
             write()
-        except BaseException as error:
-            self._take_back(error)
-            raise
         with self._changing:
             self._under_way, self._index_under_way = {}, _Index()
 
-    def _take_back(self, error: BaseException) -> None:
-        with self._changing:
-            self._gathered = {**self._under_way, **self._gathered}
-            self._under_way, self._index_under_way = {}, _Index()
-            self._index = _Index()
-            self._index.add(self._gathered)
-            if isinstance(error, EngineFailed):
-                self._failure = error
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What the engine refuses, or an interrupt ends, stays under way."""
+        try:
+            yield
+        except EngineFailed as error:
+            self._failure = error
+            raise
 
     # --- reading
 
@@ -211,7 +213,7 @@ class Gathering:
             try:
                 self.flush() if is_gathered else self._finish()
             except EngineFailed:  # the next turn is told
-                return Overlaid(self._engine, dict(self._gathered)).iterate(
+                return Overlaid(self._engine, self._unwritten()).iterate(
                     lower, upper, reverse=reverse
                 )
         return self._engine.iterate(lower, upper, reverse=reverse)
@@ -231,8 +233,12 @@ class Gathering:
         try:
             self.flush()
         except EngineFailed:  # the next turn is told
-            return Overlaid(self._engine.snapshot(), dict(self._gathered))
+            return Overlaid(self._engine.snapshot(), self._unwritten())
         return self._engine.snapshot()
+
+    def _unwritten(self) -> WriteSet:
+        with self._changing:
+            return {**self._under_way, **self._gathered}
 
     def sync(self) -> None:
         """Make everything durable that was added before."""
@@ -275,14 +281,15 @@ class _Index:
 
     def sort(self) -> None:
         """Bring what was added in order, in parts: other threads run between them."""
-        added, self._added = self._added, []
+        added = self._added
         if self._parts and len(self._parts[-1]) + len(added) <= LARGE:
             self._parts[-1] += added
             self._parts[-1].sort()  # fast: most of it is in order
-            return
-        left = iter(added)
-        while part := sorted(islice(left, LARGE)):
-            self._parts.append(part)
+        else:
+            left = iter(added)
+            while part := sorted(islice(left, LARGE)):
+                self._parts.append(part)
+        self._added = []  # last: whom an interrupt keeps from that notes them twice
 
     def holds_any(self, lower: bytes, upper: bytes) -> bool:
         """Whether a key in ``[lower, upper)`` was added."""

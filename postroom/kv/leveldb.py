@@ -235,8 +235,10 @@ class LevelDBEngine(_LevelDBReader):
         return partial(self._write_prepared, *self._prepare(writes, sync=False))
 
     def _write_prepared(self, batch: Any, size: int) -> None:
-        with self._one_at_a_time, self._failing():
-            self._write_batch(batch, size, sync=False)
+        with self._one_at_a_time:
+            self._held.check_writable()
+            with self._failing():
+                self._write_batch(batch, size, sync=False)
 
     def sync(self) -> None:
         """As the port says: older logs were synced before the newest one was begun."""

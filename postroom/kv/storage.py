@@ -65,6 +65,8 @@ STATE_NOTE: Final = b"\x00state"
 CARRIED_SHARE: Final = 8
 """At most this part of a segment is written again to let older ones go."""
 CLOSED_SHARE: Final = 2
+SPARE_ROOM_SHARE: Final = 2
+"""A segment that is made ahead takes no more than this part of what is free."""
 
 
 class Held(NamedTuple):
@@ -361,8 +363,11 @@ class Storage:
         reclaiming.done = True
 
     def _make_spare(self) -> None:
-        with contextlib.suppress(OSError):  # it is tried again when there is no other way
-            self._log.make_spare()
+        # Where there is hardly room for it, it would for a moment leave none for anybody else.
+        room = self.state.free_bytes() // SPARE_ROOM_SHARE
+        with contextlib.suppress(OSError):  # short ones are made meanwhile
+            if room >= self._log.segment_bytes:
+                self._log.make_spare()
 
     def _say_what_may_go(self, logged: WriteSet) -> int:
         """Once the state is synced: join ``logged`` what has to be said, and carried.

@@ -297,9 +297,12 @@ ANSWERS: Final[dict[type, Any]] = {
 }
 """What each request is answered with."""
 
-_result_decoders: Final = {
+RESULT_DECODERS: Final = {
     kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in ANSWERS.items()
 }
+"""Each of them raises ``MALFORMED`` for what is no answer to that."""
+
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_result(kind: type, result: msgspec.Raw) -> Any:
@@ -309,6 +312,11 @@ def decode_result(kind: type, result: msgspec.Raw) -> Any:
         WireError: it is something else.
     """
     try:
-        return _result_decoders[kind](result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not an answer to {kind.__name__}: {error}") from error
+        return RESULT_DECODERS[kind](result)
+    except MALFORMED as error:
+        raise not_an_answer(kind, error) from error
+
+
+def not_an_answer(kind: type, error: Exception) -> WireError:
+    """What a request of the type ``kind`` was answered with is something else."""
+    return WireError(f"not an answer to {kind.__name__}: {error}")

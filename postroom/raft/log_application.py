@@ -93,7 +93,7 @@ class LogApplication:
         applied = b"" if context is not None else payload
         self._state_machine.apply(index, term, applied, context, writes)
         core.journal.note(payload, index, term, writes)
-        queued.clear()
+        queued.popleft()
         proposals.ended.append((done, Outcome.APPLIED))
         core.applied_alone(index)
 

@@ -216,18 +216,13 @@ class Evaluation:
             self.began, self._marks = timestamp, _AT_THE_BEGINNING
 
     def go_along(self, timestamp: int) -> None:
-        """What goes along with the requests, at a fresh timestamp: like one more of them, which is
-        never rejected. If it fails, nothing comes of the proposal.
-        """
-        self.timestamp = timestamp
-        self.stamp = timestamp.to_bytes(8, "big")
+        """What goes along with the requests: like one more of them, but it is never rejected."""
+        self.timestamp, self.stamp = timestamp, timestamp.to_bytes(8, "big")
         self.transaction_id = self.source = b""
-        self.ordinal = 0
-        self._moved_before = self.moved
+        self.ordinal, self._moved_before = 0, self.moved
         self.writes = {}
-        self._earlier = _NOTHING
+        self._earlier, self._erased = _NOTHING, _NO_KEYS
         self._request_tally = _NO_TALLY
-        self._erased = _NO_KEYS
 
     def accept(self) -> None:
         """The request's writes join the proposal."""

@@ -55,6 +55,7 @@ class LocalReads:
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
         long: those that have been begun.
         waiting: those in line.
+        is_used_up: whether reads have had their share of this turn.
         offers: what was read beside whoever evaluates, for the cache.
         is_stopped: nothing is read any more.
         translate: turns what a read has raised into what its caller is told.
@@ -77,6 +78,7 @@ class LocalReads:
         self._lease_holder = lease_holder
         self._host = host
         self._view = View(cache)
+        self.is_used_up: Callable[[], bool] = self._view.is_used_up
         self.last_commit = 0
         self.before = 0
         self.blocked: dict[Call, None] = {}
@@ -170,11 +172,6 @@ class LocalReads:
     def begin_turn(self) -> None:
         """Reads have a new share."""
         self._view.steps = 0
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether reads have had their share of this turn."""
-        return self._view.is_used_up()
 
     def go_on(self, submit_again: Callable[[list[Call]], None]) -> None:
         """A turn's share of reads: first those that have waited for one, then the long ones."""

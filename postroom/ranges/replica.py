@@ -82,6 +82,8 @@ class Replica:
         holders: the transactions that hold something in this leaseholder's memory.
         memory: what it keeps as leaseholder.
         try_get: see :meth:`.LocalReads.try_get`.
+        is_used_up: whether reads have had their share of this turn; those that come wait for the
+            next.
         wake, release_locks, release_client, release_expired, holds_for, clients_that_hold: see
             :class:`.Releases`.
         complete: the third part of ``evaluate``, see :mod:`.together`.
@@ -94,9 +96,9 @@ class Replica:
         "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
         "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
         "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete",
-        "failed", "group", "holders", "holds_for", "memory", "node_id", "on_room", "range_id",
-        "registry", "release_client", "release_expired", "release_locks", "state", "try_get",
-        "wake",
+        "failed", "group", "holders", "holds_for", "is_used_up", "memory", "node_id",
+        "on_room", "range_id", "registry", "release_client", "release_expired", "release_locks",
+        "state", "try_get", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +126,7 @@ class Replica:
         self._refusals = Refusals(node_id, lambda: self.group.leader, host)
         self._reads.translate = self._refusals.elsewhere_if_damaged
         self.try_get = self._reads.try_get
+        self.is_used_up = self._reads.is_used_up
         self._waiting = self._reads.waiting
         self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
@@ -180,11 +183,6 @@ class Replica:
             call.request.transaction_id for call in calls
             if type(call.request) is CommitTransaction
         }  # fmt: skip
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether reads have had their share of this turn; those that come wait for the next."""
-        return self._reads.is_used_up
 
     def refuse(self, refusal: Unavailable | None) -> None:
         """What those who want to write are told from now on; ``None``: they are served."""

@@ -11,7 +11,7 @@
 The ranges of a node do not depend on each other, so it is the same as if one took its turn after
 the other. But it is faster: what a proposal takes is a long way through this program, and a
 processor goes a part of it sixty times in a row in less time than all of it sixty times (with one
-transaction in each of 64 proposals, a transaction took 17 % less).
+transaction in each of 64 proposals, it takes a sixth less).
 
 Invariant: between ``begin`` and ``conclude`` nobody is answered. Whoever is answered may ask at
 once, and would read a range whose requests are evaluated, at a later timestamp than theirs, before

@@ -18,7 +18,8 @@ No wake-up is lost, because a call stays in line until it is answered or cancell
 * It may have to wait for something else when it is looked at (a write under way, the lease). It is
   *looked at later* then, in its place; should it be cancelled meanwhile, the next one is looked at.
 * It may have to wait for the token again: then nothing was free, for those behind it neither.
-* It may take a part of what there is, or fail: the next one is looked at and takes the rest.
+* It may take a part of what there is, or fail: the next one is looked at and takes the rest. The
+  same if it has to wait for something else with what it took.
 
 Invariant: since the token was last woken, the first in line was found to have to wait, or will be
 looked at again. There are no timers here. What is waited for is held by transactions, and the time
@@ -64,12 +65,18 @@ class Waiting:
     # --- getting in line, and out of it
 
     def park(self, call: Call, token: object) -> None:
-        """``call`` must wait for ``token``: at the end of the line, or where it stands in it."""
+        """``call`` must wait for ``token``: at the end of the line, or where it stands in it.
+
+        If it stood in another line it has come to the head of that, and may have left something.
+        """
         self._later.pop(call, None)
-        if call.token is not None and call.token != token:
+        before = call.token
+        if before is not None and before != token:
             self.leave(call)
         call.token = token
         self._lines.setdefault(token, {})[call] = None
+        if before is not None and before != token:
+            self.wake(before)
 
     def look_later(self, call: Call) -> None:
         """``call`` was looked at, and whoever did so will look again. It may not be in line."""

@@ -72,7 +72,7 @@ class Replicas:
     @property
     def is_used_up(self) -> bool:
         """Whether reads have had their share of this turn; those that come wait for the next."""
-        return self._holder.is_used_up
+        return self._holder.is_used_up()
 
     def on_room(self, act: Callable[[], None]) -> None:
         """Have ``act`` called with each turn: there is room for reads again."""

@@ -21,6 +21,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.replica import Replica
 from tests.client.postponed import KEY, postpone, reap, send
 from tests.client.stores import Store
+from tests.sim import waiting_rules
 
 
 @pytest.mark.parametrize("end", ["postponed", "buried", "lost"])
@@ -210,3 +211,31 @@ def test_an_attempt_of_another_life_that_was_rolled_back_does_not_count(tmp_path
             db.put(b"k", b"v")  # after what the rollback has left to be written
             assert reap(db, max_attempts=2) == [(b"m", 0, "")]
             db.put(b"k", b"v")
+
+
+def test_who_waits_behind_one_whose_attempt_is_written_down_gets_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stood in line until that was written."""
+    store = Store(rests_alone=True)
+    with store.db.begin() as tx:
+        for value in (b"1", b"2"):
+            tx.enqueue_message(KEY, value, deliver_at=5.0)
+    store.restart()
+
+    async def take() -> list[bytes]:
+        held = store.core.begin()  # and stays open
+        return [each.value for each in await held.reap_queue(KEY, 1, wait=60, max_attempts=3)]
+
+    takers = [store.start(take()) for _ in range(2)]
+    write, held_back = AttemptNotes._write, []
+    with monkeypatch.context() as patched:
+        patched.setattr(AttemptNotes, "_write", lambda *given: held_back.append(given))
+        store.advance(6.0)
+        waiting_rules.check_lines(store.node)
+    assert len(held_back) == 2, "the second one has been given the second message"
+    for given in held_back:
+        write(*given)
+    store.advance(1.0)
+    assert [each.result() for each in takers] == [[b"1"], [b"2"]]
+    store.db.close()

@@ -71,3 +71,28 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
     thread._work = lambda: done.append(3)
     thread.close()
     assert done == [1, 2, 3]
+
+
+def test_what_is_started_after_a_long_wait_is_done() -> None:
+    """Who has waited for long has woken the thread, which may not have noticed yet."""
+    thread, done = StateThread(), list[int]()
+    thread._thread = threading.Thread(target=thread._run, daemon=True)
+    beside._wake(thread._wanted)
+    thread.start(lambda: done.append(1))
+    thread._thread.start()
+    thread.finish()
+    assert done == [1]
+    thread.close()
+
+
+def test_a_thread_that_could_not_be_started_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    thread = StateThread()
+    with pytest.raises(RuntimeError):
+        thread.start(lambda: None)
+    thread.close()

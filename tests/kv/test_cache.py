@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import NoReturn
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,3 +108,31 @@ def test_many_writes_leave_what_the_engine_holds(
     cache.wrote({**many, **writes})
     for number in range(60):
         assert cache.get(b"%d" % number) == engine.get(b"%d" % number)
+
+
+class LookedUp(dict[bytes, bytes | None]):
+    """A write set that nobody goes through: one of hundreds of thousands would take too long."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError
+
+
+def test_of_a_large_turn_only_what_is_here_is_looked_at() -> None:
+    """The node waits for it."""
+    engine = MemoryEngine()
+    cache = Cache(engine)
+    old, young = [[b"%s%d" % (name, number) for number in range(3)] for name in (b"old", b"young")]
+    for key in old:
+        cache.get(key)
+    for number in range(ENTRIES_A_GENERATION - 2):
+        cache.get(b"other%d" % number)
+    for key in young:
+        cache.get(key)
+    writes = LookedUp({b"%d" % number: b"1" for number in range(ENTRIES_A_GENERATION)})
+    for values in zip((b"2", None, bytes(2 * ENTRY_BYTES)), old, young, strict=True):
+        writes.update(dict.fromkeys(values[1:], values[0]))
+    engine.write(dict(writes), sync=False)
+    cache.wrote(writes)
+    for keys in (old, young):
+        assert [cache.peek(key) for key in keys] == [(True, b"2"), (True, None), (False, None)]
+        assert [cache.get(key) for key in keys] == [b"2", None, bytes(2 * ENTRY_BYTES)]

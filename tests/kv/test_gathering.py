@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from random import Random  # noqa: TID251 - made from a seed
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from postroom.kv import beside
 from postroom.kv.beside import Beside, InOrder, StateThread
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import Gathering
@@ -313,3 +320,59 @@ def test_it_reads_as_a_dictionary_does(seed: int) -> None:
                     if state.gathering.is_full:
                         state.gathering.hand_over()
     thread.close()
+
+
+def interrupted(act: Callable[[], object], lines: int) -> bool:
+    """Whether an interrupt after so many lines of these modules has ended ``act``."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        path = frame.f_code.co_filename
+        if not path.endswith(("kv/gathering.py", "kv/beside.py")):
+            return None
+        # Leaving a block counts as its first line, but no interrupt comes between that and the end.
+        if event == "line" and "with " not in linecache.getline(path, frame.f_lineno):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_an_interrupt_at_any_line_leaves_nothing_out(
+    hands_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of who reads, or of who has the turn: what comes next, and with it the engine, has it all."""
+    monkeypatch.setattr(beside, "LOOKS_AGAIN_SECONDS", 0.001)
+    lines, goes_on = 0, True
+    while goes_on:
+        thread = StateThread()
+        state = State(thread)
+        gathering, model = state.gathering, state.written
+        for value in (b"1", b"2", b"3"):
+            writes: WriteSet = {b"b" + value: value, b"c": value}
+            model.update(writes)
+            gathering.add(dict(writes))
+            if value == b"1":
+                gathering.hand_over()
+            elif value == b"2":
+                read = partial(gathering.iterate, b"b", b"c")
+                goes_on = interrupted(gathering.hand_over if hands_over else read, lines)
+                assert gathering.get(b"c") == b"2"
+                assert list(gathering.iterate(b"b", b"c")) == [(b"b1", b"1"), (b"b2", b"2")]
+        gathering.flush()
+        thread.close()
+        assert {key: state.engine.get(key) for key in model} == model
+        lines += 1
+    assert lines > 10

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.kv import torn_log
+from postroom.kv import leveldb, torn_log
+from postroom.kv.engine import EngineFailed
 from tests.kv.on_disk import newest_log
 
 pytest.importorskip("plyvel", reason="LevelDB is not installed")
@@ -129,4 +130,23 @@ def test_where_another_log_tells_what_is_missing_the_end_is_cut_off(
     flip(newest_log(folder), begin - 500)
     engine = LevelDBEngine.open(folder, replays=True)
     assert sum(1 for _ in engine.iterate(b"", b"\xff")) == 50
+    engine.close()
+
+
+def test_what_is_prepared_is_not_written_once_something_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is synced beside the turns: that may fail while a batch waits to be written."""
+
+    def fail(_: Path) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(leveldb, "sync_newest_log", fail)
+    engine = LevelDBEngine.open(tmp_path / "store")
+    write = engine.prepare({b"k": b"1"})
+    with pytest.raises(EngineFailed):
+        engine.sync()
+    with pytest.raises(EngineFailed):
+        write()
+    assert engine.get(b"k") is None
     engine.close()

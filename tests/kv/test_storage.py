@@ -323,6 +323,58 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
     book.storage.close()
 
 
+def test_two_segments_that_are_made_at_once_have_two_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between listing the folder and looking at what is being made, the other one is done."""
+    book = Book()
+    log, device = book.storage._log, book.disk.log
+    begun, goes_on = threading.Event(), threading.Event()
+    create, names = device.create, device.names
+    maker = threading.Thread(target=log.make_spare, daemon=True)
+
+    def create_slowly(name: str, size: int) -> None:
+        if threading.current_thread() is maker:
+            begun.set()
+            assert goes_on.wait(30)
+        create(name, size)
+
+    def list_before_it_is_done() -> list[str]:
+        listed = names()
+        if begun.is_set():
+            goes_on.set()
+            maker.join(30)
+        return listed
+
+    monkeypatch.setattr(device, "create", create_slowly)
+    monkeypatch.setattr(device, "names", list_before_it_is_done)
+    maker.start()
+    assert begun.wait(30)
+    made = log._make(SEGMENT_BYTES)
+    assert [each.name for each in log._spares] == ["segment-2"]
+    assert made.name == "segment-3"
+    book.storage.close()
+
+
+def test_a_segment_made_ahead_does_not_take_the_last_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Making it would fill the device before it fails, and whatever is written then fails, too."""
+    book = Book()
+    device, free = book.disk.log, SEGMENT_BYTES
+    monkeypatch.setattr(book.storage.state, "free_bytes", lambda: free)
+    for index in range(1, 60):
+        if index == 50:
+            assert len(device.files) > 2
+            assert max(file.size for file in device.files.values()) < SEGMENT_BYTES
+            free = 2 * SEGMENT_BYTES
+        book.add(1, index)
+        book.apply(1, index)
+    assert max(file.size for file in device.files.values()) == SEGMENT_BYTES
+    book.reopen()
+    book.check()
+
+
 def test_a_log_begins_short_and_does_not_stay_so() -> None:
     book = Book()
     sizes = [[file.size for file in book.disk.log.files.values()]]

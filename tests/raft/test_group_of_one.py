@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -196,3 +198,20 @@ def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
     assert b"fine" in written.values()
     assert not [key for key in written if key.startswith(raft_log_prefix(GROUP_ID))]
     assert all(b"bad" not in (value or b"") for value in written.values())
+
+
+def test_what_is_proposed_while_one_is_applied_is_not_forgotten() -> None:
+    """An observer of what is applied may ask for something more."""
+    peers = ScriptedPeers((1,), _Replaying())
+    apply = peers.machine.apply
+
+    def apply_and_propose(*args: Any) -> None:
+        peers.machine.apply = apply  # type: ignore[method-assign]
+        apply(*args)
+        peers.propose(b"more")
+
+    peers.machine.apply = apply_and_propose  # type: ignore[method-assign]
+    peers.propose(b"x")
+    peers.turn()
+    peers.turn()
+    assert peers.outcomes == [Outcome.APPLIED] * 2

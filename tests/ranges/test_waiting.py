@@ -177,3 +177,23 @@ def test_nobody_is_forgotten_whatever_happens_in_which_order() -> None:
             if shop.goods and line:
                 assert shop.waiting.is_looked_at_later(line[0]), f"seed {seed}"
             assert line == [each for each in known if not (each.got or each.cancelled)]
+
+
+def test_who_goes_on_to_another_line_leaves_the_rest_to_the_next_one() -> None:
+    """It has taken something, and waits until that is written down."""
+    shop = Shop()
+    one, other, third = shop.queue(3)
+    look = shop.waiting._look
+
+    def look_or_pay(call: Any) -> None:
+        if call is one and shop.goods:
+            shop.goods -= 1
+            shop.waiting.park(call, "the till")
+        else:
+            look(call)
+
+    shop.waiting._look = look_or_pay
+    shop.arrive(2)
+    assert shop.served == [other]
+    assert list(shop.waiting.lines["the till"]) == [one]
+    assert list(shop.waiting.lines["goods"]) == [third]

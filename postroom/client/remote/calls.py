@@ -60,7 +60,7 @@ class RemoteCall:
         self.link: Link | None = None
         self.was_sent = False
         self.maybe = False
-        self.adrift: list[tuple[int, int]] = []
+        self.adrift: tuple[tuple[int, int], ...] = ()
         self.withdrawn = False
         self.refusals = 0
         self.refused: Unavailable | None = None

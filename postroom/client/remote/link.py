@@ -203,8 +203,10 @@ class Link:
 
     def tell(self) -> bool:
         """There is something to take; whether that is news."""
-        told, self._told = self._told, True
-        return not told
+        if self._told:
+            return False
+        self._told = True
+        return True
 
     def look_up(self, now: float) -> bool:
         """Ask for a sign of life, and who leads; whether the port must be told."""

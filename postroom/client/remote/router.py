@@ -46,7 +46,12 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames, identities, revisions
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
-from postroom.protocol.requests import DescribeNode, decode_result
+from postroom.protocol.requests import (
+    MALFORMED,
+    RESULT_DECODERS,
+    DescribeNode,
+    not_an_answer,
+)
 from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -146,7 +151,9 @@ class Router:
             or (link.open >= link.requests_max and not call.waits)
         ):
             self._enqueue(call)
-        elif not self._is_refused(link, call) and link.place(call):
+        elif (
+            link.revision >= revisions.REVISION or not self._is_refused(link, call)
+        ) and link.place(call):
             self._port.output(link.number)
 
     def _next_number(self) -> int:
@@ -309,14 +316,16 @@ class Router:
     def _on_result(self, link: Link, call: RemoteCall, result: Any) -> None:
         kind = type(call.request)
         try:
-            answer = decode_result(kind, result)
-        except WireError:
+            answer = RESULT_DECODERS[kind](result)
+        except MALFORMED as error:
             link.sent[call.number] = call  # it goes on elsewhere, with all others
-            raise
+            raise not_an_answer(kind, error) from error
         if kind in OF_HOLDINGS:
             self._upkeep.answered(link, call, answer)
         if not call.done:
-            self._attempts.done(call)
+            call.done = True
+            if call.timeout_seconds is not None:
+                self._pending.timed.cancel(call)
             self.addresses.served()
             call.complete(answer, None)
 
@@ -340,7 +349,7 @@ class Router:
         for call in link.sent.values():
             if call.is_commit:
                 call.maybe = True
-                call.adrift.append((link.node_id, link.number))
+                call.adrift += ((link.node_id, link.number),)
         unanswered = [
             call for call in (*link.sent.values(), *link.unsent()) if self._attempts.again(call)
         ]

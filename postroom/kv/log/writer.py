@@ -246,7 +246,8 @@ class Log:
 
     def _make(self, size: int) -> Segment:
         with self._naming:  # one may be made in the background
-            taken = {*self.device.names(), *self._names}
+            # In this order: one that is made meanwhile is in the folder before it leaves the names.
+            taken = {*self._names, *self.device.names()}
             name = next(n for n in map("segment-{}".format, itertools.count(1)) if n not in taken)
             self._names.add(name)
         try:

@@ -38,6 +38,7 @@ class AnswerQueue:
 
     Attributes:
         taken_at: when the client last took anything of what there was.
+        unread_bytes: about how much of answers the client has not taken.
     """
 
     def __init__(
@@ -55,14 +56,9 @@ class AnswerQueue:
         self._batch: list[tuple[Any, ...]] = []
         self._batch_bytes = 0
         self._frames: deque[bytes] = deque()
-        self._frames_bytes = 0
+        self.unread_bytes = 0
         self._is_told = False
         self._is_closed = False
-
-    @property
-    def unread_bytes(self) -> int:
-        """About how much of answers the client has not taken."""
-        return self._frames_bytes + self._batch_bytes
 
     @property
     def has_frames(self) -> bool:
@@ -76,31 +72,34 @@ class AnswerQueue:
             self.taken_at = self._node.monotonic()
         batch.append(answer)
         self._batch_bytes += size
+        self.unread_bytes += size
         self._admission.unread_bytes += size
         if len(batch) >= ANSWERS_PER_FRAME or self._batch_bytes >= ANSWERS_BYTES_PER_FRAME:
             self.pack()
             self._on_grown()
-        self._tell()
+        if not self._is_told:
+            self._tell()
 
     def put(self, frame: bytes) -> None:
         """A frame of its own."""
         if not self._frames:
             self.taken_at = self._node.monotonic()
         self._frames.append(frame)
-        self._frames_bytes += len(frame)
+        self.unread_bytes += len(frame)
         self._admission.unread_bytes += len(frame)
-        self._tell()
+        if not self._is_told:
+            self._tell()
 
     def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._on_output()
+        self._is_told = True
+        self._on_output()
 
     def pack(self) -> None:
         """The batch becomes a frame."""
         if self._batch:
             batch, self._batch = self._batch, []
             self._admission.unread_bytes -= self._batch_bytes
+            self.unread_bytes -= self._batch_bytes
             self._batch_bytes = 0
             self._pack(batch)
 
@@ -123,7 +122,7 @@ class AnswerQueue:
     def pop(self) -> bytes:
         """The next frame, which is being sent."""
         frame = self._frames.popleft()
-        self._frames_bytes -= len(frame)
+        self.unread_bytes -= len(frame)
         if not self._is_closed:
             self._admission.unread_bytes -= len(frame)
         self.taken_at = self._node.monotonic()
@@ -138,11 +137,12 @@ class AnswerQueue:
         self._admission.unread_bytes -= self.unread_bytes
         self._batch.clear()
         self._frames.clear()
-        self._batch_bytes = self._frames_bytes = 0
+        self._batch_bytes = self.unread_bytes = 0
 
     def close(self) -> None:
         """The stream has ended: what is in frames is sent yet, and counts no more."""
         self._is_closed = True
         self._admission.unread_bytes -= self.unread_bytes
         self._batch.clear()
+        self.unread_bytes -= self._batch_bytes
         self._batch_bytes = 0

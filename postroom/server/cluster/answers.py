@@ -61,7 +61,6 @@ def _encoded(result: Any) -> int:
 
 
 _BYTES: Final[dict[type, Callable[[Any], int]]] = {
-    Value: lambda result: len(result.value or b""),
     Values: _values,
     Pairs: _pairs,
     Changes: _changes,
@@ -88,6 +87,8 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
 
 def answer_bytes(result: Any) -> int:
     """About what ``result`` takes in a frame, and in memory until then."""
+    if type(result) is Value:
+        return _LEAST_BYTES + len(result.value or b"")
     weigh = _BYTES.get(type(result))
     return _LEAST_BYTES if weigh is None else _LEAST_BYTES + weigh(result)
 

@@ -144,7 +144,7 @@ class Session:
         return self._answers.unread_bytes
 
     def _takes_answers(self) -> bool:
-        return self.unread_bytes < self._admission.limits.unread_bytes_max
+        return self._answers.unread_bytes < self._admission.limits.unread_bytes_max
 
     def wants(self) -> int:
         """How much it has under way: 0: nothing; 1: what waits for something; 2: more."""
@@ -319,7 +319,8 @@ class Session:
             self._wait_for_room()
 
     def _may_submit(self) -> bool:
-        return self._takes_answers() and not self._node.replicas.is_used_up
+        unread_max = self._admission.limits.unread_bytes_max
+        return self._answers.unread_bytes < unread_max and not self._node.replicas.is_used_up
 
     def _wait_for_room(self) -> None:
         """The backlog goes on when answers were taken, or with the next turn."""
@@ -425,8 +426,10 @@ class Session:
                 self._fail(number, IS_WITHDRAWN)
 
     def _left(self, call: Asked) -> None:
-        self._admission.left(call.size)
-        self._own_bytes -= call.size
+        size, admission = call.size, self._admission
+        admission.requests -= 1
+        admission.bytes -= size
+        self._own_bytes -= size
         self._waiting -= call.waits
 
     # --- what goes out
