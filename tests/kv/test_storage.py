@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from a seed
+from typing import NoReturn
 
 import pytest
 
@@ -405,3 +407,23 @@ def test_a_failure_in_either_thread_is_told(number: int) -> None:
     with pytest.raises(EngineFailed):
         write()
     book.storage.close()
+
+
+def test_of_a_segment_that_cannot_be_opened_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book = Book()
+    device = book.disk.log
+    before = set(device.files)
+
+    def no_descriptor(_: str) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(device, "open", no_descriptor)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many"):
+                book.storage._log.make_spare()
+    assert set(device.files) == before
+    book.storage._log.make_spare()
+    assert len(device.files) == len(before) + 1

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from postroom.kv.engine import WriteSet
-from postroom.kv.log.device import Device
+from postroom.kv.log.device import Device, File
 from postroom.kv.log.format import (
     CHANGES,
     CLOSED,
@@ -253,9 +253,17 @@ class Log:
         try:
             self.device.create(name + NEW_SUFFIX, size)
             self.device.rename(name + NEW_SUFFIX, name)
-            return Segment(name, self.device.open(name), None)
+            return Segment(name, self._open(name), None)
         finally:
             self._names.discard(name)
+
+    def _open(self, name: str) -> File:
+        """A segment that was just made; if that fails nothing is left of it."""
+        try:
+            return self.device.open(name)
+        except OSError:  # no descriptor is left, say: another one would be made, and another one
+            self.device.remove(name)
+            raise
 
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
         places = self._places.setdefault(number, {})

@@ -185,7 +185,7 @@ class RangeQueues:
         self._fired.clear()
         self._stepped.clear()
         self._claiming.clear()
-        self._advancing = None
+        self._advancing, self._most = None, (0, None)
 
     def first_due(self, stored: Reader) -> int:
         """When there is something to do, by what is stored, before anything else is known.
@@ -304,7 +304,8 @@ class RangeQueues:
         bytes_before = ctx.bytes
         is_behind = manager.ordered and self._catch_up(ctx, manager, share)
         more = is_behind or Firing(manager, ctx, share.fired_max, share.bytes_max).fire()
-        self._grew(manager, ctx.bytes - bytes_before)
+        if _Share in ctx.scratch:  # else it is not a step of the service that came to this
+            self._grew(manager, ctx.bytes - bytes_before)
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
 

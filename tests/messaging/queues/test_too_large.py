@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from postroom.limits import UPKEEP_BYTES
+from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.ranges import batch
 from tests.messaging.queues.harness import Q, Queues
 
@@ -124,3 +125,15 @@ def test_what_a_claim_holds_counts_with_the_keys_of_its_messages() -> None:
     given = queues.claim(1000)
     assert 0 < sum(len(each.key) for each in given) < UPKEEP_BYTES + 10_000
     assert len(queues.claim(1000)) > 0
+
+
+def test_what_clients_are_given_is_no_step_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the queue with the largest claim would be left alone for a step that was too large."""
+    queues = _queue()
+    claim = queues.start(queues.claim_request(10, wait=True))
+    queues.pass_time(5)
+    sizes: list[int] = []
+    monkeypatch.setattr(RangeQueues, "_grew", lambda _, manager, size: sizes.append(size))
+    queues.enqueue(bytes(300))
+    assert claim.result().messages
+    assert not any(sizes)
