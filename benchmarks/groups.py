@@ -170,17 +170,20 @@ class _Groups:
 
     def rate(self, seconds: float) -> float:
         """Transactions a second."""
-        before = sum(client.committed for client in self._clients)
+        before = self._committed()
         begin, used = time.perf_counter(), time.process_time()
-        while time.perf_counter() < begin + seconds:
+        while time.perf_counter() < begin + seconds or self._committed() == before:
             self._node.turn()
         elapsed, used = time.perf_counter() - begin, time.process_time() - used
         for client in self._clients:
             if client.failed is not None:
                 raise client.failed
-        committed = sum(client.committed for client in self._clients) - before
+        committed = self._committed() - before
         self.processor_us.append(used / committed * 1e6)
         return committed / elapsed
+
+    def _committed(self) -> int:
+        return sum(client.committed for client in self._clients)
 
     def close(self) -> None:
         """Let go of the folder."""
