@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.kv import leveldb, torn_log
+from postroom.kv import torn_log
 from postroom.kv.engine import EngineFailed
 from tests.kv.on_disk import newest_log
 
 pytest.importorskip("plyvel", reason="LevelDB is not installed")
+from postroom.kv import leveldb
 from postroom.kv.leveldb import LevelDBEngine
 
 
