@@ -53,14 +53,10 @@ class _Stretch:
 class Ahead:
     """The stretches of one range, by inbox: of those that were reaped last. Its length is how many
     messages it holds.
-
-    Attributes:
-        stretches: only to look whether there are any.
     """
 
     def __init__(self) -> None:
-        stretches: dict[bytes, _Stretch] = {}
-        self.stretches = self._stretches = stretches
+        self._stretches: dict[bytes, _Stretch] = {}
 
     def __len__(self) -> int:
         return sum(len(each.messages) - each.given for each in self._stretches.values())

@@ -90,14 +90,11 @@ class Claims:
 
     Attributes:
         ahead: what was read and is not claimed.
-        inboxes: those of which messages are claimed. Only to look whether there are any: without
-            them, and without anything ``ahead``, what arrives is of no interest here.
     """
 
     def __init__(self) -> None:
         self.ahead = Ahead()
-        inboxes: dict[bytes, _Claimed] = {}
-        self.inboxes = self._inboxes = inboxes
+        self._inboxes: dict[bytes, _Claimed] = {}
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
         self._attempts_max: dict[tuple[bytes, bytes], int] = {}
         self._found_bytes = 0

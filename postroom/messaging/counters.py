@@ -69,7 +69,6 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _astuple = msgspec.structs.astuple
 _PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}
-_PENDING_END: Final = _PLACES["dead"] + 1
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Counters)
 
@@ -101,8 +100,7 @@ class Conservation:
         for name in tally:
             counted[_PLACES[name]] += tally[name]
         after = Counters(*counted)
-        # ``after.conserved()``: this is done once a proposal.
-        if counted[0] != sum(counted[1:_PENDING_END]) or min(counted) < 0:
+        if not after.conserved():
             raise StoreCorrupted(
                 f"messages would be lost or made up ({self.applied} would become {after}); "
                 "the proposal was stopped and nothing was changed: please report this"

@@ -53,9 +53,7 @@ class Delivery:
             return None
         ctx.sent = []
         ctx.count("enqueued", len(parcels))
-        outbox = self._outbox
-        waits = not outbox.is_empty(ctx) and outbox.has_due(ctx)
-        left = 0 if waits else limits.DELIVERED_AT_ONCE_MAX
+        left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
         if len(parcels) > 1 and len(parcels) > _parcels_a_turn():
             return self._take_up_in_parts(ctx, parcels, left)
         self._take_up(ctx, parcels, left)
@@ -89,8 +87,7 @@ class Delivery:
                     request.key, request.value, request.headers, transaction_id, source
                 )
                 self._outbox.store(ctx, due, id_, entry)
-        if arrivals:
-            ctx.count("delivered", self._inboxes.deliver(ctx, arrivals))
+        self._deliver(ctx, arrivals)
         return left
 
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:

@@ -132,16 +132,12 @@ class Inboxes:
                 number += mail.messages
                 oldest = min(oldest, mail.oldest)
             writes[index] = _encode((number, oldest))
-        claims = self._claims
-        if claims.inboxes or claims.ahead.stretches:
-            claims.arriving(first)
+        self._claims.arriving(first)
         ctx.after.append(partial(self._arrived, first))
         return delivered
 
     def _arrived(self, first: dict[bytes, bytes]) -> None:
-        claims = self._claims
-        if claims.inboxes or claims.ahead.stretches:
-            claims.arrived(first)
+        self._claims.arrived(first)
         self._wake(map(Arrival, first))
 
     # --- reaping

@@ -95,8 +95,7 @@ class Outbox:
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Whether nothing waits here, so that what comes now overtakes nothing."""
-        pending = self.pending
-        return not (getattr(self._conservation.applied, pending) + ctx.tally.get(pending, 0))
+        return not self._waiting(ctx)
 
     def has_due(self, ctx: Evaluation) -> bool:
         """Whether something waits here that is due, so that what comes now would overtake it."""

@@ -8,6 +8,7 @@
     propose ─▶ propose        the command                           ┘
     conclude ─▶ ...           those that have nothing to write answer
 
+A node has one range yet, and then this is its turn; ``benchmarks/groups.py`` puts many together.
 The ranges of a node do not depend on each other, so it is the same as if one took its turn after
 the other. But it is faster: what a proposal takes is a long way through this program, and a
 processor goes a part of it sixty times in a row in less time than all of it sixty times (with one

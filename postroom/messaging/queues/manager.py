@@ -78,7 +78,7 @@ class Surroundings(Protocol):
     def answer(self, waiter: Waiter) -> None:
         """A claim that waits can be answered."""
 
-    def is_damaged(self, error: QueueDamaged) -> None:
+    def set_aside(self, error: QueueDamaged) -> None:
         """A queue is, as is seen now."""
 
     def current(self, manager: Manager) -> Manager:

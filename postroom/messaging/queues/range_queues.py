@@ -446,13 +446,13 @@ class RangeQueues:
         if manager is None and isinstance(error, TransactionTooLarge):
             manager = self._most[1]  # no smaller step is left to try
         if isinstance(error, QueueDamaged) and error.queue in self._by_name:
-            self.is_damaged(error)
+            self.set_aside(error)
             return error.queue, False
         if manager is None:
             return None
         return manager.name, manager.trouble.failed(error, self.monotonic())
 
-    def is_damaged(self, error: QueueDamaged) -> None:
+    def set_aside(self, error: QueueDamaged) -> None:
         """A queue is, as is seen now: it is set aside, and who waits there is told."""
         manager = self._by_name.pop(error.queue, None)
         if manager is None:

@@ -68,7 +68,7 @@ def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
     try:
         return counters.add(manager.name, manager.counted, changes)
     except StoreCorrupted as error:
-        manager.around.is_damaged(damaged(manager.name, "its record of counters", error))
+        manager.around.set_aside(damaged(manager.name, "its record of counters", error))
         raise Unavailable(
             f"the queue {manager.name!r} was found to be damaged, and is set aside; nothing was "
             "changed: try again"

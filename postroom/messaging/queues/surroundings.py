@@ -113,7 +113,7 @@ class Nobody:
     def answer(self, _: Waiter) -> None:
         """Nobody waits."""
 
-    def is_damaged(self, _: object) -> None:
+    def set_aside(self, _: object) -> None:
         """Nobody is told."""
 
     def current(self, manager: Any) -> Any:
