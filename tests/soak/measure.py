@@ -12,7 +12,9 @@ so all are taken into account:
   tells what a turn of any store costs just now (:mod:`tests.soak.control`). If that has risen from
   the first tenth to the last, the last one may do as much less. That it has fallen excuses nothing.
 * *Samples scatter.* A tenth is worth the median of its samples (of what is held) or their sum (of
-  what is done), and the allowance grows with how far the tenths in the middle scatter.
+  what is done), and the allowance grows with how far the tenths in the middle scatter. Tenths of a
+  few seconds are the weather of the machine: a run of some minutes tells who collapses, and only a
+  long one who becomes slower.
 
 Memory is what belongs to the processes alone: files of tables that are mapped come and go with the
 cache of the system. How many tables there are says little in a run of minutes, as they are merged
@@ -32,7 +34,13 @@ import psutil
 
 TENTHS: Final = 10
 SLOWDOWN_MAX: Final = 0.2
-"""By so much the last tenth may be slower than the first."""
+"""By so much the last tenth may be slower than the first, in a long run."""
+SHORT_SLOWDOWN_MAX: Final = 0.5
+"""By so much in a short run; and the best of its last tenths counts, against the median of as many
+first ones.
+"""
+LONG_TENTH_SECONDS: Final = 60.0
+"""A run with tenths of that length is a long one."""
 GROWTH_MAX: Final = 0.13
 """By so much may be larger at the end what is to stay as it is, or by its own slack."""
 SPELLS_MIN: Final = 3
@@ -164,6 +172,19 @@ class Measure:
             return []
         return [f"queues: {100 * median(shares):.0f} % of the rate while a snapshot is read"]
 
+    def _slower(self, rates: list[float], prices: list[float]) -> list[str]:
+        """Whether less is done by the second of processor at last than at first."""
+        allowed, first, at = SLOWDOWN_MAX, rates[0], TENTHS - 1
+        before = prices[0]
+        if self.seconds / TENTHS < LONG_TENTH_SECONDS:
+            allowed, first = SHORT_SLOWDOWN_MAX, median(rates[:LAST_TENTHS])
+            at = max(range(TENTHS - LAST_TENTHS, TENTHS), key=rates.__getitem__)
+            before = median(prices[:LAST_TENTHS])
+        excuse = min(before / prices[at], 1.0) if prices[at] else 1.0
+        if rates[at] < first * (1 - allowed) * excuse - _scatter(rates):
+            return [f"{PER_PROCESSOR}: {first:.0f} at first, {rates[at]:.0f} at last"]
+        return []
+
     def verdicts(self) -> list[str]:
         """What is not as it must be."""
         if len(self.samples) < TENTHS:
@@ -174,11 +195,7 @@ class Measure:
             if name in NOT_JUDGED:
                 continue
             if name == PER_PROCESSOR:
-                before, after = rows[PRICE][0], rows[PRICE][-1]
-                excuse = min(before / after, 1.0) if after else 1.0
-                least = tenths[0] * (1 - SLOWDOWN_MAX) * excuse - _scatter(tenths)
-                if tenths[-1] < least:
-                    wrong.append(f"{name}: {tenths[0]:.0f} at first, {tenths[-1]:.0f} at last")
+                wrong += self._slower(tenths, rows[PRICE])
                 continue
             warm, slack = max(tenths[: WARM_TENTH + 1]), SLACK.get(name, 0.0)
             if name == TABLES and self.seconds * WARM_TENTH / TENTHS < FLAT_AFTER_SECONDS:

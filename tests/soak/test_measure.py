@@ -11,6 +11,8 @@ import pytest
 from tests.soak.control import Control
 from tests.soak.measure import Measure, Sample
 
+LONG_SECONDS = 900.0
+
 
 def measured(
     rate: Callable[[int], float], held: Callable[[int], float], seconds: int = 600
@@ -43,6 +45,24 @@ def test_what_stands_still_at_the_end_does_not() -> None:
     assert any(told.startswith("per processor: 1000 at first, 0 at last") for told in verdicts)
 
 
+def shortly(rates: list[float], prices: list[float] | None = None) -> list[str]:
+    """What is said of a run of 90 s with these tenths."""
+    measure = Measure(90)
+    for rate, price in zip(rates, prices or [0.0] * len(rates), strict=True):
+        measure.samples += [Sample(rate, {}, price=price)] * 9
+    return measure.verdicts()
+
+
+def test_a_short_run_tells_who_collapses_and_not_the_weather() -> None:
+    weather = [3412.0, 3300.0, 3350.0, 3400.0, 3380.0, 3360.0, 3390.0, 2400.0, 2300.0, 2147.0]
+    assert shortly(weather) == []
+    assert shortly([*[1000.0] * 7, 100.0, 900.0, 0.0]) == []
+    assert shortly([*[1000.0] * 7, 200.0, 150.0, 0.0]) != []
+    slow = [*[1000.0] * 7, *[250.0] * 3]
+    assert shortly(slow, [*[1.0] * 7, *[4.0] * 3]) == []
+    assert shortly(slow) != []
+
+
 def test_what_grows_does_not() -> None:
     verdicts = measured(lambda _: 1000.0, lambda at: 100.0 + at / 5).verdicts()
     assert verdicts == ["memory MB: 142 when warm, 190 at last"]
@@ -60,7 +80,7 @@ def test_what_is_held_for_a_while_is_no_growth() -> None:
 
 def loaded(rate: float, used: float, idle: float) -> list[str]:
     """What is said of a run whose second half is like that; the first one was 1000 by 1, alone."""
-    measure = Measure(100)
+    measure = Measure(LONG_SECONDS)
     for second in range(100):
         sample = Sample(1000.0, {}, 1.0, 1.0) if second < 50 else Sample(rate, {}, used, idle)
         measure.samples.append(sample)
@@ -115,7 +135,7 @@ def test_a_snapshot_that_slows_consumers_is_seen() -> None:
 
 def priced(first: float, last: float) -> list[str]:
     """What is said of a run that does half as much in its second half."""
-    measure = Measure(100)
+    measure = Measure(LONG_SECONDS)
     for second in range(100):
         is_late = second >= 50
         sample = Sample(500.0 if is_late else 1000.0, {}, price=last if is_late else first)
