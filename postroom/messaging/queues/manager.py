@@ -181,7 +181,10 @@ class Manager:
 
     def change(self, definition: QueueDefinition) -> None:
         """It has other settings."""
+        kept_before = self.retention
         self.definition = definition
+        if self.purge_at:
+            self.purge_at = max(self.purge_at - kept_before + self.retention, 1)
         self.ready.size = definition.settings.cache_size
         self.order_by(definition.settings)
         if self.ready.ordered != self.ordered:
@@ -192,6 +195,7 @@ class Manager:
         self.group_buckets.clear(self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
+        self.around.wake_by(self.around.monotonic())
 
     def order_by(self, settings: QueueSettings) -> None:
         """What is enqueued is placed as these settings say."""
