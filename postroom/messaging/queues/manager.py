@@ -172,7 +172,8 @@ class Manager:
         layout = self.layout
         upper = keys.after_prefix(layout.scheduled)
         first = next(iter(reader.iterate(self._scheduled_head, upper)), None)
-        self.first_due = 0 if first is None else _due_in(first[0], layout)
+        begins = len(layout.scheduled)
+        self.first_due = 0 if first is None else int.from_bytes(first[0][begins:][:8], "big")
 
     @property
     def scheduled_head(self) -> bytes:
@@ -497,8 +498,3 @@ class Manager:
             moments.append(monotonic)
         known = [each for each in moments if each is not None]
         return min(known, default=None)
-
-
-def _due_in(key: bytes, layout: Layout) -> int:
-    start = len(layout.scheduled)
-    return int.from_bytes(key[start : start + 8], "big")

@@ -491,9 +491,8 @@ class RangeQueues:
 
 
 def _of_followers(settings: QueueSettings) -> QueueSettings:
-    if settings.on_duplicate != "error":
-        return settings
-    return msgspec.structs.replace(settings, on_duplicate="ignore")
+    is_error = settings.on_duplicate == "error"
+    return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
 
 
 def _as_follower(request: Enqueue) -> Enqueue:

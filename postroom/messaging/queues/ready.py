@@ -282,6 +282,7 @@ class ReadyCache:
                 continue
             line.rotate(-1)
             self._remove(key, name, group)
+            self.additions += self.ordered  # others may want what was behind it
             return key, entry
         return None
 
