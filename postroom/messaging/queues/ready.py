@@ -18,9 +18,10 @@ comes for such a group is taken in. If there is no room, a group that has many h
 last ones.
 
 A group that may not fire just now (its limits, its failing head) is *held*: it has no turns until
-it is freed. If there is no room for others, it is left out until then, but for its name. Taking an entry costs the same, but for a logarithm, however many groups and kinds
-there are, and however many groups are held. Nothing here is stored, and nothing is decided: all of
-it can be forgotten and read again (``forget``).
+it is freed. If there is no room for others, it is left out until then, but for its name. Taking an
+entry costs the same, but for a logarithm, however many groups and kinds there are, and however many
+groups are held. Nothing here is stored, and nothing is decided: all of it can be forgotten and read
+again (``forget``).
 """
 
 from __future__ import annotations
