@@ -40,7 +40,7 @@ from postroom.raft.spool import Arriving
 from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import require
-from tests.sim.disks import DurableViews
+from tests.sim.durable_views import DurableViews
 
 if TYPE_CHECKING:
     from postroom.raft.journal import Journal
