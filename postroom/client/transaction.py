@@ -119,7 +119,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     @property
     def closed(self) -> bool:
         """Whether it was committed or rolled back."""
-        return bool(self._lifetime.closed)
+        return not self._lifetime.may_end
 
     @property
     def waited_seconds(self) -> float:
@@ -350,7 +350,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         """Commits. For what is built on top, as the synchronous form is."""
         lifetime, sender, reads = self._lifetime, self._sender, self._reads
         if lifetime.closed:
-            lifetime.check_open()
+            lifetime.check_may_end()
         if sender.monotonic() > lifetime.expires and not lifetime.is_unknown:
             lifetime.end(Event.REFUSED)
             raise expired(lifetime.timeout)
@@ -386,7 +386,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         Raises:
             TransactionClosed: it was committed or rolled back already.
         """
-        self._lifetime.check_open()
+        self._lifetime.check_may_end()
         self._lifetime.end(Event.GIVE_UP)
 
     def _requests(self) -> list[Any]:
@@ -413,12 +413,12 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Awaitable[None]:
-        if kind is None and not self._lifetime.closed:
+        if kind is None and self._lifetime.may_end:
             return self.finish()
         return self._given_up()
 
     async def _given_up(self) -> None:
-        if not self._lifetime.closed:
+        if self._lifetime.may_end:
             # Nothing may take the place of the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
 
