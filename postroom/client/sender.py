@@ -111,7 +111,10 @@ def given_back(
     """A transaction that gives messages back which nobody has seen."""
     if not claimed.messages:
         return None
-    attempts = [Attempt(each.key, each.kind, each.id, each.epoch) for each in claimed.messages]
+    attempts = [
+        Attempt(each.key, each.kind, each.id, each.epoch, fired_at=each.fired_at)
+        for each in claimed.messages
+    ]
     write = Reject(request.queue, attempts, delay=0.0, uncounted=True)
     return CommitTransaction(
         transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.key, [], [], [write]

@@ -156,7 +156,7 @@ class AnyMessage:
         stored = self._stored
         if stored.state != "leased":
             return Attempt(stored.key, stored.kind, stored.id)
-        return Attempt(stored.key, stored.kind, stored.id, stored.epoch)
+        return Attempt(stored.key, stored.kind, stored.id, stored.epoch, fired_at=stored.fired_at)
 
     def leased_for(self, until: int) -> None:
         """Its lease was extended."""
@@ -194,13 +194,14 @@ class Settling(Protocol):
 class QueueMessage(AnyMessage):
     """A message of a queue, in the asyncio form."""
 
-    __slots__ = ("_home",)
+    __slots__ = ("_home", "_on_extended")
 
     def __init__(
         self, queue: str, stored: StoredMessage, codec: Packing, home: Settling | None = None
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
+        self._on_extended: Callable[[QueueMessage], None] | None = None
 
     async def acknowledge(self) -> None:
         """It is done, in a transaction of its own; ``tx.acknowledge`` does so together with other
@@ -246,6 +247,16 @@ class QueueMessage(AnyMessage):
     def on_settled(self, tell: Callable[[AnyMessage], None]) -> None:
         """``tell`` is called, once, when it was settled."""
         self._on_settled = tell
+
+    def on_extended(self, tell: Callable[[QueueMessage], None]) -> None:
+        """``tell`` is called whenever its lease was extended."""
+        self._on_extended = tell
+
+    def leased_for(self, until: int) -> None:
+        """Its lease was extended."""
+        super().leased_for(until)
+        if self._on_extended is not None:
+            self._on_extended(self)
 
 
 class EnqueueHandle(msgspec.Struct, eq=False, gc=False):

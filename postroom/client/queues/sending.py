@@ -25,6 +25,7 @@ from postroom.client.queues.messages import AnyMessage, EnqueueHandle, QueueMess
 from postroom.client.sender import Sender
 from postroom.messaging.queues.requests import (
     Acknowledge,
+    Attempt,
     CancelMessages,
     ClaimQueue,
     Reject,
@@ -144,16 +145,32 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             self._buffer.grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
             self._requests.append(make(name, attempts))
             if settles:
-                self._forget_claimed(name, ((each.kind, each.id) for each in attempts))
+                self._forget_claimed(name, attempts)
         if settles:
             self._settled = self._settled or []
             self._settled += [each for each in named if isinstance(each, AnyMessage)]
 
-    def _forget_claimed(self, queue: str, named: Iterable[tuple[str, bytes]]) -> None:
+    def settles(self, message: AnyMessage) -> bool:
+        """Whether it acknowledges a message, or gives it back, or cancels it."""
+        kind, id_ = message.stored.kind, message.stored.id
+        return any(
+            each.id == id_ and (each.kind == kind or (each.by_id and not each.of_kind))
+            for request in self._requests
+            if isinstance(request, Acknowledge | Reject | CancelMessages)
+            if request.queue == message.queue
+            for each in request.attempts
+        )
+
+    def _forget_claimed(self, queue: str, named: Iterable[Attempt]) -> None:
         claimed = self._claimed.get(queue)
-        if claimed:
-            for kind, id_ in named:
-                claimed.pop((kind, id_), None)
+        if not claimed:
+            return
+        for each in named:
+            if each.by_id and not each.of_kind:
+                for of_any_kind in [one for one in claimed if one[1] == each.id]:
+                    del claimed[of_any_kind]
+            else:
+                claimed.pop((each.kind, each.id), None)
 
     # --- claiming
 
