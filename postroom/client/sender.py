@@ -13,7 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -87,6 +87,22 @@ def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
     if type(request) is ClaimQueue and request.transaction_id is None:
         return given_back(sender.next_id(), sender.reading(), request, result)
     return None
+
+
+def raise_error(call: Any) -> NoReturn:
+    """Raises what a call has ended with.
+
+    The call forgets it: the error knows the frames that it went through, these know the call, and
+    all of that would stay until the garbage collector comes.
+
+    Args:
+        call: with an ``_error``; nobody asks it again.
+    """
+    error, call._error = call._error, None
+    try:
+        raise error
+    finally:
+        del error
 
 
 def given_back(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from postroom.client.codec import Packing
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
@@ -257,7 +259,7 @@ class QueueMessage(AnyMessage):
             self._on_extended(self)
 
 
-class EnqueueHandle:
+class EnqueueHandle(msgspec.Struct, eq=False, gc=False):
     """What ``tx.enqueue`` returns: the id, and after the commit what became of it.
 
     Attributes:
@@ -266,13 +268,10 @@ class EnqueueHandle:
         kind: of the message.
     """
 
-    __slots__ = ("_outcome", "id", "kind", "queue")
-
-    def __init__(self, queue: str, id_: str | bytes, kind: str) -> None:
-        self.queue = queue
-        self.id = id_
-        self.kind = kind
-        self._outcome: str | None = None
+    queue: str
+    id: str | bytes
+    kind: str
+    _outcome: str | None = None
 
     @property
     def inserted(self) -> bool | None:

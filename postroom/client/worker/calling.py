@@ -29,7 +29,7 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.bridge import LoopSender
 from postroom.client.queues.messages import AnyMessage, QueueMessage
-from postroom.client.queues.sending import QueueSends, Sends
+from postroom.client.queues.sending import QueueSends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable
@@ -41,16 +41,16 @@ class Running:
     """A call that is under way; its transaction is kept young while it knows nothing."""
 
     def __init__(self) -> None:
-        self._sends: Sends | None = None
+        self._tx: QueueSends | None = None
 
     def begins(self, tx: QueueSends) -> None:
         """It has a new transaction."""
-        self._sends = tx.queues
+        self._tx = tx
 
     def keep_young(self) -> None:
         """Its transaction's time begins now, if it has read nothing."""
-        if self._sends is not None:
-            self._sends.keep_young()
+        if self._tx is not None:
+            self._tx.keep_young()
 
 
 class Caller:

@@ -32,7 +32,8 @@ from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
 TRY_AGAIN_SECONDS: Final = 60.0
-TICKS_AN_HOUR_MAX: Final = 3600
+TICKS_AN_HOUR: Final = 3600
+"""No schedule has more: it is asked for seconds, at most."""
 
 _log = logging.getLogger("postroom.queues")
 
@@ -85,7 +86,7 @@ def _next_tick(request: SetSchedule, after: int) -> int:
     """
     assert request.cron is not None
     found = _cron(request.cron, _moment(after, request.timezone))
-    ticks = (from_datetime(each) for each in islice(found, TICKS_AN_HOUR_MAX + 1))
+    ticks = (from_datetime(each) for each in islice(found, TICKS_AN_HOUR + 1))
     return next((each for each in ticks if each > after), 0)
 
 
@@ -100,7 +101,7 @@ def _latest_tick(request: SetSchedule, now: int) -> int:
         return 0
     latest = from_datetime(found)
     onward = _cron(request.cron, _moment(latest, request.timezone))
-    ticks = (from_datetime(each) for each in islice(onward, 2 * TICKS_AN_HOUR_MAX))
+    ticks = (from_datetime(each) for each in islice(onward, 2 * TICKS_AN_HOUR))
     return max(takewhile(lambda tick: tick <= now, ticks), default=latest)
 
 
