@@ -67,6 +67,8 @@ GATHERED_KEYS_MAX: Final = 1024
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""
 
+QUEUE_EPOCH_MAX: Final = 1_000_000_000
+"""Nobody may say that a message of a queue was fired more often."""
 REASON_CHARACTERS_MAX: Final = 1000
 """Of why something failed, which is kept with it."""
 

@@ -20,6 +20,7 @@ from postroom.limits import (
     GROUP_BYTES_MAX,
     KIND_BYTES_MAX,
     PRIORITY_MAX,
+    QUEUE_EPOCH_MAX,
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
@@ -111,6 +112,16 @@ def priority(given: Any) -> int:
     number = arguments.integer(given, "priority")
     if not PRIORITY_MIN <= number <= PRIORITY_MAX:
         raise ValueError(f"priority is from {PRIORITY_MIN} to {PRIORITY_MAX}, not {number}")
+    return number
+
+
+def epoch(given: Any) -> int | None:
+    """A number of attempts; ``None`` stays ``None``."""
+    if given is None:
+        return None
+    number = arguments.count(given, "epoch", 0)
+    if number > QUEUE_EPOCH_MAX:
+        raise ValueError(f"epoch is {QUEUE_EPOCH_MAX} at most, not {number}")
     return number
 
 

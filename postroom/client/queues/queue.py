@@ -270,7 +270,7 @@ class Queue:
         due = 0
         if deliver_at is not None:
             due = arguments.due(deliver_at, self._sender.reading(), "deliver_at")
-        number = None if epoch is None else arguments.count(epoch, "epoch", 0)
+        number = checks.epoch(epoch)
         return await self._settle(
             ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )

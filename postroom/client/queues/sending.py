@@ -378,7 +378,7 @@ class QueueSends:
             kind: of the ids; ``None``: whichever.
         """
         due = self.queues.due(deliver_at)
-        number = None if epoch is None else arguments.count(epoch, "epoch", 0)
+        number = checks.epoch(epoch)
         self.queues.settle(
             queue, ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )

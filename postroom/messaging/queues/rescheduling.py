@@ -13,6 +13,7 @@ from collections.abc import Generator
 
 import msgspec
 
+from postroom.limits import QUEUE_EPOCH_MAX
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.enqueueing import move, rewritten
 from postroom.messaging.queues.manager import Manager
@@ -47,7 +48,7 @@ class Rescheduling:
     def _put(self, ctx: Evaluation, manager: Manager, place: Place, request: Reschedule) -> None:
         now, old = ctx.timestamp, place.entry
         due = min(max(request.due, now), LATEST_DUE)
-        epoch = old.epoch if request.epoch is None else request.epoch
+        epoch = old.epoch if request.epoch is None else min(request.epoch, QUEUE_EPOCH_MAX)
         error = "" if place.state is None else place.state.error
         entry = msgspec.structs.replace(old, due=due, epoch=epoch, not_before=0)
         state = State(old.seq, records.LIVE, epoch, due, 0, error)

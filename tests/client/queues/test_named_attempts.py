@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.client.commits import commit_one
+from postroom.messaging.queues.requests import Attempt, Reschedule
 from tests.client.stores import Store
 
 
@@ -163,3 +165,21 @@ def test_a_queue_that_keeps_less_long_purges_sooner(store: Store) -> None:
     q.update(purge_after=10)
     store.advance(3600)
     assert q.stats().purged == 1
+
+
+def test_no_number_of_attempts_is_too_large_to_count_on(store: Store) -> None:
+    q = store.db.create_queue("q", ack_wait=10, max_backoff=1)
+    enqueue(store, id="a")
+    for epoch in (1_000_000_001, 2**64 - 1, 2**64):
+        with pytest.raises(ValueError, match="epoch"):
+            q.reschedule("a", epoch=epoch)
+        with store.db.begin() as tx, pytest.raises(ValueError, match="epoch"):
+            tx.reschedule("q", "a", epoch=epoch)
+    # Whoever sends it all the same: what runs out is counted all the same.
+    request = Reschedule("q", [Attempt(b"a", "", b"a")], epoch=2**64 - 1)
+    store.db.sender.run(commit_one(store.db.sender, b"a", request))
+    q.claim(1)
+    store.advance(20)
+    (message,) = q.claim(1)
+    assert message.epoch == 1_000_000_001
+    assert not q.stats().failures
