@@ -82,6 +82,15 @@ def test_services_of_a_store_that_is_only_read_do_not_seem_to_have_failed(shell:
     assert not [line for line in told if "pausing" in line]
 
 
+def test_the_status_of_a_folder_is_that_of_no_cluster(shell: Shell) -> None:
+    shell.lines("put", "a", "1")
+    told = "\n".join(shell.lines("status"))
+    assert "node id" in told
+    assert "leader" not in told
+    assert "nodes" not in told
+    assert "None" not in told
+
+
 def test_values(shell: Shell) -> None:
     assert shell.lines("put", "colour", "grün") == []
     assert shell.lines("get", "colour") == ["grün"]
