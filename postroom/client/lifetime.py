@@ -10,9 +10,9 @@ Its states, and what leads from one to the next (``TRANSITIONS``)::
     open, unknown ─── give up ──▶ rolled back
     open ─── refused (its time is over), made (there was nothing to send)
 
-In *open* and *unknown* it takes calls, in *committing* and *asking* it takes none, and the last
-three are ends. *Unknown* is what ``CommitUnknown`` leaves: the commit may have happened, and
-another one with the same id tells whether it has.
+Only in *open* it takes calls; the last three are ends. *Unknown* is what ``CommitUnknown`` leaves:
+the commit may have happened, and another one with the same id tells whether it has. That one must
+not be asked for more than the first one was: if that has happened, nothing else does.
 
 Its time is counted twice: ``began`` is a timestamp, which the store compares when it commits; the
 end is a moment of the client's own monotonic clock, which nobody can set.
@@ -89,7 +89,7 @@ TRANSITIONS: Final = MappingProxyType({
 
 _SAID: Final = {
     State.OPEN: "",
-    State.UNKNOWN: "",
+    State.UNKNOWN: "sent to be committed",
     State.COMMITTING: "being committed",
     State.ASKING: "being committed",
     State.COMMITTED: "committed",
@@ -98,7 +98,7 @@ _SAID: Final = {
 }
 
 
-class Lifetime(msgspec.Struct, eq=False):
+class Lifetime(msgspec.Struct, eq=False, gc=False):
     """The state and the time of one transaction, and whether the store keeps something for it.
 
     A struct, since those are made in few steps.
@@ -138,6 +138,16 @@ class Lifetime(msgspec.Struct, eq=False):
         """Whether a commit was sent whose outcome is not known."""
         return self.state is State.UNKNOWN or self.state is State.ASKING
 
+    @property
+    def may_end(self) -> bool:
+        """Whether it can be committed, or rolled back."""
+        return self.state is State.OPEN or self.state is State.UNKNOWN
+
+    def check_may_end(self) -> None:
+        """Before a commit, or a rollback."""
+        if not self.may_end:
+            self.check_open()
+
     def release(self) -> None:
         """Has the store forget its locks and claims."""
         if self.holds:
@@ -166,9 +176,12 @@ class Lifetime(msgspec.Struct, eq=False):
         commit.
         """
         if self.closed:
+            first = ""
+            if self.state is State.UNKNOWN:
+                first = "commit it again, which tells what became of it, or roll it back, and "
             raise TransactionClosed(
                 f"the transaction was {self.closed} already; nothing was changed by this call: "
-                "begin a new one"
+                f"{first}begin a new one"
             )
 
     def check_still_open(self) -> None:

@@ -88,7 +88,7 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not self._lifetime.closed:
+        if kind is None and self._lifetime.may_end:
             self._blocking.run(self._core.finish())
-        elif not self._lifetime.closed:
+        elif self._lifetime.may_end:
             self._blocking.run(self._core.rollback())

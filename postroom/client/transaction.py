@@ -119,7 +119,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     @property
     def closed(self) -> bool:
         """Whether it was committed or rolled back."""
-        return bool(self._lifetime.closed)
+        return not self._lifetime.may_end
 
     @property
     def waited_seconds(self) -> float:
@@ -131,10 +131,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     def queues(self) -> Sends:
         """What it does to queues: for what is built on top, as the synchronous form is."""
         if self._queues is None:
-            self._queues = Sends(
-                self._sender, self._codec, self._id, self._lifetime, self._buffer.grow,
-                self._is_idle,
-            )  # fmt: skip
+            self._queues = Sends(self._sender, self._codec, self._id, self._lifetime, self._buffer)
         return self._queues
 
     @property
@@ -158,11 +155,17 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         other._codec, other._over = resolve(None), None
         return other
 
-    def _is_idle(self) -> bool:
-        """Whether it knows nothing that could become too old."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether it knows nothing that could become too old: for what is built on top."""
         if self._queues is not None and self._queues.has_claimed:
             return False
         return not (self._reads or self._reaping or self._lifetime.is_unknown)
+
+    def keep_young(self) -> None:
+        """See :meth:`.QueueSends.keep_young`."""
+        if self.is_idle and not self._lifetime.closed:
+            self._lifetime.start_clock()
 
     # --- reading
 
@@ -202,7 +205,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         if reply is None:
             return UNKNOWN
         reads.timestamp = reply.timestamp
-        reads.keys.append(key)
+        reads.add(key)
         stored = reply.value
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
@@ -347,7 +350,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         """Commits. For what is built on top, as the synchronous form is."""
         lifetime, sender, reads = self._lifetime, self._sender, self._reads
         if lifetime.closed:
-            lifetime.check_open()
+            lifetime.check_may_end()
         if sender.monotonic() > lifetime.expires and not lifetime.is_unknown:
             lifetime.end(Event.REFUSED)
             raise expired(lifetime.timeout)
@@ -383,7 +386,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         Raises:
             TransactionClosed: it was committed or rolled back already.
         """
-        self._lifetime.check_open()
+        self._lifetime.check_may_end()
         self._lifetime.end(Event.GIVE_UP)
 
     def _requests(self) -> list[Any]:
@@ -410,12 +413,12 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Awaitable[None]:
-        if kind is None and not self._lifetime.closed:
+        if kind is None and self._lifetime.may_end:
             return self.finish()
         return self._given_up()
 
     async def _given_up(self) -> None:
-        if not self._lifetime.closed:
+        if self._lifetime.may_end:
             # Nothing may take the place of the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
 

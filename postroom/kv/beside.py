@@ -84,10 +84,13 @@ class StateThread:
         self._others: list[threading.Thread] = []
 
     def start(self, work: Work) -> None:
-        """As the protocol says."""
+        """As the protocol says; where no thread is to be had, it is done here."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="postroom state", daemon=True)
-            self._thread.start()
+            if not _starts(self._thread):
+                self._thread = None
+                work()
+                return
         self._work = work
         _wake(self._wanted)  # whoever waited for long may have done so already
 
@@ -99,11 +102,15 @@ class StateThread:
             raise error
 
     def later(self, work: Work) -> None:
-        """As the protocol says: in a thread of its own, for it may take long."""
+        """As the protocol says: in a thread of its own, for it may take long; or here, if there is
+        none.
+        """
         self._others = [each for each in self._others if each.is_alive()]
         thread = threading.Thread(target=work, name="postroom log", daemon=True)
         self._others.append(thread)
-        thread.start()
+        if not _starts(thread):
+            self._others.remove(thread)
+            work()
 
     def close(self) -> None:
         """As the protocol says."""
@@ -111,11 +118,12 @@ class StateThread:
             self._wait()
             self._is_closed = True
             _wake(self._wanted)
-            if self._thread.is_alive():  # else it could not be started
+            if self._thread.is_alive():  # else an interrupt has kept it from being started
                 self._thread.join()
             self._thread = None
         for thread in self._others:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def _wait(self) -> None:
         while self._work is not None:
@@ -134,6 +142,15 @@ class StateThread:
                 self._error = error
             self._work = work = None
             _wake(self._done)
+
+
+def _starts(thread: threading.Thread) -> bool:
+    """Start ``thread``; false if the system has none to give."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _wake(lock: threading.Lock) -> None:

@@ -157,7 +157,8 @@ class Storage:
         Raises:
             StoreCorrupted: something that was durable is missing, of the log or of the state.
             VersionMismatch: a later version wrote it.
-            EngineFailed, OSError: the device refuses.
+            EngineFailed, OSError: the device refuses. Whatever it is, no segment stays open; state
+                and device are left to the caller.
         """
         stored = state.get(MARKER_KEY)
         if stored is None or version_of(stored) == 1:
@@ -171,13 +172,17 @@ class Storage:
         elif not names:
             raise damaged("all of it is missing")
         found = read_log(device, log_id, marker)
-        storage = cls(
-            state, log_id, found, device,
-            segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
-            gathered_keys_max=gathered_keys_max,
-        )  # fmt: skip
-        storage._last_marker = marker
-        storage._check_state(marker)
+        with contextlib.ExitStack() as opened:
+            for segment in (*found.segments, *found.spares):
+                opened.callback(segment.file.close)
+            storage = cls(
+                state, log_id, found, device,
+                segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
+                gathered_keys_max=gathered_keys_max,
+            )  # fmt: skip
+            storage._last_marker = marker
+            storage._check_state(marker)
+            opened.pop_all()
         return storage
 
     def _check_state(self, marker: int) -> None:
@@ -363,10 +368,9 @@ class Storage:
         reclaiming.done = True
 
     def _make_spare(self) -> None:
-        # Where there is hardly room for it, it would for a moment leave none for anybody else.
-        room = self.state.free_bytes() // SPARE_ROOM_SHARE
         with contextlib.suppress(OSError):  # short ones are made meanwhile
-            if room >= self._log.segment_bytes:
+            # Where there is hardly room for it, it would for a moment leave none for anybody else.
+            if self.state.free_bytes() // SPARE_ROOM_SHARE >= self._log.segment_bytes:
                 self._log.make_spare()
 
     def _say_what_may_go(self, logged: WriteSet) -> int:

@@ -116,6 +116,11 @@ class Consensus:
         """The groups that are open, by id."""
         return self._groups
 
+    @property
+    def is_half_way(self) -> bool:
+        """Whether something is staged that was neither released nor failed."""
+        return self._staged is not None
+
     def create(
         self, group_id: int, members: Sequence[NodeId], state_machine: StateMachine
     ) -> Group:

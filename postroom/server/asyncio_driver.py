@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from postroom.client.sender import TransactionIds, taken_back_by
+from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
@@ -72,7 +72,7 @@ class _AsyncioAnswer(Answer):
                 if timer is not None:
                     timer.cancel()
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
     def _expire(self) -> None:
@@ -198,7 +198,8 @@ class AsyncioDriver:
         self._closed = True
         if self._writing is not None:
             self._writing.join()
-            self._finish(self._writing)
+            with suppress(Exception):  # the node has stopped, and told why
+                self._finish(self._writing)
         while self.node.wants_turn():
             self.node.turn()
         if self._timer is not None:
@@ -220,14 +221,26 @@ class AsyncioDriver:
         self._reads_left = TURN_STEPS_MAX
         if self._closed:
             return
-        staged = self.node.prepare()
-        if _is_large(staged):
-            self._turn_wanted = True
-            self._writing = _Writing(self, staged)
-            self._writing.start()
-            return
-        self.node.finish(self.node.write(staged))
+        try:
+            staged = self.node.prepare()
+            if _is_large(staged) and self._write_beside(staged):
+                return
+            self.node.finish(self.node.write(staged))
+        except BaseException:
+            self._break_off()
+            raise
         self._arm_next()
+
+    def _write_beside(self, staged: WriteSet) -> bool:
+        """Have a thread write a turn; false if the system has none to give."""
+        writing = _Writing(self, staged)
+        try:
+            writing.start()
+        except RuntimeError:
+            return False
+        self._turn_wanted = True
+        self._writing = writing
+        return True
 
     def written(self, writing: _Writing) -> None:
         """What ``writing`` had to write is written."""
@@ -237,9 +250,20 @@ class AsyncioDriver:
 
     def _finish(self, writing: _Writing) -> None:
         self._writing = None
-        if writing.raised is not None:
-            raise writing.raised
-        self.node.finish(writing.error)
+        try:
+            if writing.raised is not None:
+                raise writing.raised
+            self.node.finish(writing.error)
+        except BaseException:
+            self._break_off()
+            raise
+
+    def _break_off(self) -> None:
+        """A turn has raised what must not happen. Nobody can go on with one that is left half-way:
+        then the node stops, and those who wait are told.
+        """
+        if self.node.is_half_way:
+            self.node.break_off()
 
     def _arm_next(self) -> None:
         deadline = self.node.next_deadline()

@@ -386,9 +386,15 @@ class Node:
 
     # --- failing
 
+    @property
+    def is_half_way(self) -> bool:
+        """Whether a turn has been staged and not finished: no other one can be begun."""
+        return self.consensus.is_half_way
+
     def break_off(self) -> Error:
-        """A turn was left half-way, by an exception that belongs to its caller (an interrupt). What
-        it has done is unknown, so this node stops, and writes nothing more; answers what to tell.
+        """A turn was left half-way, by an exception that belongs to its caller (an interrupt), or
+        that must not happen. What it has done is unknown, so this node stops, and writes nothing
+        more; answers what to tell.
         """
         error = interrupted()
         if self._writer.storage is not None:

@@ -53,15 +53,19 @@ def open_storage(
             opened.
     """
     engine = open_engine(folder, engine_name, create=create, replays=True)
+    device: FolderDevice | None = None
     try:
+        device = FolderDevice(folder / LOG_FOLDER)
         return Storage.open(
             engine,
-            FolderDevice(folder / LOG_FOLDER),
+            device,
             lambda: randomness.randbytes(LOG_ID_BYTES),
             segment_bytes=segment_bytes or _fitting(engine),
             beside=StateThread(),
         )
     except BaseException as error:
+        if device is not None:
+            device.close()
         engine.close()
         if isinstance(error, OSError):
             raise explain(error, folder) from error

@@ -97,10 +97,11 @@ def check_empty(engine: Engine) -> None:
 
 
 def interrupted() -> Unavailable:
-    """What callers are told after an interrupt has ended a turn half-way."""
+    """What callers are told after an interrupt, or what must not happen, has left a turn."""
     return Unavailable(
-        "the store has stopped because an interrupt (of the thread that wrote) has ended a write "
-        "half-way; whether that took place is unknown, and nothing more is written: open it again",
+        "the store has stopped because an exception (an interrupt, as a rule) in the thread that "
+        "wrote has ended a write half-way; whether that took place is unknown, and nothing more is "
+        "written: open it again",
         retry_after=5.0,
     )
 

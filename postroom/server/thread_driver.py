@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.sender import TransactionIds
+from postroom.client.sender import TransactionIds, raise_error
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
@@ -70,7 +70,7 @@ class _ThreadAnswer(Answer):
         if not self.done:
             yield self  # whoever runs the coroutine waits
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
 
@@ -221,16 +221,19 @@ class ThreadDriver:
         nobody can go on with a turn that is left half-way: then the node stops.
         """
         with self._lock:
-            if self._driven_by is not answer:
-                return
-            self._prepared = None
-            if self._in_turn:
-                self._in_turn = False
-                self._broken = self.node.break_off()
-                for other in list(self._waiting):
-                    self._break(other)
-            self._hand_over(wanted=self.node.wants_turn())
-            self._wake_some()
+            if self._driven_by is answer:
+                self._break_off()
+
+    def _break_off(self) -> None:
+        """Called under the lock by who drives, and will not go on."""
+        self._prepared = None
+        if self._in_turn:
+            self._in_turn = False
+            self._broken = self.node.break_off()
+            for other in list(self._waiting):
+                self._break(other)
+        self._hand_over(wanted=self.node.wants_turn())
+        self._wake_some()
 
     def _break(self, answer: _ThreadAnswer) -> None:
         """The node has stopped half-way, and may not know of ``answer``."""
@@ -415,14 +418,24 @@ class ThreadDriver:
                 self._attention.notify()
 
     def _upkeep(self) -> None:
-        """The background thread: turns for timers and services."""
-        while True:
-            with self._lock:
-                if not self._await_work():
-                    return
-                self._driving = True
-                self._prepare()
-            self._write_and_finish(None)
+        """The background thread: turns for timers and services. One that raises what must not
+        happen is left half-way, as by an interrupt; nobody waits for ever for its end.
+        """
+        drives = False
+        try:
+            while True:
+                with self._lock:
+                    if not self._await_work():
+                        return
+                    self._driving = drives = True
+                    self._prepare()
+                self._write_and_finish(None)
+                drives = False
+        except BaseException:
+            if drives:
+                with self._lock:
+                    self._break_off()
+            raise
 
     def _await_work(self) -> bool:
         """Under the lock: wait until a turn is due that nobody drives; false when closed."""

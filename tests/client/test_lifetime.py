@@ -22,7 +22,8 @@ from postroom.errors import (
 from postroom.ranges.requests import Committed, ReleaseLocks
 
 ENDS = {State.COMMITTED, State.NOT_COMMITTED, State.ROLLED_BACK}
-TAKES_CALLS = {State.OPEN, State.UNKNOWN}
+TAKES_CALLS = {State.OPEN}
+MAY_END = {State.OPEN, State.UNKNOWN}
 
 
 class Answers:
@@ -102,6 +103,7 @@ def test_what_is_not_in_the_table_cannot_happen(state: State, event: Event) -> N
         lifetime.to(event)
         assert lifetime.state is TRANSITIONS[state][event]
         assert (not lifetime.closed) is (lifetime.state in TAKES_CALLS)
+        assert lifetime.may_end is (lifetime.state in MAY_END)
     else:
         with pytest.raises(KeyError):
             lifetime.to(event)
@@ -154,7 +156,8 @@ def test_a_commit_without_an_answer_is_asked_about(
     with pytest.raises(type(lost)):
         tx.commit().send(None)
     assert lifetime.state is State.UNKNOWN
-    tx.put(b"k", b"v")
+    with pytest.raises(TransactionClosed, match="commit it again"):
+        tx.put(b"k", b"v")
     sender.seconds = 61.0  # its time does not matter any more
     with pytest.raises((StopIteration, TransactionConflict, CommitUnknown)):
         tx.commit().send(None)

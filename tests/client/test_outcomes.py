@@ -13,6 +13,7 @@ from postroom.client.transaction import Transaction
 from postroom.errors import (
     CommitUnknown,
     ConditionFailed,
+    TransactionClosed,
     TransactionConflict,
     TransactionExpired,
 )
@@ -106,6 +107,41 @@ def test_committing_again_tells_the_outcome(
     assert [message.value for message in store.db.peek(b"inbox")] == [b"m"]
     counters = store.counters()
     assert (counters.enqueued, counters.delivered, counters.executed) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("fault", WriteFault)
+def test_nothing_is_added_to_what_may_have_been_committed(
+    store: Store, failing: Callable[[WriteFault], postroom.Transaction], fault: WriteFault
+) -> None:
+    """Committed again, it was answered as the first time, and what was added since was lost."""
+    tx = failing(fault)
+    calls: list[Callable[[], object]] = [
+        lambda: tx.put(b"later", b"1"),
+        lambda: tx.delete(b"n"),
+        lambda: tx.enqueue_message(b"inbox", b"later"),
+        lambda: tx.enqueue_update(postroom.Increment(b"m")),
+        lambda: tx.increment(b"n"),
+        lambda: tx.get(b"n"),
+        lambda: tx.reap_queue(b"inbox"),
+    ]
+    for call in calls:
+        with pytest.raises(TransactionClosed, match="sent to be committed already"):
+            call()
+    assert not tx.closed
+    tx.commit()
+    assert tx.closed
+    assert postroom.integer(store.db.get(b"n")) == 1
+    assert [message.value for message in store.db.peek(b"inbox")] == [b"m"]
+
+
+def test_what_may_have_been_committed_can_be_rolled_back(
+    failing: Callable[[WriteFault], postroom.Transaction],
+) -> None:
+    tx = failing(WriteFault.NOT_AT_ALL)
+    tx.rollback()
+    assert tx.closed
+    with pytest.raises(TransactionClosed, match="rolled back already"):
+        tx.commit()
 
 
 def test_run_resolves_an_unknown_commit_by_itself(store: Store) -> None:

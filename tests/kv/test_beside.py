@@ -85,14 +85,24 @@ def test_what_is_started_after_a_long_wait_is_done() -> None:
     thread.close()
 
 
-def test_a_thread_that_could_not_be_started_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_no_thread_is_to_be_had_it_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the system has no thread to give is no reason to stop a store."""
+
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    thread = StateThread()
-    with pytest.raises(RuntimeError):
-        thread.start(lambda: None)
+    thread, done = StateThread(), list[int]()
+    with monkeypatch.context() as few:
+        few.setattr(threading.Thread, "start", refuse)
+        thread.start(lambda: done.append(1))
+        thread.finish()
+        thread.later(lambda: done.append(2))
+        assert done == [1, 2]
+        with pytest.raises(OSError, match="no"):
+            thread.start(fail)
+        thread.finish()
+        thread.close()
+    thread.start(lambda: done.append(3))
+    thread.finish()
+    assert done == [1, 2, 3]
     thread.close()

@@ -9,6 +9,7 @@ from postroom.protocol.failures import WITHDRAWN
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
+    Increment,
     Now,
     Put,
     ScanChanges,
@@ -51,6 +52,29 @@ def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) ->
     assert answers == [1]
     assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)
     assert store.db.get(b"k") == b"v", "it was too late for that"
+
+
+def test_who_withdraws_a_request_and_uses_its_number_again_is_answered_what_it_asked(
+    store: Store,
+) -> None:
+    """The first one was under way. Its answer was taken for that of the second one, and its bytes
+    were taken off twice: so a client could make room for any number of bytes.
+    """
+    client = Client(sessions := Sessions(store.node))
+    client.read()
+
+    def again(_: object) -> None:
+        store.engine.before_write = lambda _: None
+        client.ask(withdrawn=(1,))
+        client.ask(commit(store, 2, Increment(b"n", 5)))
+
+    store.engine.before_write = again
+    client.ask(commit(store, 1, Put(b"k", bytes(2000))))
+    store.driver.settle()
+    client.read()
+    assert client.answers[1][1] == [5]
+    assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)
+    assert client.session._own_bytes == 0
 
 
 # --- limits

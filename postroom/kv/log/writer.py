@@ -12,6 +12,8 @@ Invariants:
 * One record is under way at a time; in each segment the first one has all notes.
 * A segment is begun anew only after a durable record of another one says that it is not wanted.
 * A segment is left only when all of it is durable.
+* The first record of each opening is durable before there is a second one: so no two of them count
+  as the same epoch, but those that have left nothing or one torn record.
 
 Making a segment of full length takes its time, so nobody waits for that: it is made in the
 background, and where none is ready a short one is written meanwhile. A new log begins with a short
@@ -126,6 +128,9 @@ class Log:
     def _write(self, payload: bytes, kind: int, *, sync: bool) -> None:
         segment = self._segments[-1]
         record = encode_record(self._seed, self.last + 1, self.durable, self._epoch, kind, payload)
+        # The first record of an opening is durable before another one follows it: the next opening
+        # must know of this epoch, else it would take for its own what was written in it.
+        sync = sync or self._is_new
         # A synced write makes its own pages durable, not those that were written before it.
         at_once = sync and self.durable == self.last
         segment.file.write(self._end, record, sync=at_once)

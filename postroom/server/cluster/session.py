@@ -437,8 +437,9 @@ class Session:
     def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
         """The node has answered."""
         number = call.number
-        if self._asked.pop(number, None) is None:
-            return  # it was withdrawn, or the stream is over
+        if self._asked.get(number) is not call:
+            return  # it was withdrawn (its number may be another one's by now), or all is over
+        del self._asked[number]
         self._left(call)
         if error is None:
             self._say((number, result), answer_bytes(result))

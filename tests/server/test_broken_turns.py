@@ -1,0 +1,114 @@
+"""A turn that raises what must not happen: nobody waits for ever for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+from postroom.errors import CommitUnknown, Unavailable
+from postroom.kv.storage import Storage
+from postroom.server import asyncio_driver
+
+PATIENCE_SECONDS = 60
+DELIVERED_SECONDS = 0.02
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, thread_name: str) -> threading.Event:
+    """The next write of a turn in a thread of that name finds no memory."""
+    real, failed = Storage.write_turn, threading.Event()
+
+    def write_turn(storage: Storage, writes: Any, *, sync: bool) -> None:
+        if not failed.is_set() and writes and threading.current_thread().name == thread_name:
+            failed.set()
+            raise MemoryError
+        real(storage, writes, sync=sync)
+
+    monkeypatch.setattr(Storage, "write_turn", write_turn)
+    return failed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_the_thread_of_upkeep_raises_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as driving the store for ever."""
+    db = postroom.open(tmp_path / "store")
+    db.put(b"before", b"1")
+    failed = fail_once(monkeypatch, "postroom")
+    with db.begin() as tx:
+        tx.enqueue_message(b"inbox", b"message", deliver_at=DELIVERED_SECONDS)
+    assert failed.wait(PATIENCE_SECONDS)
+    told = list[BaseException]()
+
+    def put() -> None:
+        try:
+            db.put(b"after", b"2")
+        except Unavailable as error:
+            told.append(error)
+
+    putting = threading.Thread(target=put, daemon=True)
+    putting.start()
+    putting.join(PATIENCE_SECONDS)
+    assert "open it again" in str(*told)
+    db.close()
+    with postroom.open(tmp_path / "store") as again:
+        assert again.get(b"before") == b"1"
+
+
+@pytest.mark.parametrize("keys", [1, asyncio_driver.WRITTEN_AT_ONCE_KEYS + 1])
+def test_what_a_turn_on_a_loop_raises_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: int
+) -> None:
+    """It was never finished, and no other one could be begun."""
+    raised = list[Any]()
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: raised.append(told))
+        db = await postroom.aio.open(tmp_path / "store")
+        await db.put(b"before", b"1")
+        thread_name = "postroom turn" if keys > 1 else threading.current_thread().name
+        fail_once(monkeypatch, thread_name)
+        tx = db.begin()
+        for number in range(keys):
+            tx.put(b"%d" % number, b"1")
+        with pytest.raises(CommitUnknown):
+            await tx.commit()
+        with pytest.raises(Unavailable, match="open it again"):
+            await db.put(b"after", b"2")
+        await db.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
+    assert [type(each["exception"]) for each in raised] == [MemoryError]
+    with postroom.open(tmp_path / "store") as again:
+        assert again.get(b"before") == b"1"
+
+
+def test_a_large_turn_is_written_where_no_thread_is_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("postroom"):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        async with await postroom.aio.open(tmp_path / "store") as db:
+            async with db.begin() as tx:
+                for number in range(asyncio_driver.WRITTEN_AT_ONCE_KEYS + 1):
+                    tx.put(b"%d" % number, b"1")
+            await db.put(b"after", b"2")
+            assert await db.get(b"after") == b"2"
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
+    monkeypatch.undo()
+    with postroom.open(tmp_path / "store") as again:
+        assert len(list(again.scan())) == asyncio_driver.WRITTEN_AT_ONCE_KEYS + 2
