@@ -33,3 +33,15 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker begins with what needs Spark, which takes longest, and is the only one to start a
+    session: the others take tests from the end of what it has to do.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        of_spark = [item for item in items if "pipeline" in item.path.parts]
+        others = [item for item in items if "pipeline" not in item.path.parts]
+        first = len(items) * (workers - 1) // workers
+        items[:] = others[:first] + of_spark + others[first:]
