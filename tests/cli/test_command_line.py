@@ -278,7 +278,7 @@ def test_reaped_messages_that_nobody_could_read_stay(shell: Shell) -> None:
 def test_control_c(shell: Shell) -> None:
     shell.lines("put", "k", "v")
     shell.lines("send", "other", "x")
-    process = start("demo", "--flights", "30000", "--path", str(shell.path.with_name("demo")))
+    process = start("demo", "--flights", "10000", "--path", str(shell.path.with_name("demo")))
     assert process.stdout is not None
     process.stdout.readline()  # the first tenth of its work is done
     process.send_signal(signal.SIGINT)
