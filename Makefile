@@ -15,6 +15,9 @@ PART := $(wildcard $(addprefix tests/,kv ranges client messaging raft crash))
 # Tests wait for processes that they start as much as they compute: three keep two cores busy.
 WORKERS ?= 3
 
+# Tests start hundreds of processes. Where this is set, each would compile the whole package anew.
+export PYTHONDONTWRITEBYTECODE =
+
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help

@@ -70,6 +70,8 @@ async def after_failure(
         lifetime.to(Event.LOST)
         lifetime.release()
         raise
+    finally:
+        del failure  # it knows this frame, and both are to be freed at once
     return reply
 
 

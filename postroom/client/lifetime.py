@@ -98,7 +98,7 @@ _SAID: Final = {
 }
 
 
-class Lifetime(msgspec.Struct, eq=False):
+class Lifetime(msgspec.Struct, eq=False, gc=False):
     """The state and the time of one transaction, and whether the store keeps something for it.
 
     A struct, since those are made in few steps.

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from postroom.client.buffer import NO_LIST
 from postroom.client.pages import Page, pages, stored_messages, stored_values
 from postroom.client.sender import Sender
 from postroom.messaging.requests import CheckInbox, Peeked
@@ -34,8 +35,9 @@ from postroom.ranges.requests import Get, GetForUpdate, Value, Values
 AnswerT = TypeVar("AnswerT", Value, Values, Peeked)
 
 
-class Reads(msgspec.Struct, eq=False):
-    """The reads of one transaction. A struct, since those are made in few steps.
+class Reads(msgspec.Struct, eq=False, gc=False):
+    """The reads of one transaction. A struct, since those are made in few steps; the garbage
+    collector need not see it, because nothing in it leads back to it.
 
     Attributes:
         timestamp: where it reads; 0 before the first answer.
@@ -45,11 +47,18 @@ class Reads(msgspec.Struct, eq=False):
 
     _sender: Sender
     timestamp: int = 0
-    keys: list[bytes] = []
-    spans: list[tuple[bytes, bytes | None]] = []
+    keys: list[bytes] = NO_LIST
+    spans: list[tuple[bytes, bytes | None]] = NO_LIST
     inboxes: bool = False
-    _peeked: list[CheckInbox] = []
+    _peeked: list[CheckInbox] = NO_LIST
     _drained: dict[CheckInbox, None] = {}
+
+    def add(self, key: bytes) -> None:
+        """``key`` was read."""
+        if self.keys:
+            self.keys.append(key)
+        else:
+            self.keys = [key]
 
     # --- asking
 
@@ -58,12 +67,13 @@ class Reads(msgspec.Struct, eq=False):
         reply: Value = await self._sender.send(Get(key, self.timestamp))
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
-        self.keys.append(key)
+        self.add(key)
         return reply
 
     async def get_many(self, keys: list[bytes]) -> Values:
         """What is stored at ``keys``."""
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
+        self.keys = self.keys or []
         self.keys += keys
         return reply
 
@@ -75,7 +85,7 @@ class Reads(msgspec.Struct, eq=False):
             return self._sender.send(request, seconds_left)
 
         reply = await self._at_one(ask)
-        self.keys.append(key)
+        self.add(key)
         return reply
 
     async def scan(
@@ -87,6 +97,7 @@ class Reads(msgspec.Struct, eq=False):
             self._settles(moment if isinstance(moment, int) else await moment)
         found = pages(self._sender, start, end, self.timestamp, limit=limit, reverse=reverse)
         async for page in found:
+            self.spans = self.spans or []
             self.spans.append((page.start, page.end))
             yield page
 
@@ -96,6 +107,7 @@ class Reads(msgspec.Struct, eq=False):
         ids = tuple(id_ for id_, _ in reply.messages)
         is_whole = len(ids) < limit
         self.inboxes = True
+        self._peeked = self._peeked or []
         self._peeked.append(CheckInbox(key, len(ids) if is_whole else None, ids))
         return reply.messages
 

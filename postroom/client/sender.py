@@ -13,7 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -89,13 +89,32 @@ def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
     return None
 
 
+def raise_error(call: Any) -> NoReturn:
+    """Raises what a call has ended with.
+
+    The call forgets it: the error knows the frames that it went through, these know the call, and
+    all of that would stay until the garbage collector comes.
+
+    Args:
+        call: with an ``_error``; nobody asks it again.
+    """
+    error, call._error = call._error, None
+    try:
+        raise error
+    finally:
+        del error
+
+
 def given_back(
     transaction_id: bytes, began: int, request: ClaimQueue, claimed: Claimed
 ) -> CommitTransaction[Any] | None:
     """A transaction that gives messages back which nobody has seen."""
     if not claimed.messages:
         return None
-    attempts = [Attempt(each.key, each.kind, each.id, each.epoch) for each in claimed.messages]
+    attempts = [
+        Attempt(each.key, each.kind, each.id, each.epoch, fired_at=each.fired_at)
+        for each in claimed.messages
+    ]
     write = Reject(request.queue, attempts, delay=0.0, uncounted=True)
     return CommitTransaction(
         transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.key, [], [], [write]

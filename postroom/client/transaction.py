@@ -131,10 +131,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     def queues(self) -> Sends:
         """What it does to queues: for what is built on top, as the synchronous form is."""
         if self._queues is None:
-            self._queues = Sends(
-                self._sender, self._codec, self._id, self._lifetime, self._buffer.grow,
-                self._is_idle,
-            )  # fmt: skip
+            self._queues = Sends(self._sender, self._codec, self._id, self._lifetime, self._buffer)
         return self._queues
 
     @property
@@ -158,11 +155,17 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         other._codec, other._over = resolve(None), None
         return other
 
-    def _is_idle(self) -> bool:
-        """Whether it knows nothing that could become too old."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether it knows nothing that could become too old: for what is built on top."""
         if self._queues is not None and self._queues.has_claimed:
             return False
         return not (self._reads or self._reaping or self._lifetime.is_unknown)
+
+    def keep_young(self) -> None:
+        """See :meth:`.QueueSends.keep_young`."""
+        if self.is_idle and not self._lifetime.closed:
+            self._lifetime.start_clock()
 
     # --- reading
 
@@ -202,7 +205,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         if reply is None:
             return UNKNOWN
         reads.timestamp = reply.timestamp
-        reads.keys.append(key)
+        reads.add(key)
         stored = reply.value
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 

@@ -31,7 +31,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from postroom import limits
-from postroom.errors import TransactionTooLarge, Unavailable
+from postroom.errors import Error, TransactionTooLarge, Unavailable
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_STEPS_MAX
@@ -153,7 +153,10 @@ class Batcher:
         self._requests_max = _REQUESTS_AT_ONCE
         extends = self._completion.lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
-        return Proposal(command, results, ctx.after, ctx.last_commit, until, packed=packed)
+        # What is to be done afterwards knows the evaluation. That forgets it, so that both are
+        # freed with the proposal, and do not wait for the garbage collector.
+        after, ctx.after = ctx.after, []
+        return Proposal(command, results, after, ctx.last_commit, until, packed=packed)
 
     def _forget(self) -> None:
         """Nothing is in the making."""
@@ -227,7 +230,7 @@ class Batcher:
             results.append((call, stop.value, None))
         except Exception as error:
             ctx.reject()
-            results.append((call, None, error))
+            results.append((call, None, _bare(error)))
         else:
             self._unfinished = call, going_on
 
@@ -262,7 +265,7 @@ class Batcher:
                 answer = commands[type(call.request)](ctx, call.request)
             except Exception as error:
                 ctx.reject()
-                results.append((call, None, error))
+                results.append((call, None, _bare(error)))
                 continue
             if type(answer) is GeneratorType:
                 self._go_on(ctx, call, answer, results)
@@ -301,6 +304,13 @@ def _next_part(completing: Generator[None, None, bytes]) -> bytes | None:
         packed: bytes = stop.value
         return packed
     return None
+
+
+def _bare(error: Exception) -> Exception:
+    """An error as the caller gets it. If a rule refuses a request, its traceback tells nobody
+    anything; but it would keep all that was evaluated until the garbage collector comes.
+    """
+    return error.with_traceback(None) if isinstance(error, Error) else error
 
 
 def _too_many_steps() -> TransactionTooLarge:

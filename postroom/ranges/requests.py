@@ -218,7 +218,9 @@ UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
 """What can be deferred as an executable message."""
 
 
-class CommitTransaction(Request, Generic[Write], frozen=True, array_like=True, tag="commit"):
+class CommitTransaction(
+    Request, Generic[Write], frozen=True, array_like=True, tag="commit", gc=False
+):
     """Commits a transaction that lies in one range: checks its reads, then does its writes.
 
     Generic, because what writes there are is known only above (:mod:`postroom.messaging.requests`).
@@ -303,7 +305,7 @@ class Changes(msgspec.Struct, frozen=True, array_like=True):
     until: int
 
 
-class Committed(msgspec.Struct, frozen=True, array_like=True):
+class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Answers ``CommitTransaction``: when it committed, and what each write answered."""
 
     timestamp: int

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from postroom.client.sender import TransactionIds, taken_back_by
+from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
@@ -72,7 +72,7 @@ class _AsyncioAnswer(Answer):
                 if timer is not None:
                     timer.cancel()
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
     def _expire(self) -> None:

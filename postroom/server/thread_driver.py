@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.sender import TransactionIds
+from postroom.client.sender import TransactionIds, raise_error
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
@@ -70,7 +70,7 @@ class _ThreadAnswer(Answer):
         if not self.done:
             yield self  # whoever runs the coroutine waits
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
@@ -107,11 +106,11 @@ def write_gathered(node: Node) -> bool:
 
 
 class _FrozenFile:
-    """What is left of a file now, or after a loss of power that takes everything unsynced."""
+    """What a file holds now."""
 
-    def __init__(self, file: MemoryFile, *, durable: bool) -> None:
+    def __init__(self, file: MemoryFile) -> None:
         self.size = file.size
-        self._content = bytes(file.durable) if durable else file.read(0, file.size)
+        self._content = file.read(0, file.size)
 
     def write(self, offset: int, data: bytes, *, sync: bool) -> None:
         raise AssertionError("only looked at")
@@ -128,18 +127,17 @@ class _FrozenFile:
 class _Frozen:
     """A :class:`postroom.kv.log.device.Device` to be looked at."""
 
-    def __init__(self, device: MemoryDevice, *, durable: bool) -> None:
+    def __init__(self, device: MemoryDevice) -> None:
         self._device = device
-        self._durable = durable
 
     def names(self) -> list[str]:
         return [name for name in self._device.names() if not name.endswith(NEW_SUFFIX)]
 
     def open(self, name: str) -> _FrozenFile:
-        return _FrozenFile(self._device.files[name], durable=self._durable)
+        return _FrozenFile(self._device.files[name])
 
     def marked(self) -> int:
-        return 0 if self._durable else self._device.marked()
+        return self._device.marked()
 
     def create(self, name: str, size: int) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
@@ -148,10 +146,10 @@ class _Frozen:
     def close(self) -> None: ...
 
 
-def logged(disk: MemoryDisk, *, durable: bool = False) -> WriteSet:
+def logged(disk: MemoryDisk) -> WriteSet:
     """What the log of ``disk`` holds: notes, and every entry that can still be read."""
-    stored = (disk.durable if durable else disk.content).get(MARKER_KEY)
-    frozen = _Frozen(disk.log, durable=durable)
+    stored = disk.content.get(MARKER_KEY)
+    frozen = _Frozen(disk.log)
     if stored is None or not frozen.names():
         return {}
     content: WriteSet = {}
@@ -212,21 +210,3 @@ def check_damage(disk: MemoryDisk, randomness: Random) -> str:
 def _all_that_is_logged(disk: MemoryDisk) -> dict[bytes, bytes]:
     storage = open_storage(disk, Random(1))
     return dict(storage.iterate(b"", keys.RANGE))
-
-
-class DurableViews:
-    """What disks hold durably, read again only when that has changed."""
-
-    def __init__(self, read: Callable[[SortedMap, WriteSet], object]) -> None:
-        self._read = read
-        self._known: WeakKeyDictionary[MemoryDisk, tuple[int, SortedMap, object]]
-        self._known = WeakKeyDictionary()
-
-    def of(self, disk: MemoryDisk) -> object:
-        """What ``read`` makes of the durable state and the durable log."""
-        known = self._known.get(disk)
-        version, state = disk.log.version, disk.durable
-        if known is None or known[0] != version or known[1] is not state:
-            known = version, state, self._read(state, logged(disk, durable=True))
-            self._known[disk] = known
-        return known[2]

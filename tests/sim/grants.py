@@ -19,7 +19,6 @@ a new lease all of it begins anew.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -104,7 +103,7 @@ class Grants:
             ended = [
                 service.__qualname__
                 for service in self._node.services._running
-                if inspect.getcoroutinestate(service) == inspect.CORO_CLOSED
+                if service.cr_frame is None  # it is closed
             ]
             require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")
 

@@ -17,8 +17,8 @@ from tests.sim import checkers, disks
 from tests.sim.host import PowerFailure, ProcessDied
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write
 
-SYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0)
-UNSYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=2.0, sync=False)
+SYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=5.0, gc_interval_seconds=5.0)
+UNSYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=5.0, gc_interval_seconds=5.0, sync=False)
 
 
 def writes_of_the_scenario() -> int:

@@ -8,7 +8,6 @@ any more, all of it has gone.
 
 from __future__ import annotations
 
-import inspect
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -37,10 +36,26 @@ TIMERS_MAX: Final = 40
 """Those of the services, of a hand-over and of sessions; with leftovers."""
 COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
-_STEPS: Final = WeakKeyDictionary[Node, int]()
-_OUTBOXES: Final = WeakKeyDictionary[Replica, list[Outbox]]()
-_LOOKED_AT: Final = WeakKeyDictionary[Replica, tuple[object, ...]]()
-"""What there was when outboxes were looked at: without a change there is nothing new to be seen."""
+
+
+class _Watched:
+    """What is known of one life of a node.
+
+    Attributes:
+        steps: it has taken so many.
+        looked_at: what there was when outboxes were looked at: without a change there is nothing
+            new to be seen.
+    """
+
+    __slots__ = ("looked_at", "outboxes", "steps")
+
+    def __init__(self, node: Node) -> None:
+        self.steps = 0
+        self.outboxes = _outboxes(node.replica)
+        self.looked_at: tuple[object, ...] = ()
+
+
+_WATCHED: Final = WeakKeyDictionary[Node, _Watched]()
 
 
 async def leave_everything(db: Database) -> None:
@@ -59,11 +74,14 @@ async def leave_everything(db: Database) -> None:
 
 def check_step(node: Node) -> None:
     """What must hold at every moment. Quick: what gathers is counted now and then."""
-    steps = _STEPS[node] = _STEPS.get(node, 0) + 1
-    if steps % COUNTED_STEPS == 0:
+    watched = _WATCHED.get(node)
+    if watched is None:
+        watched = _WATCHED[node] = _Watched(node)
+    watched.steps += 1
+    if watched.steps % COUNTED_STEPS == 0:
         check_sizes(node)
-    check_outboxes(node)
-    if len(node.replica._waiting):
+    _check_outboxes(node.replica, watched)
+    if node.replica.waiting_for and len(node.replica._waiting):
         check_lines(node)
 
 
@@ -81,23 +99,22 @@ def check_sizes(node: Node) -> None:
     require(not idle, f"these transactions are kept, and hold nothing: {idle}")
 
 
-def check_outboxes(node: Node) -> None:
+def _check_outboxes(replica: Replica, watched: _Watched) -> None:
     """Nothing lies below a head cursor, where it would be found with the next lease only."""
-    replica = node.replica
     if replica._proposal is not None:
         return
-    outboxes = _outboxes(replica)
+    outboxes = watched.outboxes
     stored = replica._stored
     unwritten = (
         len(stored._gathered) + len(stored._under_way) if isinstance(stored, Gathering) else 0
     )
     now = (replica.group.applied_index, unwritten, *[outbox._head for outbox in outboxes])
-    if _LOOKED_AT.get(replica) == now:
+    if watched.looked_at == now:
         return
     for outbox in outboxes:
         passed = next(iter(_seen(replica).iterate(outbox.prefix, outbox._head)), None)
         require(passed is None, f"the head of {outbox.pending} has passed over {passed}")
-    _LOOKED_AT[replica] = now
+    watched.looked_at = now
 
 
 def check_lines(node: Node) -> None:
@@ -141,35 +158,38 @@ def _has_free(replica: Replica, key: bytes) -> bool:
 
 
 def _claims(replica: Replica) -> Claims:
-    evaluator: Any = inspect.unwrap(replica.registry.reads[ReapQueue])
+    evaluator = _unwrapped(replica.registry.reads[ReapQueue])
     claims: Claims = evaluator.__self__._claims
     return claims
 
 
 def _outboxes(replica: Replica) -> list[Outbox]:
-    known = _OUTBOXES.get(replica)
-    if known is None:
-        evaluators: list[Any] = [
-            inspect.unwrap(replica.registry.commands[request])
-            for request in (DeliverDue, ExecuteDue)
-        ]
-        known = _OUTBOXES[replica] = [each.__self__._outbox for each in evaluators]
-    return known
+    evaluators = [
+        _unwrapped(replica.registry.commands[request]) for request in (DeliverDue, ExecuteDue)
+    ]
+    return [each.__self__._outbox for each in evaluators]
+
+
+def _unwrapped(evaluator: Any) -> Any:
+    """As ``inspect.unwrap``, which takes its time to look for circles."""
+    while (inside := getattr(evaluator, "__wrapped__", None)) is not None:
+        evaluator = inside
+    return evaluator
 
 
 def _locks(replica: Replica) -> LockTable:
-    evaluator: Any = inspect.unwrap(replica.registry.reads[GetForUpdate])
+    evaluator = _unwrapped(replica.registry.reads[GetForUpdate])
     locks: LockTable = evaluator.__self__._locks
     return locks
 
 
 def _holders(replica: Replica) -> Holders:
-    evaluator: Any = inspect.unwrap(replica.registry.reads[GetForUpdate])
+    evaluator = _unwrapped(replica.registry.reads[GetForUpdate])
     holders: Holders = evaluator.__self__._holders
     return holders
 
 
 def _claiming(replica: Replica) -> Claiming:
-    evaluator: Any = inspect.unwrap(replica.registry.reads[ClaimQueue])
+    evaluator = _unwrapped(replica.registry.reads[ClaimQueue])
     claiming: Claiming = evaluator.__self__
     return claiming

@@ -206,4 +206,7 @@ def _attempt(given: Any, of_kind: str | None) -> Attempt:
         return given.attempt()
     if not isinstance(given, str | bytes):
         raise TypeError(f"expected messages or their ids, not {type(given).__name__}")
-    return Attempt(b"", "" if of_kind is None else kind(of_kind), message_id(given), by_id=True)
+    id_ = message_id(given)
+    if of_kind is None:
+        return Attempt(b"", "", id_, by_id=True)
+    return Attempt(b"", kind(of_kind), id_, by_id=True, of_kind=True)

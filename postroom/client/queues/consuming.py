@@ -130,11 +130,17 @@ class Consumer:
         self._intake.claimed(messages, [_lease_seconds(each, reading) for each in found], now)
         for message in messages:
             message.on_settled(self._settled)
+            message.on_extended(self._extended)
         return bool(messages)
 
     def _settled(self, message: AnyMessage) -> None:
         self._intake.settled(message)
         self._freed.say()
+
+    def _extended(self, message: QueueMessage) -> None:
+        until = message.leased_until or 0
+        seconds = ((until - self._sender.reading()) >> LOGICAL_BITS) / 1000
+        self._intake.extended(message, self._sender.monotonic() + seconds)
 
     # --- giving back
 

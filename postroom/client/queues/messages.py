@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from postroom.client.codec import Packing
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
@@ -154,7 +156,7 @@ class AnyMessage:
         stored = self._stored
         if stored.state != "leased":
             return Attempt(stored.key, stored.kind, stored.id)
-        return Attempt(stored.key, stored.kind, stored.id, stored.epoch)
+        return Attempt(stored.key, stored.kind, stored.id, stored.epoch, fired_at=stored.fired_at)
 
     def leased_for(self, until: int) -> None:
         """Its lease was extended."""
@@ -192,13 +194,14 @@ class Settling(Protocol):
 class QueueMessage(AnyMessage):
     """A message of a queue, in the asyncio form."""
 
-    __slots__ = ("_home",)
+    __slots__ = ("_home", "_on_extended")
 
     def __init__(
         self, queue: str, stored: StoredMessage, codec: Packing, home: Settling | None = None
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
+        self._on_extended: Callable[[QueueMessage], None] | None = None
 
     async def acknowledge(self) -> None:
         """It is done, in a transaction of its own; ``tx.acknowledge`` does so together with other
@@ -245,8 +248,18 @@ class QueueMessage(AnyMessage):
         """``tell`` is called, once, when it was settled."""
         self._on_settled = tell
 
+    def on_extended(self, tell: Callable[[QueueMessage], None]) -> None:
+        """``tell`` is called whenever its lease was extended."""
+        self._on_extended = tell
 
-class EnqueueHandle:
+    def leased_for(self, until: int) -> None:
+        """Its lease was extended."""
+        super().leased_for(until)
+        if self._on_extended is not None:
+            self._on_extended(self)
+
+
+class EnqueueHandle(msgspec.Struct, eq=False, gc=False):
     """What ``tx.enqueue`` returns: the id, and after the commit what became of it.
 
     Attributes:
@@ -255,13 +268,10 @@ class EnqueueHandle:
         kind: of the message.
     """
 
-    __slots__ = ("_outcome", "id", "kind", "queue")
-
-    def __init__(self, queue: str, id_: str | bytes, kind: str) -> None:
-        self.queue = queue
-        self.id = id_
-        self.kind = kind
-        self._outcome: str | None = None
+    queue: str
+    id: str | bytes
+    kind: str
+    _outcome: str | None = None
 
     @property
     def inserted(self) -> bool | None:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from postroom.client import arguments
+from postroom.client.buffer import NO_LIST, Buffer
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.queues import arguments as checks
@@ -22,6 +25,7 @@ from postroom.client.queues.messages import AnyMessage, EnqueueHandle, QueueMess
 from postroom.client.sender import Sender
 from postroom.messaging.queues.requests import (
     Acknowledge,
+    Attempt,
     CancelMessages,
     ClaimQueue,
     Reject,
@@ -46,42 +50,24 @@ class Enqueue:
     headers: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
 
-class Sends:
-    """What one transaction has gathered for queues.
+class Sends(msgspec.Struct, eq=False, gc=False):
+    """What one transaction has gathered for queues. It does not know the transaction, so that both
+    are freed as soon as nobody has the transaction any more.
 
-    Args:
-        sender, codec: of the client.
-        transaction_id: names the transaction, and what it claims.
-        lifetime: of the transaction.
-        grow: counts bytes towards the limit of the transaction.
-        is_idle: whether the transaction knows nothing yet that could become too old.
+    Attributes:
+        waited_seconds: how long it has waited for messages.
     """
 
-    __slots__ = (
-        "_claimed", "_codec", "_grow", "_handles", "_id", "_is_idle", "_lifetime", "_requests",
-        "_sender", "_settled", "waited_seconds",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        sender: Sender,
-        codec: Packing,
-        transaction_id: bytes,
-        lifetime: Lifetime,
-        grow: Callable[[int], None],
-        is_idle: Callable[[], bool],
-    ) -> None:
-        self._sender = sender
-        self._codec = codec
-        self._id = transaction_id
-        self._lifetime = lifetime
-        self._grow = grow
-        self._is_idle = is_idle
-        self._requests: list[Any] = []
-        self._handles: dict[int, EnqueueHandle] = {}
-        self._settled: list[AnyMessage] = []
-        self._claimed: dict[str, dict[tuple[str, bytes], QueueMessage]] = {}
-        self.waited_seconds = 0.0
+    _sender: Sender
+    _codec: Packing
+    _id: bytes
+    _lifetime: Lifetime
+    _buffer: Buffer
+    _requests: list[Any] = []
+    _handles: dict[int, EnqueueHandle] = {}
+    _settled: list[AnyMessage] = NO_LIST
+    _claimed: dict[str, dict[tuple[str, bytes], QueueMessage]] = {}
+    waited_seconds: float = 0.0
 
     # --- enqueueing
 
@@ -120,7 +106,7 @@ class Sends:
         extra, extra_bytes = arguments.headers(headers, stored_at)
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
         due = self.due(deliver_at)
-        self._grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
+        self._buffer.grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
         return EnqueueRequest(
             name, stored_at, of_kind, id_, packed, extra,
             checks.priority(priority), due, checks.group(group), id is None,
@@ -156,28 +142,52 @@ class Sends:
         name = checks.queue_name(queue)
         named: list[Any] = _listed(given)
         for attempts in checks.attempts(named, kind):
-            self._grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
+            self._buffer.grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
             self._requests.append(make(name, attempts))
             if settles:
-                self._forget_claimed(name, ((each.kind, each.id) for each in attempts))
+                self._forget_claimed(name, attempts)
         if settles:
+            self._settled = self._settled or []
             self._settled += [each for each in named if isinstance(each, AnyMessage)]
 
-    def _forget_claimed(self, queue: str, named: Iterable[tuple[str, bytes]]) -> None:
+    def settles(self, message: AnyMessage) -> bool:
+        """Whether it acknowledges a message, or gives it back, or cancels it."""
+        kind, id_ = message.stored.kind, message.stored.id
+        return any(
+            each.id == id_ and (each.kind == kind or (each.by_id and not each.of_kind))
+            for request in self._requests
+            if isinstance(request, Acknowledge | Reject | CancelMessages)
+            if request.queue == message.queue
+            for each in request.attempts
+        )
+
+    def _forget_claimed(self, queue: str, named: Iterable[Attempt]) -> None:
         claimed = self._claimed.get(queue)
-        if claimed:
-            for kind, id_ in named:
-                claimed.pop((kind, id_), None)
+        if not claimed:
+            return
+        for each in named:
+            if each.by_id and not each.of_kind:
+                for of_any_kind in [one for one in claimed if one[1] == each.id]:
+                    del claimed[of_any_kind]
+            else:
+                claimed.pop((each.kind, each.id), None)
 
     # --- claiming
 
     async def claim(
-        self, queue: str, most: int, patience: float, selection: Any
+        self, queue: str, most: int, patience: float, selection: Any, *, is_idle: bool
     ) -> list[QueueMessage]:
-        """Messages that are a part of this transaction from now on."""
+        """Messages that are a part of this transaction from now on.
+
+        Args:
+            queue: its name.
+            most: how many.
+            patience: seconds to wait for the first one.
+            selection: which.
+            is_idle: whether the transaction knows nothing yet that could become too old.
+        """
         self._lifetime.check_alive()
         name = checks.queue_name(queue)
-        is_idle = self._is_idle()
         left = self._lifetime.timeout if is_idle else self._lifetime.remaining()
         request = ClaimQueue(
             name, self._id, most, selection, wait=patience > 0, seconds=left,
@@ -203,11 +213,6 @@ class Sends:
 
     async def _batch_size(self, queue: str) -> int:
         return (await definition(self._sender, queue)).settings.batch_size
-
-    def keep_young(self) -> None:
-        """The time of the transaction begins now, if it knows nothing that could become too old."""
-        if self._is_idle() and not self._lifetime.closed:
-            self._lifetime.start_clock()
 
     @property
     def has_claimed(self) -> bool:
@@ -253,6 +258,12 @@ class QueueSends:
     @property
     def queues(self) -> Sends:
         """What was gathered: for what is built on top, as the synchronous form is."""
+        raise NotImplementedError
+
+    def keep_young(self) -> None:
+        """Its time begins now, if it knows nothing that could become too old: for what is built on
+        top, as workers are.
+        """
         raise NotImplementedError
 
     def enqueue(  # noqa: PLR0913 - each argument is an option
@@ -388,6 +399,11 @@ class QueueWrites(QueueSends):
 
     __slots__ = ()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it knows nothing that could become too old."""
+        raise NotImplementedError
+
     async def claim(  # noqa: PLR0913 - each argument is an option
         self,
         queue: str,
@@ -417,7 +433,9 @@ class QueueWrites(QueueSends):
         """
         most = arguments.count(max_results, "max_results")
         selection = checks.selection(start, end, kinds, where)
-        return await self.queues.claim(queue, most, arguments.wait(wait), selection)
+        return await self.queues.claim(
+            queue, most, arguments.wait(wait), selection, is_idle=self.is_idle
+        )
 
 
 __all__ = ["Enqueue", "QueueSends", "QueueWrites", "Sends"]

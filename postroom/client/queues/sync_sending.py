@@ -44,6 +44,10 @@ class QueueWrites(sending.QueueSends):
         """What was gathered: for what is built on top."""
         return self._core.queues
 
+    def keep_young(self) -> None:
+        """See :meth:`.QueueSends.keep_young`."""
+        self._core.keep_young()
+
     claim = owning(sending.QueueWrites.claim, own_messages)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
-from postroom.client.sender import TransactionIds, taken_back_by
+from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
@@ -70,7 +70,7 @@ class _Awaited(RemoteCall):
                         self._sender.send(request)
                 raise
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
 
@@ -184,7 +184,7 @@ class _Blocking(RemoteCall):
         if not self._answered:
             yield self
         if self._error is not None:
-            raise self._error
+            raise_error(self)
         return self._result
 
 

@@ -10,11 +10,16 @@ synchronous         on the worker's loop            in a thread, with a transact
 As with ``run``, the function is called again if its transaction was in conflict with another one.
 A function that has read nothing yet has all the time it likes: the time of its transaction begins
 with its first read. So long work comes first, and reading and writing after it.
+
+Some exceptions mean something else to whoever waits for a function than to the function itself: a
+``CancelledError`` of something that it has waited for is no wish to end the worker, and a
+``StopIteration`` cannot leave a thread. They become the cause of a ``RuntimeError``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
@@ -24,7 +29,7 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.bridge import LoopSender
 from postroom.client.queues.messages import AnyMessage, QueueMessage
-from postroom.client.queues.sending import QueueSends, Sends
+from postroom.client.queues.sending import QueueSends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable
@@ -36,16 +41,16 @@ class Running:
     """A call that is under way; its transaction is kept young while it knows nothing."""
 
     def __init__(self) -> None:
-        self._sends: Sends | None = None
+        self._tx: QueueSends | None = None
 
     def begins(self, tx: QueueSends) -> None:
         """It has a new transaction."""
-        self._sends = tx.queues
+        self._tx = tx
 
     def keep_young(self) -> None:
         """Its transaction's time begins now, if it has read nothing."""
-        if self._sends is not None:
-            self._sends.keep_young()
+        if self._tx is not None:
+            self._tx.keep_young()
 
 
 class Caller:
@@ -137,13 +142,30 @@ class Caller:
 
     async def _call_on_loop(self, function: Function, given: Any, tx: Transaction) -> None:
         if iscoroutinefunction(function):
-            await function(given, tx)
+            try:
+                await function(given, tx)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise _as_failure(error) from error
         else:
             sender = LoopSender(self.db.sender, asyncio.get_running_loop())
             await self._in_thread(function, given, blocking.Transaction(sender, tx))
 
     async def _in_thread(self, function: Callable[..., Any], *given: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, function, *given)
+        await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, *given)
+
+
+def _called(function: Callable[..., Any], *given: Any) -> None:
+    try:
+        function(*given)
+    except (StopIteration, asyncio.CancelledError, concurrent.futures.CancelledError) as error:
+        raise _as_failure(error) from error
+
+
+def _as_failure(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"its function has raised {type(error).__name__}")
 
 
 __all__ = ["Caller", "Function", "Running"]

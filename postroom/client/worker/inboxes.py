@@ -42,7 +42,7 @@ from postroom.client.trying import ANY_ATTEMPTS
 from postroom.client.values import Message
 from postroom.client.worker.calling import Caller, Function
 from postroom.client.worker.outcomes import Discard, Reject
-from postroom.client.worker.supervision import Supervisor, waited
+from postroom.client.worker.supervision import Supervisor, told, waited
 from postroom.errors import (
     CommitUnknown,
     Error,
@@ -289,7 +289,7 @@ class InboxLoop:
         if not taken:
             self._leave_alone(key, error)
             return False
-        reason = f"{type(error).__name__}: {error}"
+        reason = told(error)
         self._supervisor.say(
             f"{key!r} {type(error).__name__}",
             "messages of %s have failed (%d, of which the first had failed %d times): %s",

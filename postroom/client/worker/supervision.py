@@ -67,6 +67,14 @@ class Supervisor:
         await waited([asyncio.ensure_future(self._stopping.wait())], seconds)
 
 
+def told(error: BaseException) -> str:
+    """The type of an error and what it says, whatever becomes of asking it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as other:
+        return f"{type(error).__name__}, which cannot say more ({type(other).__name__})"
+
+
 async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -> None:
     """Until one of them is done, or for a time; then they are cancelled."""
     own = list(tasks)
@@ -77,4 +85,4 @@ async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -
             each.cancel()
 
 
-__all__ = ["Supervisor", "log", "waited"]
+__all__ = ["Supervisor", "log", "told", "waited"]

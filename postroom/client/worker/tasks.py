@@ -25,7 +25,7 @@ from postroom.client.queues.sending import Enqueue, QueueSends
 from postroom.client.worker.calling import Caller, Running
 from postroom.client.worker.keeping import Keeper
 from postroom.client.worker.outcomes import Discard, Reject
-from postroom.client.worker.supervision import Supervisor
+from postroom.client.worker.supervision import Supervisor, told
 from postroom.errors import Error, LeaseLost
 
 P = ParamSpec("P")
@@ -208,7 +208,7 @@ class TaskLoop:
         except Discard as asked:
             await self._reject(message, None, asked.reason or "discarded", dead=True)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = told(error)
             self._supervisor.say(
                 f"{self.task.queue} {type(error).__name__}",
                 "message %s of %s has failed (attempt %d): %s",
@@ -220,11 +220,13 @@ class TaskLoop:
 
     async def _call(self, message: QueueMessage, running: Running) -> None:
         def finish(tx: QueueSends) -> None:
-            tx.acknowledge(self.task.queue, message)
+            if not tx.queues.settles(message):
+                tx.acknowledge(self.task.queue, message)
 
         function = self.task.function
         given = self._caller.message(function, message)
         await self._caller.call(function, given, finish, running)
+        message.settled()
 
     async def _reject(
         self, message: QueueMessage, delay: Any, reason: str, *, dead: bool = False
@@ -235,6 +237,10 @@ class TaskLoop:
             await message.reject(delay, dead=dead, reason=reason)
         except LeaseLost:
             message.settled()
+        except (TypeError, ValueError) as error:  # that is no delay
+            if delay is None:
+                raise
+            await self._reject(message, None, f"{reason} ({error})", dead=dead)
         except Error as error:
             self._supervisor.say(
                 f"{self.task.queue} reject", "a message of %s could not be given back: %s",

@@ -40,11 +40,18 @@ class Faults(Protocol):
 
 
 class MemoryFile:
-    """A :class:`postroom.kv.log.device.File` in memory."""
+    """A :class:`postroom.kv.log.device.File` in memory.
+
+    Attributes:
+        size: in bytes.
+        durable: what it holds after a loss of power that takes everything unsynced.
+        settled: how many sectors have become durable so far.
+    """
 
     def __init__(self, device: MemoryDevice, size: int) -> None:
         self.size = size
         self.durable = bytearray(size)
+        self.settled = 0
         self._device = device
         self._cache: dict[int, bytes] = {}
 
@@ -98,6 +105,7 @@ class MemoryFile:
     def _settle(self, at: int) -> None:
         sector = self._cache.pop(at, None)
         if sector is not None:
+            self.settled += 1
             self.durable[at * SECTOR_BYTES : at * SECTOR_BYTES + len(sector)] = sector
 
 

@@ -173,7 +173,10 @@ class Advance:
                 self._purge_one(ended.pop())
                 purged += 1
             ctx.writes[key] = None
-        ctx.notes.append((manager, (), Manager.purged, layout.done, 0))
+        # What this proposal has ended is in no list yet.
+        has_ended = any(each[0] is manager and each[2] is Manager.ended for each in ctx.notes)
+        at = ctx.timestamp + manager.retention if has_ended else 0
+        ctx.notes.append((manager, (), Manager.purged, layout.done, at))
         return False
 
     def _purge_one(self, ended: Ended) -> None:

@@ -1,7 +1,8 @@
 """Whether an attempt still holds its message; if not, what it is told.
 
-An attempt is named by its message and its epoch. One whose lease has passed, or whose message has
-ended, can change nothing: ``LeaseLost`` says which of these it was.
+An attempt is named by its message, its epoch and the moment at which it began: a message that is
+replayed, and another one that gets the same id, begin with the same epoch. One whose lease has
+passed, or whose message has ended, can change nothing: ``LeaseLost`` says which of these it was.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
     lease = lease_of(ctx, manager, locator)
     if lease is None or lease.entry.epoch != attempt.epoch:
         raise _lost(ctx, manager, attempt, lease)
+    if attempt.fired_at not in {0, lease.fired_at}:
+        raise _lost(ctx, manager, attempt, lease)
     return lease
 
 
@@ -41,14 +44,16 @@ def held_together(
     leases: dict[Locator, Lease] = {}
     applied, sure = manager.leases, changes(ctx, manager) is None
     known: Hold | None = None
+    fired_at = 0
     for attempt in attempts:
         if attempt.epoch < 0 or attempt.by_id:
             return None
         locator = (attempt.key, attempt.kind, attempt.id)
         lease = applied.get(locator) if sure else None
-        if lease is None or lease.entry.epoch != attempt.epoch or lease.hold is not known:
+        is_sure = lease is not None and lease.hold is known and fired_at == attempt.fired_at
+        if lease is None or not is_sure or lease.entry.epoch != attempt.epoch:
             lease = held(ctx, manager, attempt)
-            known = lease.hold
+            known, fired_at = lease.hold, attempt.fired_at
         leases[locator] = lease
     return leases if len(leases) == len(attempts) else None
 
@@ -69,7 +74,8 @@ def _lost(ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | No
     what = f"attempt {attempt.epoch} at the message {shorten(attempt.id)} of the queue "
     state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
     if lease is not None:
-        why = f"attempt {lease.entry.epoch} holds it now"
+        epoch = lease.entry.epoch
+        why = f"{'a later one' if epoch == attempt.epoch else f'attempt {epoch}'} holds it now"
     elif state is not None and state.status in {records.DONE, records.ARCHIVED}:
         why = "it is done already"
     elif state is not None and state.status != records.LIVE:

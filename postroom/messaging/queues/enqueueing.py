@@ -42,9 +42,16 @@ class _Known(NamedTuple):
 
 
 def enqueue(
-    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+    ctx: Evaluation,
+    manager: Manager,
+    settings: QueueSettings,
+    request: Enqueue,
+    followers: list[Enqueue],
 ) -> str | None:
     """``Enqueue``.
+
+    Args:
+        followers: what is to be enqueued then, as a group was left by its last message, is added.
 
     Raises:
         ConditionFailed: there is such a message, and the queue takes that for an error.
@@ -64,7 +71,9 @@ def enqueue(
     else:
         known = _find_known(ctx, manager, settings, request)
         if known is not None:
-            return _on_duplicate(ctx, manager, settings, request, known)
+            if settings.on_duplicate == "replace":
+                return _replace(ctx, manager, request, known, followers)
+            return _on_duplicate(manager, settings, request, known)
     put(ctx, manager, request, body_key)
     return None
 
@@ -152,7 +161,7 @@ def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
 
 
 def _on_duplicate(
-    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue, known: _Known
+    manager: Manager, settings: QueueSettings, request: Enqueue, known: _Known
 ) -> str:
     if settings.on_duplicate == "error":
         raise ConditionFailed(
@@ -160,20 +169,36 @@ def _on_duplicate(
             f"{request.kind!r} already; nothing was changed: take another id",
             actual=known.body.payload,
         )
-    if settings.on_duplicate == "replace" and _replace(ctx, manager, request, known):
-        return REPLACED
     return IGNORED
 
 
-def _replace(ctx: Evaluation, manager: Manager, request: Enqueue, known: _Known) -> bool:
+def _replace(
+    ctx: Evaluation,
+    manager: Manager,
+    request: Enqueue,
+    known: _Known,
+    followers: list[Enqueue],
+) -> str:
     """Another schedule and payload, if the message was never fired."""
-    if known.state is not None or lease_of(ctx, manager, known.locator) is not None:
-        return False
+    if lease_of(ctx, manager, known.locator) is not None:
+        return IGNORED
     place = find_unheld(ctx, manager, known.locator, known.body)
-    if place is None or place.entry.epoch:
-        return False
+    if place is None or place.where == counters.DEAD or _was_fired(place):
+        return IGNORED
     _write_replacement(ctx, manager, request, known, place)
-    return True
+    before, group = known.body.group, request.group
+    if group != before:
+        if group:
+            groups.count(ctx, manager, group, 1)
+        if before:
+            followers += groups.count(ctx, manager, before, -1)
+    return REPLACED
+
+
+def _was_fired(place: Place) -> bool:
+    """Whether an attempt at it has failed. What was only rescheduled has a state as well."""
+    state = place.state
+    return place.entry.epoch > 0 or place.entry.has_failed or bool(state and state.error)
 
 
 def _write_replacement(
@@ -182,10 +207,6 @@ def _write_replacement(
     """It keeps its key, its id, and when it was created."""
     now = ctx.timestamp
     due = min(max(request.due, now), LATEST_DUE)
-    if request.group != known.body.group:
-        for group, number in ((known.body.group, -1), (request.group, 1)):
-            if group:
-                groups.count(ctx, manager, group, number)
     said: dict[str, Any] = {
         "first": due, "priority": request.priority, "group": request.group
     }  # fmt: skip
@@ -196,6 +217,8 @@ def _write_replacement(
     entry = msgspec.structs.replace(place.entry, due=due, payload=kept, **said)
     ctx.writes[manager.layout.body_key(*known.locator)] = stored = encode(body)
     ctx.grow(len(stored) + 4 * len(request.key))
+    if known.state is not None:  # it tells when it would have been due
+        ctx.writes[manager.layout.state_key(*known.locator)] = None
     move(ctx, manager, place, entry, now)
 
 

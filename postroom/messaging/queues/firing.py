@@ -111,7 +111,7 @@ class Firing:
         if ready.is_complete or (len(ready) > ready.size // 2 and not ready.make_room()):
             return True
         budget = min(ready.size - len(ready), READ_AT_ONCE)
-        if ready.knows_all_groups:
+        if ready.knows_what_goes:
             return self._read_known(budget)
         return self._read_round(budget)
 
@@ -138,21 +138,20 @@ class Firing:
         manager, ready, layout = self._manager, self._manager.ready, self._manager.layout
         end = keys.after_prefix(layout.ready)
         if not ready.cursor:
-            ready.cursor, ready.round_is_whole = layout.ready, True
+            ready.cursor = layout.ready
+            ready.begin_round()
         while budget > 0:
             first = next(iter(self._ctx.iterate(ready.cursor, end)), None)
             self._ctx.steps += 1
             budget -= 1
             if first is None:
-                ready.cursor = b""
-                ready.knows_all_groups = ready.round_is_whole
-                return ready.round_is_whole and self._read_known(budget)
+                return ready.end_round() and self._read_known(budget)
             name = self._entry(*first).group
-            if ready.known_up_to(name) is None and not ready.has_room_for_groups:
-                ready.round_is_whole = False
-                return True
-            if ready.known_up_to(name) != b"" and not ready.is_fed(name):
-                budget -= self._read_group(name, min(max(budget, 1), ready.quantum))
+            if not ready.passes(name):
+                if not ready.has_room_for(name):
+                    return True
+                if ready.known_up_to(name) != b"" and not ready.is_fed(name):
+                    budget -= self._read_group(name, min(max(budget, 1), ready.quantum))
             ready.cursor = keys.after_prefix(manager.layout.group_prefix(name))
         return False
 

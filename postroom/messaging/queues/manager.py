@@ -172,7 +172,8 @@ class Manager:
         layout = self.layout
         upper = keys.after_prefix(layout.scheduled)
         first = next(iter(reader.iterate(self._scheduled_head, upper)), None)
-        self.first_due = 0 if first is None else _due_in(first[0], layout)
+        begins = len(layout.scheduled)
+        self.first_due = 0 if first is None else int.from_bytes(first[0][begins:][:8], "big")
 
     @property
     def scheduled_head(self) -> bytes:
@@ -181,7 +182,10 @@ class Manager:
 
     def change(self, definition: QueueDefinition) -> None:
         """It has other settings."""
+        kept_before = self.retention
         self.definition = definition
+        if self.purge_at:
+            self.purge_at = max(self.purge_at - kept_before + self.retention, 1)
         self.ready.size = definition.settings.cache_size
         self.order_by(definition.settings)
         if self.ready.ordered != self.ordered:
@@ -192,6 +196,7 @@ class Manager:
         self.group_buckets.clear(self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
+        self.around.wake_by(self.around.monotonic())
 
     def order_by(self, settings: QueueSettings) -> None:
         """What is enqueued is placed as these settings say."""
@@ -493,8 +498,3 @@ class Manager:
             moments.append(monotonic)
         known = [each for each in moments if each is not None]
         return min(known, default=None)
-
-
-def _due_in(key: bytes, layout: Layout) -> int:
-    start = len(layout.scheduled)
-    return int.from_bytes(key[start : start + 8], "big")

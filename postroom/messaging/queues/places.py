@@ -200,4 +200,5 @@ def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
     if not attempt.by_id:
         return [(attempt.key, attempt.kind, attempt.id)]
     ctx.steps += 4
-    return list(locators(ctx, manager, attempt.id, attempt.kind or None))
+    is_of_one = attempt.kind or attempt.of_kind
+    return list(locators(ctx, manager, attempt.id, attempt.kind if is_of_one else None))

@@ -218,19 +218,29 @@ class RangeQueues:
     def enqueue(self, ctx: Evaluation, request: Enqueue) -> str | None:
         """``Enqueue``."""
         manager, settings = self.find(ctx, request.queue)
-        return enqueue(ctx, manager, settings, request)
+        return self._enqueue(ctx, manager, settings, request)
+
+    def _enqueue(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+    ) -> str | None:
+        followers: list[Enqueue] = []
+        outcome = enqueue(ctx, manager, settings, request, followers)
+        for follower in followers:  # one that replaces another message may add to them
+            found = self.find_if_there(ctx, follower.queue)
+            if found is not None:
+                manager, settings = found[0], _of_followers(found[1])
+                enqueue(ctx, manager, settings, _as_follower(follower), followers)
+        return outcome
 
     def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> str | None:
         """The same, but a duplicate is ignored whatever the queue makes of duplicates."""
         manager, _ = self.find(ctx, request.queue)
-        return enqueue(ctx, manager, QueueSettings(), request)
+        return self._enqueue(ctx, manager, QueueSettings(), request)
 
     def follow(self, ctx: Evaluation, request: Enqueue) -> str | None:
         """The same with what was asked for before: an end must not fail because of what follows."""
         manager, settings = self.find(ctx, request.queue)
-        if settings.on_duplicate == "error":
-            settings = msgspec.structs.replace(settings, on_duplicate="ignore")
-        return enqueue(ctx, manager, settings, msgspec.structs.replace(request, is_unique=False))
+        return self._enqueue(ctx, manager, _of_followers(settings), _as_follower(request))
 
     def take_in(self, ctx: Evaluation, request: Enqueue) -> None:
         """A message dies into this queue, with whatever headers: they say why it did, besides."""
@@ -478,3 +488,13 @@ class RangeQueues:
             return 0, ""
         more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
         return failures, said[0] + more
+
+
+def _of_followers(settings: QueueSettings) -> QueueSettings:
+    is_error = settings.on_duplicate == "error"
+    return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
+
+
+def _as_follower(request: Enqueue) -> Enqueue:
+    """Its id was made up when it was asked for, and there may be one by now."""
+    return msgspec.structs.replace(request, is_unique=False)

@@ -18,9 +18,10 @@ comes for such a group is taken in. If there is no room, a group that has many h
 last ones.
 
 A group that may not fire just now (its limits, its failing head) is *held*: it has no turns until
-it is freed. Taking an entry costs the same, but for a logarithm, however many groups and kinds
-there are, and however many groups are held. Nothing here is stored, and nothing is decided: all of
-it can be forgotten and read again (``forget``).
+it is freed. If there is no room for others, it is left out until then, but for its name. Taking an
+entry costs the same, but for a logarithm, however many groups and kinds there are, and however many
+groups are held. Nothing here is stored, and nothing is decided: all of it can be forgotten and read
+again (``forget``).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, by which those of a group are ordered."""
 
 QUANTUM_SHARE: Final = 16
+HELD_PER_ENTRY: Final = 16
+"""So many groups that are held are remembered for each entry that there is room for."""
 ORDERS_KEPT: Final = 64
 """For so many wishes an order of turns is kept."""
 
@@ -50,9 +53,10 @@ class ReadyCache:
         on_left_out: told of what is stored and not kept here.
 
     Attributes:
-        knows_all_groups: see the module.
+        knows_all_groups: see the module. ``knows_what_goes``: it knows all but some that are held.
         cursor: where the round of reading goes on; ``b""``: a new one begins.
-        round_is_whole: whether that round has missed no group so far.
+        round_is_whole: whether that round has missed no group so far; ``round_has_passed``: whether
+            it has left out one that is held, which comes when it is freed.
         additions: rises with whatever is added, or freed.
     """
 
@@ -76,14 +80,16 @@ class ReadyCache:
         self._more: dict[str, None] = {}
         self._hungry: dict[str, None] = {}
         self.knows_all_groups = False
+        self.knows_what_goes = False
         self.round_is_whole = False
+        self.round_has_passed = False
         self.cursor = b""
         self.additions += 1
 
     def nothing_is_stored(self) -> None:
         """There is no entry at all: what comes from now on is all there is."""
         self.forget()
-        self.knows_all_groups = True
+        self.knows_all_groups = self.knows_what_goes = True
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -109,7 +115,7 @@ class ReadyCache:
             return True
         name = entry.group
         group = self._groups.get(name)
-        if group is None and self._may_open():
+        if group is None and self._may_open(name):
             group = self._open(name)
         if group is None or (group.more and key > group.last):
             self._on_left_out(key, entry)
@@ -120,15 +126,20 @@ class ReadyCache:
             self._give_up()
         return key in self._alive
 
-    def _may_open(self) -> bool:
+    def _may_open(self, name: str) -> bool:
         """Whether an unknown group may be taken in: nothing of it is stored."""
         if self.knows_all_groups and len(self._groups) < self.size:
             return True
-        self._misses_a_group()
+        self._misses_a_group(name)
         return False
 
-    def _misses_a_group(self) -> None:
-        self.knows_all_groups = self.round_is_whole = False
+    def _misses_a_group(self, name: str) -> None:
+        if name in self._held:  # it comes when it is freed
+            self.knows_what_goes |= self.knows_all_groups
+            self.round_has_passed = True
+        else:
+            self.knows_what_goes = self.round_is_whole = False
+        self.knows_all_groups = False
 
     def read(self, name: str, placed: list[Placed], up_to: bytes, *, has_more: bool) -> None:
         """What is stored of a group behind what is here, up to a key, and whether there is more."""
@@ -161,10 +172,47 @@ class ReadyCache:
         fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held)
         return list(islice(chain(self._hungry, fed), groups_max))
 
-    @property
-    def has_room_for_groups(self) -> bool:
-        """Whether another group can be taken in."""
-        return len(self._groups) < self.size
+    def begin_round(self) -> None:
+        """The stored groups are read once more, from the first one on."""
+        self.round_is_whole, self.round_has_passed = True, False
+
+    def end_round(self) -> bool:
+        """They were all come by; whether nothing was missed but for what is held."""
+        self.cursor = b""
+        self.knows_what_goes = self.round_is_whole
+        self.knows_all_groups = self.round_is_whole and not self.round_has_passed
+        return self.round_is_whole
+
+    def passes(self, name: str) -> bool:
+        """Whether a group need not be taken in: it is held, and unknown but for that."""
+        if name not in self._held or name in self._groups:
+            return False
+        self.round_has_passed = True
+        return True
+
+    def has_room_for(self, name: str) -> bool:
+        """Whether a group can be taken in: if need be in place of one that has nothing here, and
+        is found again by another round.
+        """
+        if name in self._groups or len(self._groups) < self.size:
+            return True
+        self.knows_what_goes = self.round_is_whole = False
+        hungry = next(iter(self._hungry), None)
+        if hungry is None:
+            return False
+        self._forget_group(hungry)
+        return True
+
+    def _forget_group(self, name: str) -> None:
+        """Nothing is known of a group any more."""
+        group = self._groups.pop(name)
+        for key, _, entry in group.queued():
+            del self._alive[key]
+            self._on_left_out(key, entry)
+        self._sizes.changed(name, group.count, 0)
+        self._hungry.pop(name, None)
+        self._more.pop(name, None)
+        self._misses_a_group(name)
 
     def _set_more(self, name: str, group: Group, *, has_more: bool) -> None:
         group.more = has_more
@@ -198,16 +246,30 @@ class ReadyCache:
             turns.added_all(name, queued)
 
     def make_room(self) -> bool:
-        """Held groups that have many here give some up, until half of the room is free; whether it
-        was not, and now is. Others might wait behind them for as long as they are held.
+        """Held groups that have many here give some up, until half of the room is free, and then
+        those that have one; whether it was not, and now is. Others might wait behind them for as
+        long as they are held.
         """
         before, most = len(self._alive), self.size // 2
         while len(self._alive) > most:
             name = self._sizes.largest()
-            if name not in self._held or self._groups[name].count < 2:
+            if self._groups[name].count < 2:
+                return self._forget_held(most)
+            if name not in self._held:
                 return False
             self._give_up()
         return before > most
+
+    def _forget_held(self, most: int) -> bool:
+        """Whether so much was left out that no more than ``most`` is here. Of what was, the names
+        of the groups stay, and no more than a number of them.
+        """
+        if len(self._held) < HELD_PER_ENTRY * self.size:
+            for name in [each for each in self._held if each in self._groups]:
+                if len(self._alive) <= most:
+                    break
+                self._forget_group(name)
+        return len(self._alive) <= most
 
     def _give_up(self) -> None:
         """A group that has many gives up the last half of what it has here."""
@@ -282,6 +344,7 @@ class ReadyCache:
                 continue
             line.rotate(-1)
             self._remove(key, name, group)
+            self.additions += self.ordered  # others may want what was behind it
             return key, entry
         return None
 
@@ -314,6 +377,8 @@ class ReadyCache:
     def free(self, name: str) -> None:
         """A group may fire again, perhaps."""
         waiting = self._held.pop(name, None)
+        if waiting is not None and name not in self._groups and not self.knows_all_groups:
+            self._misses_a_group(name)
         for turns in waiting or ():
             turns.join(name)
         if waiting is not None or name in self._watched:

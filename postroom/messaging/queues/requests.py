@@ -11,7 +11,7 @@ counted and limits kept whatever fails. ``ClaimQueue`` is asked as a read that m
 that can be answered are answered by one proposal.
 
 A message is named by its :class:`Locator`. Those that were fired have an *epoch*, the number of
-times they were fired before; locator and epoch together name an attempt.
+times they were fired before; locator, epoch and the moment of firing together name an attempt.
 """
 
 from __future__ import annotations
@@ -193,6 +193,10 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         key: where it is stored (``b""`` with ``by_id``: not known to the caller).
         epoch: of the attempt; -1: the message, whoever holds it.
+        by_id: named by its id, and by its kind if that is not empty.
+        fired_at: when the attempt began, as its holder was told. An epoch may come again (the
+            message was replayed, its id was used again), and this does not; 0: not told.
+        of_kind: with ``by_id``: an empty kind is that kind too, and not any.
     """
 
     key: Key
@@ -200,6 +204,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: QueueMessageId
     epoch: int = -1
     by_id: bool = False
+    fired_at: Moment = 0
+    of_kind: bool = False
 
 
 class Acknowledge(Request, frozen=True, array_like=True, tag="acknowledge"):

@@ -113,7 +113,7 @@ def test_a_message_names_its_attempt_and_an_id_the_message(
     assert sender.asked[0] == [
         Acknowledge("q", [attempt]),
         Reject("q", [attempt, by_id, other], 5.0, False, "because"),
-        CancelMessages("q", [Attempt(b"", "k", b"i", by_id=True)]),
+        CancelMessages("q", [Attempt(b"", "k", b"i", by_id=True, of_kind=True)]),
         Reschedule("q", [by_id], 0, 0),
     ]
 

@@ -184,3 +184,14 @@ def test_what_is_no_schedule_is_refused(queues: Queues) -> None:
         queues.commit(SetSchedule(Q, "x", "61 * * * *"))
     with pytest.raises(Invalid, match="no time zone"):
         queues.commit(SetSchedule(Q, "x", "* * * * *", timezone="Mars/Olympus"))
+
+
+def test_what_died_in_the_step_that_purged_all_else_is_purged_in_time(queues: Queues) -> None:
+    queues.create("short", ack_wait=1.0, purge_after=0.0, max_attempts=1, dead_letter_queue="next")
+    queues.enqueue(b"1", b"2", name="short")
+    first, _ = queues.claim(2, name="short")
+    queues.acknowledge(first, name="short")
+    queues.store.clock.seconds += 10_000  # both are due: the purge, and the lease
+    for _ in range(2):
+        queues.pass_time(10_000)
+    assert queues.stats("short").purged == 2

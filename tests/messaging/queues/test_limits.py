@@ -235,6 +235,38 @@ def test_what_comes_while_there_is_no_room_is_fired_too(queues: Queues) -> None:
     assert sorted(got, key=int) == [b"%d" % number for number in range(sent)]
 
 
+def test_more_groups_than_there_is_room_for_are_all_served() -> None:
+    """Each of them has more than is read at once."""
+    queues = Queues()
+    queues.create(cache_size=4, ack_wait=1000.0, poller_interval=10_000.0)
+    for group in range(9):
+        queues.enqueue(b"1", b"2", b"3", group=f"g{group}")
+    fired = [queues.claim(wait=False) for _ in range(27)]
+    assert {len(each) for each in fired} == {1}
+    assert queues.manager().counted.leased == 27
+
+
+@pytest.mark.parametrize(("room", "groups"), [(1, 3), (4, 9), (16, 40)])
+def test_failing_heads_of_more_groups_than_there_is_room_for_hold_up_nobody(
+    room: int, groups: int
+) -> None:
+    queues = Queues()
+    settings = {"min_backoff": 60.0, "max_backoff": 60.0, "poller_interval": 10_000.0}
+    queues.create(cache_size=room, order="group", **settings)
+    for group in range(groups):
+        queues.enqueue(b"head", b"behind", group=f"g{group}")
+    for _ in range(2):  # they come again
+        for _ in range(groups):
+            queues.reject(*queues.claim(wait=False))
+        assert queues.claim(wait=False) == []
+        assert len(queues.manager().ready) <= room
+        queues.enqueue(b"more", group="g0")
+        assert queues.claim(wait=False) == []
+        queues.pass_time(70)
+    heads = [each.payload for _ in range(groups) for each in queues.claim(wait=False)]
+    assert heads == [b"head"] * groups
+
+
 def test_who_does_not_wait_finds_what_is_stored_behind_the_last_round_of_reading(
     queues: Queues,
 ) -> None:

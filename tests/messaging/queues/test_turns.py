@@ -347,6 +347,24 @@ def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> 
     assert [each.payload for each in waiting.result().messages] == [b"behind"]
 
 
+@pytest.mark.parametrize("kinds", [("h",), None])
+def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_done(kinds: Any) -> None:
+    queues = Queues()
+    queues.create(order="group", poller_interval=10_000.0)
+    queues.enqueue(b"head", kind="h", group="z")
+    queues.enqueue(b"behind", kind="w", group="z")
+    wanted = Selection(kinds=("w",))
+    waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
+    queues.pass_time(5)
+    (head,) = queues.claim(selection=Selection(kinds=kinds))
+    queues.pass_time(5)
+    assert not waiting.done
+    queues.acknowledge(head)
+    queues.pass_time(5)
+    assert waiting.done
+    assert [each.payload for each in waiting.result().messages] == [b"behind"]
+
+
 def test_groups_that_are_held_up_leave_room_for_others() -> None:
     """They have more than there is room for, and memory was forgotten and read again."""
     queues = Queues()

@@ -275,9 +275,11 @@ class Machine:
     def act(self, act: Callable[[], object]) -> None:
         """Something happens in the node's process."""
         if self.node is not None:
-            with self._powered():
+            try:  # here and in turns not by _powered: this is passed a million times
                 act()
                 self._after_act()
+            except PowerFailure:
+                self.crash(power=True)
 
     # --- turns
 
@@ -328,10 +330,12 @@ class Machine:
         node = self.node
         if node is None or life != self.lives:
             return
-        with self._powered():
+        try:
             self._take_part(node)
             while not self.in_parts and self._part is not Part.IDLE:
                 self._take_part(node)
+        except PowerFailure:
+            self.crash(power=True)
         if self.node is None:
             return
         if self._part is Part.IDLE:

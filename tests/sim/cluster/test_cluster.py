@@ -5,36 +5,41 @@ A failing seed repeats with ``make sim SEED=n``.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
-from tests.sim.runs import CLUSTER, Summary, run_many
+from tests.sim.runs import CLUSTER, run_seed
 
 SEEDS = 100
-BATCH = 5
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_seeds(first: int) -> None:
-    summary, told = Summary(), []
-    for run in run_many(CLUSTER, range(first, first + BATCH), EVENTS):
-        summary.add(run)
-        if not run.passed:
-            told.append(run.told)
-    assert not summary.failed, "\n".join([*told, str(summary)])
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What breaks logs that it does."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_seed(seed: int) -> None:
+    run = run_seed(CLUSTER, seed, EVENTS)
+    assert run.passed, run.told
 
 
 def test_one_seed_gives_one_history() -> None:
-    assert ClusterSimulation(7, 2000).run().digest == ClusterSimulation(7, 2000).run().digest
+    assert ClusterSimulation(12, 2000).run().digest == ClusterSimulation(12, 2000).run().digest
 
 
 def test_two_seeds_give_two_histories() -> None:
-    assert ClusterSimulation(7, 500).run().digest != ClusterSimulation(8, 500).run().digest
+    assert ClusterSimulation(13, 500).run().digest != ClusterSimulation(16, 500).run().digest
 
 
 def test_another_process_repeats_it() -> None:

@@ -61,7 +61,7 @@ def test_the_deposed_one_delivers_nothing(
 
     def send(tx: Any) -> None:
         for number in range(MESSAGES):
-            tx.enqueue_message(b"key", b"%d" % number, deliver_at=8.0)
+            tx.enqueue_message(b"key", b"%d" % number, deliver_at=4.0)
 
     cluster.run(db.run(send), "messages are sent, to arrive later")
     deposed = leader_of(cluster)
@@ -76,7 +76,7 @@ def test_the_deposed_one_delivers_nothing(
     assert deposed.node is not None
     group = deposed.node.replica.group
     before = group.last_index
-    cluster.agenda.run(10.0)  # the messages are due
+    cluster.agenda.run(4.0)  # the messages are due
     assert group.is_leader
     assert deposed.node.services.running
     assert group.last_index > before, "its dispatcher has not tried"
@@ -85,7 +85,7 @@ def test_the_deposed_one_delivers_nothing(
 
     cluster.network.mend_all()
     cluster.run(db.put(b"other", b""), "all goes on")
-    cluster.agenda.run(5.0)
+    cluster.agenda.run(3.0)
     assert not group.is_leader
     content = cluster.overseer.look()  # replicas are equal, and no message is in two places
     assert content is not None

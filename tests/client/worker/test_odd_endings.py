@@ -1,0 +1,172 @@
+"""Functions that end oddly: that is an attempt that has failed, and nothing hangs or spins."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import postroom
+import postroom.aio
+import postroom.testing
+from tests.client.worker.running import WAIT_SECONDS
+
+ATTEMPTS = 2
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("nobody can say it")
+
+
+def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def cancelled_elsewhere() -> None:
+    raise concurrent.futures.CancelledError
+
+
+def exhausted() -> None:
+    next(iter([]))
+
+
+def unspeakable() -> None:
+    raise Unspeakable
+
+
+def no_delay() -> None:
+    raise postroom.Reject("not now", delay=-1)
+
+
+ODD = [
+    (cancelled, "CancelledError"),
+    (cancelled_elsewhere, "CancelledError"),
+    (exhausted, "StopIteration"),
+    (unspeakable, "Unspeakable"),
+    (no_delay, "not now"),
+]
+odd = pytest.mark.parametrize(("end", "why"), ODD)
+forms = pytest.mark.parametrize("is_async", [True, False])
+
+
+def function_of(end: Callable[[], None], calls: list[Any], *, is_async: bool) -> Any:
+    def function(message: Any, tx: Any) -> None:
+        calls.append(message)
+        end()
+
+    async def coroutine(message: Any, tx: Any) -> None:
+        function(message, tx)
+
+    return coroutine if is_async else function
+
+
+@odd
+@forms
+@pytest.mark.parametrize("store_is_async", [True, False])
+def test_a_task_whose_function_ends_oddly_has_failed(
+    end: Callable[[], None], why: str, is_async: bool, store_is_async: bool
+) -> None:
+    settings: Any = {"max_attempts": ATTEMPTS, "min_backoff": 60, "max_backoff": 60}
+    calls: list[Any] = []
+    function = function_of(end, calls, is_async=is_async)
+
+    async def main() -> Any:
+        clock = postroom.testing.Clock()
+        async with await postroom.testing.open_async(clock=clock) as db:
+            q = await db.create_queue("q", **settings)
+            worker = postroom.aio.Worker(db)
+            worker.task("q")(function)
+            async with db.begin() as tx:
+                tx.enqueue("q", b"")
+            for _ in range(ATTEMPTS):
+                async with asyncio.timeout(WAIT_SECONDS):
+                    assert await worker.run_until_idle() == 1
+                clock.advance(70)
+            return await q.dead_letters()
+
+    if store_is_async:
+        dead = asyncio.run(main())
+    else:
+        with postroom.testing.Store() as store:
+            q = store.db.create_queue("q", **settings)
+            worker = postroom.Worker(store.db)
+            worker.task("q")(function)
+            with store.db.begin() as tx:
+                tx.enqueue("q", b"")
+            for _ in range(ATTEMPTS):
+                assert worker.run_until_idle() == 1
+                store.advance(70)
+            dead = q.dead_letters()
+    assert why in dead[0].last_error
+    assert len(calls) == ATTEMPTS
+
+
+@odd
+@forms
+def test_an_inbox_whose_function_ends_oddly_has_failed(
+    store: postroom.testing.Store, end: Callable[[], None], why: str, is_async: bool
+) -> None:
+    del why
+    calls: list[Any] = []
+    worker = postroom.Worker(store.db)
+    worker.inbox(b"box/", max_attempts=ATTEMPTS)(function_of(end, calls, is_async=is_async))
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"box/1", b"")
+    for _ in range(ATTEMPTS):
+        worker.run_until_idle()
+        store.advance(70)
+    assert len(calls) == ATTEMPTS
+    assert len(store.db.dead_letters()) == 1
+
+
+# --- what a function has settled itself
+
+
+def acknowledged(message: Any, tx: Any) -> None:
+    tx.acknowledge("q", message)
+
+
+def acknowledged_by_id(message: Any, tx: Any) -> None:
+    tx.acknowledge("q", [message.id], kind=message.kind)
+
+
+def given_back(message: Any, tx: Any) -> None:
+    tx.reject("q", message, 3600, reason="later")
+
+
+def cancelled_for_good(message: Any, tx: Any) -> None:
+    tx.cancel("q", message)
+
+
+SETTLED = [
+    (acknowledged, "acknowledged"), (acknowledged_by_id, "acknowledged"),
+    (given_back, "scheduled"), (cancelled_for_good, "cancelled"),
+]  # fmt: skip
+
+
+@forms
+@pytest.mark.parametrize(("settle", "counted"), SETTLED)
+def test_what_a_function_has_settled_stays_so(
+    store: postroom.testing.Store, settle: Any, counted: str, is_async: bool
+) -> None:
+    q = store.db.create_queue("q")
+    worker = postroom.Worker(store.db)
+
+    def function(message: Any, tx: Any) -> None:
+        tx.put(b"done", b"yes")
+        settle(message, tx)
+
+    async def coroutine(message: Any, tx: Any) -> None:
+        function(message, tx)
+
+    worker.task("q", "k", concurrency=1)(coroutine if is_async else function)
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"", kind="k")
+        tx.enqueue("q", b"", kind="k")
+    assert worker.run_until_idle() == 2
+    assert store.db.get(b"done") == b"yes"
+    assert getattr(q.stats(), counted) == 2
