@@ -110,14 +110,14 @@ def test_a_store_is_let_go_of_though_its_last_turn_raises(
         fail_at_the_end()
         await db.close()
 
+    def in_threads() -> None:
+        db = postroom.open(tmp_path / "store")
+        db.put(b"before", b"1")
+        fail_at_the_end()
+        db.close()
+
     with pytest.raises(MemoryError):
-        if on_a_loop:
-            asyncio.run(scenario())
-        else:
-            db = postroom.open(tmp_path / "store")
-            db.put(b"before", b"1")
-            fail_at_the_end()
-            db.close()
+        asyncio.run(scenario()) if on_a_loop else in_threads()
     monkeypatch.undo()
     with postroom.open(tmp_path / "store") as again:
         assert again.get(b"before") == b"1"
