@@ -222,6 +222,17 @@ def _write_replacement(
     move(ctx, manager, place, entry, now)
 
 
+class Rewritten:
+    """In an evaluation's scratch: the keys of stored entries that it writes anew. If such a one is
+    fired in the same proposal, what is stored has to go as well.
+    """
+
+
+def rewritten(ctx: Evaluation, key: bytes) -> None:
+    """An entry is written where it, or a former form of it, may be stored."""
+    ctx.scratch.setdefault(Rewritten, set()).add(key)
+
+
 def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int) -> None:
     """A ready or scheduled message is ready or scheduled elsewhere: as ``entry`` says."""
     layout = manager.layout
@@ -232,6 +243,8 @@ def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int
     else:
         key, where = layout.ready_key(entry, ordered=manager.ordered), counters.READY
     ctx.writes[key] = encode(entry)
+    if key == place.key:
+        rewritten(ctx, key)
     change = counters.RESCHEDULED[was, where]
     if was == counters.READY:
         gone = place.key, place.entry.group

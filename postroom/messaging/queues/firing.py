@@ -28,6 +28,7 @@ from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX,
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
+from postroom.messaging.queues.enqueueing import Rewritten
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
@@ -145,7 +146,7 @@ class Firing:
             self._ctx.steps += 1
             budget -= 1
             if first is None:
-                return ready.end_round() and self._read_known(budget)
+                return ready.end_round() and budget > 0 and self._read_known(budget)
             name = self._entry(*first).group
             if not ready.passes(name):
                 if not ready.has_room_for(name):
@@ -266,7 +267,7 @@ class Firing:
         if waiter.messages and size > hand.bytes_max:
             manager.ready.offer(key, entry)
             return False
-        if key in ctx.staged:
+        if key in ctx.staged and key not in ctx.scratch.get(Rewritten, ()):
             ctx.erase(key)
         else:
             ctx.writes[key] = None
@@ -403,4 +404,5 @@ def _grant(manager: Manager, waiters: list[Waiter]) -> None:
 
 
 def _seconds(length: int) -> float:
-    return max(length >> LOGICAL_BITS, 0) / 1000
+    """Rounded up: what is due within this millisecond is not looked at over and over."""
+    return (max(length >> LOGICAL_BITS, 0) + 1) / 1000

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from itertools import islice, takewhile
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -31,6 +32,8 @@ from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
 TRY_AGAIN_SECONDS: Final = 60.0
+TICKS_AN_HOUR: Final = 3600
+"""No schedule has more: it is asked for seconds, at most."""
 
 _log = logging.getLogger("postroom.queues")
 
@@ -78,18 +81,28 @@ def _moment(timestamp: int, timezone: str) -> datetime.datetime:
 
 
 def _next_tick(request: SetSchedule, after: int) -> int:
-    """The first tick after a timestamp; 0: there is none any more."""
+    """The first tick after a timestamp; 0: there is none any more. (In an hour that comes twice,
+    the second time, the library begins with ticks of the first time.)
+    """
     assert request.cron is not None
-    found = next(iter(_cron(request.cron, _moment(after, request.timezone))), None)
-    return 0 if found is None else from_datetime(found)
+    found = _cron(request.cron, _moment(after, request.timezone))
+    ticks = (from_datetime(each) for each in islice(found, TICKS_AN_HOUR + 1))
+    return next((each for each in ticks if each > after), 0)
 
 
 def _latest_tick(request: SetSchedule, now: int) -> int:
-    """The last tick that is not after a timestamp; 0: there was none."""
+    """The last tick that is not after a timestamp; 0: there was none. (In such an hour the library
+    leaves some out.)
+    """
     assert request.cron is not None
     moment = _moment(now, request.timezone) + datetime.timedelta(milliseconds=1)
     found = next(iter(_cron(request.cron, moment, reverse=True)), None)
-    return 0 if found is None else from_datetime(found)
+    if found is None:
+        return 0
+    latest = from_datetime(found)
+    onward = _cron(request.cron, _moment(latest, request.timezone))
+    ticks = (from_datetime(each) for each in islice(onward, 2 * TICKS_AN_HOUR))
+    return max(takewhile(lambda tick: tick <= now, ticks), default=latest)
 
 
 def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> None:

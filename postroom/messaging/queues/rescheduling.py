@@ -14,7 +14,7 @@ from collections.abc import Generator
 import msgspec
 
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.enqueueing import move
+from postroom.messaging.queues.enqueueing import move, rewritten
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find, named
 from postroom.messaging.queues.records import LATEST_DUE, State, encode
@@ -56,6 +56,7 @@ class Rescheduling:
         if manager.ordered and place.where == counters.READY:
             entry = msgspec.structs.replace(entry, not_before=due if due > now else 0)
             ctx.writes[place.key] = encode(entry)
+            rewritten(ctx, place.key)
             placed = (place.key, entry)
             ctx.notes.append((manager, (), Manager.ready_replaced, place.key, placed))
             ctx.notes.append((manager, (), Manager.group_freed, entry.group, None))

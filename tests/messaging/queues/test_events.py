@@ -195,3 +195,30 @@ def test_what_died_in_the_step_that_purged_all_else_is_purged_in_time(queues: Qu
     for _ in range(2):
         queues.pass_time(10_000)
     assert queues.stats("short").purged == 2
+
+
+@pytest.mark.parametrize(
+    ("cron", "latest", "following"),
+    [
+        ("30 2 * * *", "2024-10-27T00:30", "2024-10-28T01:30"),
+        ("0 * * * *", "2024-10-27T01:00", "2024-10-27T02:00"),
+        ("*/10 * * * *", "2024-10-27T01:10", "2024-10-27T01:20"),
+        ("15 2,3 * * *", "2024-10-27T00:15", "2024-10-27T02:15"),
+    ],
+)
+def test_after_an_outage_that_ends_in_an_hour_that_comes_for_the_second_time(
+    queues: Queues, cron: str, latest: str, following: str
+) -> None:
+    queues.commit(SetSchedule(Q, "s", cron, "Europe/Berlin"))
+    ends = datetime.datetime(2024, 10, 27, 1, 10, 5, tzinfo=datetime.UTC)
+    queues.store.clock.seconds += (ends - Timestamp(queues.now()).datetime).total_seconds()
+    queues.pass_time(1)
+    queues.commit(SetSchedule(Q, "set then", cron, "Europe/Berlin"))
+    queues.pass_time(1)
+    ids = [f"s@{latest}:00+00:00".encode()]
+    assert [message.id for message in queues.claim(9)] == ids
+    then = datetime.datetime.fromisoformat(following + "+00:00")
+    queues.store.clock.seconds += (then - Timestamp(queues.now()).datetime).total_seconds()
+    queues.pass_time(1)
+    both = [f"{name}@{following}:00+00:00".encode() for name in ("s", "set then")]
+    assert sorted(message.id for message in queues.claim(9)) == both

@@ -114,6 +114,26 @@ def test_order_is_kept_over_kinds_and_the_next_leaseholder() -> None:
     assert queues.payloads(9, selection=only_y) == [b"2"]
 
 
+def test_a_head_that_is_brought_forward_to_who_waits_is_fired_once() -> None:
+    """It is written anew, and fired, in one proposal."""
+    queues = Queues()
+    queues.create(order="group", max_rate=1.0)
+    queues.enqueue(b"head", group="g", id=b"head")
+    queues.pass_time(2)
+    queues.reject(*queues.claim(), delay=500.0)
+    waiting = queues.start(queues.claim_request(wait=True))  # nobody looks: it is too soon
+    queues.store.clock.seconds += 2
+    queues.reschedule(b"head")
+    queues.pass_time(0.1)
+    (message,) = waiting.result().messages
+    assert queues.list("ready") == []
+    queues.acknowledge(message)
+    assert queues.counts()["acknowledged"] == 1
+    queues.store.restart()
+    queues.pass_time(1000)
+    assert queues.claim(wait=False) == []
+
+
 def test_a_head_that_waits_can_be_brought_forward() -> None:
     queues = Queues()
     queues.create(order="group")
