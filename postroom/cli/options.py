@@ -114,6 +114,10 @@ _OPTIONS_OF: Final = {
     "connect(insecure=True)": "--insecure",
     "TLS(ca=...)": "--tls-ca",
     "TLS(certificate=...)": "--tls-certificate",
+    "make it with create_queue()": "make it with 'postroom queue create'",
+    "queues() for those there are": "'postroom queue list' for those there are",
+    "update() changes settings": "'postroom queue update' changes settings",
+    "use postroom.connect.": "give --connect.",
     "those of scheduled()": "those that 'postroom scheduled' prints",
     "those of dead_letters()": "those that 'postroom dead-letters' prints",
 }

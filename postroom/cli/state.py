@@ -42,7 +42,9 @@ def status(store: Store, as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts)
     else:
-        Console().print(_table(str(store.path), facts))
+        # Those that a cluster has, and a folder has not.
+        here = {name: fact for name, fact in facts.items() if name not in {"leader", "nodes"}}
+        Console().print(_table(str(store.path), here))
 
 
 @on_a_store
@@ -208,16 +210,18 @@ def _service_state(running: bool, failures: int, last_error: str, name: str = ""
 
 
 def nodes_table(now: Survey) -> Table:
-    """The nodes, one a line."""
+    """The nodes, one a line; on a narrow terminal addresses are folded, and nothing is cut."""
     leader = now.leader
     title = "no node leads: nothing can be read or written" if leader is None else None
     table = Table(
-        "node", "address", "role", "term", "applied", "behind", "silent s", "disk MB", "free GB",
-        "clock s", title=title, title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD,
-        pad_edge=False, padding=(0, 1, 0, 0),
+        "node", "address", "role", "term", "applied", "behind", "silent\ns", "disk\nMB", "free\nGB",
+        "clock\ns", title=title, title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD,
+        pad_edge=False, padding=0,
     )  # fmt: skip
     for column in table.columns:
         column.no_wrap = True
+    table.columns[1].no_wrap = False
+    table.columns[1].overflow = "fold"
     for column in table.columns[3:]:
         column.justify = "right"
     for report in now.nodes:

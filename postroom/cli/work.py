@@ -43,7 +43,12 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    options: dict[str, Any] = {"queues": chosen, "concurrency": concurrency, "signals": True}
+    options: dict[str, Any] = {
+        "queues": chosen,
+        "concurrency": concurrency,
+        "signals": True,
+        "ready": _say_ready,
+    }
     if isinstance(found, postroom.Worker):
         _run(found, store, codec, options)
     else:
@@ -71,12 +76,12 @@ def _run(
     found: postroom.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
 ) -> None:
     if store is None:
-        _say_ready(found)
+        _check(found)
         found.run(**options)
         return
     with store.open_for(codec) as db:
         found.bind(db)
-        _say_ready(found)
+        _check(found)
         found.run(**options)
 
 
@@ -84,19 +89,22 @@ async def _run_async(
     found: postroom.aio.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
 ) -> None:
     if store is None:
-        _say_ready(found)
+        _check(found)
         await found.run(**options)
         return
     async with await store.open_async(codec) as db:
         found.bind(db)
-        _say_ready(found)
+        _check(found)
         await found.run(**options)
 
 
-def _say_ready(found: postroom.Worker | postroom.aio.Worker) -> None:
+def _check(found: postroom.Worker | postroom.aio.Worker) -> None:
     if not found.has_tasks:
         raise Error(
             "the worker has no tasks: decorate functions with @worker.task or @worker.inbox"
         )
     assert found.db is not None  # or it says what to do
+
+
+def _say_ready() -> None:
     print("ready", file=sys.stderr, flush=True)  # noqa: T201 - what the caller waits for

@@ -156,6 +156,8 @@ class Administration:
         Raises:
             TimeoutError: that was not so in time.
         """
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
         try:
             await self._sender.send(AwaitQuiet(), timeout)
         except DeadlineExceeded:

@@ -217,7 +217,7 @@ def due(given: Any, now: int, name: str) -> int:
 
 def _later(now: int, seconds: float, name: str) -> int:
     if not seconds < LATER_SECONDS_MAX:
-        raise ValueError(f"{name} is {seconds} s from now, but at most {LATER_SECONDS_MAX:g}")
+        raise ValueError(f"{name} is {seconds} s from now, but at most {LATER_SECONDS_MAX:,.10g}")
     # A clock that has gone on by exactly so much has reached it, whatever its logical part.
     return (now >> LOGICAL_BITS << LOGICAL_BITS) + from_seconds(max(seconds, 0.0))
 

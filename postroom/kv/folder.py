@@ -16,6 +16,7 @@ that is the whole process's, not ours.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -41,6 +42,9 @@ _BEGUN: Final = re.compile(
 
 _OWNER: Final = re.compile(rb"([0-9]+ [^\n]*\n)?")
 _OWNER_BYTES: Final = 300
+
+_NO_PATH: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP})
+"""What the operating system says of a path at which nothing can be, and so nothing is damaged."""
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -166,6 +170,11 @@ def prepare(folder: Path, *, create: bool) -> None:
             sync_folder(folder.parent)
         _keep_others_out(folder)
     except OSError as error:
+        if error.errno in _NO_PATH:
+            raise errors.Invalid(
+                f"there can be no folder {folder}: {error.strerror}; nothing was changed: give "
+                "another path"
+            ) from error
         raise explain(error, folder) from error
 
 
@@ -279,7 +288,8 @@ def locked(folder: Path, owner: str) -> errors.StoreLocked:
         )
     who = f"process {process} on host {host}" if host else "another process"
     return errors.StoreLocked(
-        f"The store in {folder} is open in {who}; close it there or use postroom.connect."
+        f"The store in {folder} is open in {who}; nothing was changed: close it there, or, if "
+        "that is a node of a cluster, use postroom.connect."
     )
 
 

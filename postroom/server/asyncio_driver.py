@@ -200,11 +200,13 @@ class AsyncioDriver:
             self._writing.join()
             with suppress(Exception):  # the node has stopped, and told why
                 self._finish(self._writing)
-        while self.node.wants_turn():
-            self.node.turn()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.node.close()
+        try:
+            while self.node.wants_turn():
+                self.node.turn()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.node.close()
 
     def _on_wake(self, urgent: bool) -> None:
         if urgent or self.node.hurries():

@@ -43,7 +43,10 @@ class DiskGuard:
         if now < self._look_at:
             return
         self._look_at = now + ROOM_CHECK_SECONDS
-        free = node.engine.free_bytes()
+        try:
+            free = node.engine.free_bytes()
+        except OSError:  # its folder is not where it was, say: whoever writes finds out more
+            return
         refusal = self._reserve.refusal(free)
         node.replicas.refuse(refusal)
         if node.nodes is not None:  # of an embedded store, the callers are told

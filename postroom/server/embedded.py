@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
@@ -43,8 +44,11 @@ Durability = Literal["commit", "interval", "none"]
 def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> NodeOptions:
     if durability not in ("commit", "interval", "none"):
         raise ValueError(f'durability is "commit", "interval" or "none", not {durability!r}')
+    if isinstance(gc_ttl, bool) or not isinstance(gc_ttl, int | float):
+        raise TypeError(f"gc_ttl is a number of seconds, not {type(gc_ttl).__name__}")
     if not gc_ttl > 0:
         raise ValueError(f"gc_ttl is a number of seconds above 0, not {gc_ttl}")
+    arguments.count(disk_reserve_bytes, "disk_reserve_bytes", 0)
     return NodeOptions(
         sync=durability == "commit",
         sync_interval_seconds=SYNC_INTERVAL_SECONDS if durability == "interval" else None,

@@ -192,11 +192,13 @@ class ThreadDriver:
             self._attention.notify()
         self._stopped.set()
         self._background.join()
-        self._drive_until_quiet()
-        with self._lock:
-            self.node.close()
-            self._let_go = True
-            self.wake_next()
+        try:
+            self._drive_until_quiet()
+        finally:
+            with self._lock:
+                self.node.close()
+                self._let_go = True
+                self.wake_next()
 
     # --- waiting and driving
 

@@ -20,6 +20,7 @@ import grpc
 import pytest
 
 import postroom
+from postroom.errors import Invalid
 from postroom.limits import HELLO_SECONDS
 from postroom.protocol import frames, streams
 from postroom.ranges.requests import Get
@@ -59,6 +60,20 @@ class Attacker:
 
     def say(self, frame: bytes) -> None:
         self.socket.sendall(streams.framed(frame))
+
+    def ask_without_reading(self) -> None:
+        """Until the node takes no more."""
+        self.socket.setblocking(False)
+        asks = b"".join(
+            streams.framed(frames.encode((1, 0, [(16 * n + k, Get(b"large")) for k in range(16)])))
+            for n in range(4096)
+        )
+        sent = 0
+        while sent < len(asks):
+            _, writable, _ = select.select([], [self.socket], [], 1.0)
+            if not writable:
+                break
+            sent += self.socket.send(asks[sent:])
 
     def frame(self) -> bytes:
         while not self._frames:
@@ -132,17 +147,7 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
         db.put(b"large", bytes(SLOW_ANSWER_BYTES))
     limits = server.sessions.admission.limits
     with Attacker(server.address) as attacker:
-        attacker.socket.setblocking(False)
-        asks = b"".join(
-            streams.framed(frames.encode((1, 0, [(16 * n + k, Get(b"large")) for k in range(16)])))
-            for n in range(4096)
-        )
-        sent = 0
-        while sent < len(asks):  # until the node takes no more
-            _, writable, _ = select.select([], [attacker.socket], [], 1.0)
-            if not writable:
-                break
-            sent += attacker.socket.send(asks[sent:])
+        attacker.ask_without_reading()
         (session,) = server.sessions._open.values()
         eventually(lambda: not session.reading)
         server.on_loop(asyncio.sleep(0.3))  # what was taken is answered
@@ -150,6 +155,39 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
         with postroom.connect(server.address, insecure=True) as db:
             assert db.get(b"large") == bytes(SLOW_ANSWER_BYTES)
     eventually(lambda: not len(server.sessions))
+
+
+def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Server) -> None:
+    """It did not count any more, and stayed: a client could come again and again for more."""
+    with postroom.connect(server.address, insecure=True) as db:
+        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
+    eventually(lambda: not len(server.doors.connections))
+    with Attacker(server.address) as attacker:
+        attacker.ask_without_reading()
+        (session,) = server.sessions._open.values()
+        eventually(lambda: not session.reading)
+        with Attacker(server.address, hello=False) as newer:
+            newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 2)))
+            assert isinstance(frames.from_node(newer.frame()), frames.Welcome)
+            assert session.ended
+            assert session.unread_bytes < SLOW_ANSWER_BYTES
+            eventually(lambda: len(server.doors.connections) == 1)
+
+
+def test_whose_stream_ends_while_it_does_not_read_is_cut_off(server: Server) -> None:
+    with postroom.connect(server.address, insecure=True) as db:
+        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
+    eventually(lambda: not len(server.doors.connections))
+    with Attacker(server.address) as attacker:
+        attacker.ask_without_reading()
+        (session,) = server.sessions._open.values()
+        eventually(lambda: not session.reading)
+
+        async def end() -> None:
+            session.end(Invalid("for the test"))
+
+        server.on_loop(end())
+        eventually(lambda: not len(server.doors.connections))
 
 
 def test_grpc_callers_are_known_by_their_own_address(

@@ -82,6 +82,15 @@ def test_services_of_a_store_that_is_only_read_do_not_seem_to_have_failed(shell:
     assert not [line for line in told if "pausing" in line]
 
 
+def test_the_status_of_a_folder_is_that_of_no_cluster(shell: Shell) -> None:
+    shell.lines("put", "a", "1")
+    told = "\n".join(shell.lines("status"))
+    assert "node id" in told
+    assert "leader" not in told
+    assert "nodes" not in told
+    assert "None" not in told
+
+
 def test_values(shell: Shell) -> None:
     assert shell.lines("put", "colour", "grün") == []
     assert shell.lines("get", "colour") == ["grün"]
@@ -269,7 +278,7 @@ def test_reaped_messages_that_nobody_could_read_stay(shell: Shell) -> None:
 def test_control_c(shell: Shell) -> None:
     shell.lines("put", "k", "v")
     shell.lines("send", "other", "x")
-    process = start("demo", "--flights", "30000", "--path", str(shell.path.with_name("demo")))
+    process = start("demo", "--flights", "10000", "--path", str(shell.path.with_name("demo")))
     assert process.stdout is not None
     process.stdout.readline()  # the first tenth of its work is done
     process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,15 +16,19 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import postroom
 from postroom.cli import serve
 from postroom.cli.application import app
 from postroom.cli.options import Store
+from postroom.cli.state import nodes_table
+from postroom.client.remote.survey import NodeReport, Survey
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.pipeline.driver_service import Line
 from postroom.pipeline.options import Store as StoreOfSpark
+from postroom.ranges.nodes import NodeStatus
 from postroom.server.cluster.node_keys import fingerprint_of_file
 from postroom.server.local_folder import LocalFolder
 from tests.cluster.harness import ClusterProcesses, cluster, eventually
@@ -96,6 +101,23 @@ def test_status_of_all_nodes(three: ClusterProcesses) -> None:
     shown = lines("status", "--connect", three.addresses, "--insecure")
     assert any("leader" in line for line in shown)
     assert any("delivered" in line for line in shown)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7401", "192.168.100.100:27401"])
+def test_status_fits_a_terminal_of_80_columns(address: str) -> None:
+    status = NodeStatus(
+        node_id=1, address=address, role="follower", leader=2, term=17, applied_index=123_456,
+        last_index=123_456, serves=False, peers=(), disk_bytes=1_234_000_000,
+        free_bytes=123_400_000_000, clock_offset_seconds=-3600.0,
+    )  # fmt: skip
+    written = io.StringIO()
+    table = nodes_table(Survey([NodeReport(address, 1, status), NodeReport(address)]))
+    Console(width=80, file=written).print(table)
+    shown = written.getvalue()
+    assert "…" not in shown, shown
+    for told in ("applied", "behind", "123,456", "1,234.0", "123.4", "-3,600.00", "no answer"):
+        assert told in shown, shown
+    assert address in shown or address[:12] in shown, shown
 
 
 SERVE = ("serve", "--data", "unused", "--listen", NOBODY, "--insecure")

@@ -76,6 +76,15 @@ def test_queues(shell: Shell) -> None:
     assert len(shell.lines("list")) == 1
 
 
+def test_what_is_refused_is_told_in_commands(shell: Shell) -> None:
+    missing = shell("enqueue", "jobs", "x")
+    assert missing.exit_code == 1
+    assert (
+        "make it with 'postroom queue create', or look at 'postroom queue list'" in missing.output
+    )
+    assert "'postroom queue update' changes settings" in shell("create", "emails").output
+
+
 def test_messages(shell: Shell) -> None:
     (made,) = shell.lines("enqueue", "emails", "hello")
     assert len(made) == 32
@@ -198,6 +207,7 @@ def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, n
         (("app:other",), 2, "no worker"),
         (("app:worker",), 1, "no database"),
         (("app:empty",), 1, "no tasks"),
+        (("app:worker", "--path", "nowhere"), 1, "no queue 'emails'"),
         (("app:worker", "--path", "nowhere", "--queues", "x"), 1, "'x'"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
@@ -211,3 +221,4 @@ def test_a_worker_that_cannot_be(
     assert worker.returncode == code, errors
     assert says in errors
     assert "Traceback" not in errors
+    assert "ready" not in errors.splitlines()

@@ -315,6 +315,11 @@ def test_a_deferred_deletion_of_any_size_goes_on_step_by_step(store: Store) -> N
     assert not list(store.db.scan(*postroom.prefix(b"big/")))
 
 
+def test_a_time_to_drain_is_a_number(db: postroom.Database) -> None:
+    with pytest.raises(TypeError, match="timeout is a number of seconds, not str"):
+        db.drain("30")  # type: ignore[arg-type]
+
+
 # --- at the wrong moment
 
 

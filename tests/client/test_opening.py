@@ -41,6 +41,32 @@ def test_a_path_is_a_name_or_a_path() -> None:
         postroom.open("")
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"gc_ttl": "60"}, TypeError, "gc_ttl is a number of seconds, not str"),
+        ({"gc_ttl": True}, TypeError, "gc_ttl is a number of seconds, not bool"),
+        ({"disk_reserve_bytes": -1}, ValueError, "disk_reserve_bytes is at least 0, not -1"),
+        ({"disk_reserve_bytes": 1.5}, TypeError, "disk_reserve_bytes is a whole number, not float"),
+    ],
+)
+def test_numbers_are_checked(
+    tmp_path: Path, options: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        postroom.open(tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
+
+
+def test_where_no_folder_can_be_nothing_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to("round")
+    names = ("n" * 300, "round/store")
+    anywhere = [Path("/proc/store")] if Path("/proc").is_dir() else []
+    for path in (*(tmp_path / name for name in names), *anywhere):
+        with pytest.raises(postroom.Invalid, match=r"no folder .*; nothing was changed: give ano"):
+            postroom.open(path)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """The files of a store, but for the engine's diary and the locks."""
     return {

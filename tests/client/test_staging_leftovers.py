@@ -37,7 +37,7 @@ def test_steps_of_sweeping_go_on_where_the_one_before_has_stopped(
     """Whoever makes them: also behind many records that stay."""
     db = store.db
     jobs_of(db, 10)
-    store.advance(24 * 3600.0 + 1)
+    store.restart(after_seconds=24 * 3600.0 + 1)
     for query in range(5):
         db.staging.publish(b"query/%d" % query, 0, job_of(20), [])
     left = [db.staging.read().jobs]

@@ -36,6 +36,8 @@ def test_without_tls_only_when_asked_for() -> None:
         ("::1:7400", ValueError),
         ([], ValueError),
         ([1], TypeError),
+        (7400, TypeError),
+        (b"localhost:7400", TypeError),
     ],
 )
 def test_addresses_are_checked(addresses: Any, error: type[Exception]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from postroom.client.remote import link as module
 from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Event, Link, State
+from postroom.protocol import frames
 from postroom.protocol.failures import WireError
 from postroom.protocol.identities import Identity
 from postroom.ranges.requests import Get
@@ -57,3 +59,30 @@ def test_who_welcomes_before_it_was_greeted_makes_no_sense() -> None:
     with pytest.raises(WireError, match="before the Hello"):
         each.welcomed(1, 100, 1)
     assert not each.ready
+
+
+def test_what_is_withdrawn_makes_no_request_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused as if nothing had happened, though another link might have taken it before."""
+    each = link()
+    each.take(0)
+    each.heard(1.0)
+    each.welcomed(1, 100, 1)
+    large, gone = Asked(Get(bytes(1000))), [Asked(Get(b"k")) for _ in range(50)]
+    for number, call in enumerate((large, *gone), 1):
+        call.number = number
+    monkeypatch.setattr(module, "FRAME_BYTES_MAX", 1050)
+    for call in gone:
+        each.sent[call.number] = call
+        each.withdraw(call)
+    each.place(large)
+    first, second = each.take(0), each.take(0)
+    assert not large.done
+    assert large.number in each.sent
+    assert first is not None
+    assert second is not None
+    asked, withdrawn = frames.from_client(first), frames.from_client(second)
+    assert isinstance(asked, frames.Ask)
+    assert isinstance(withdrawn, frames.Ask)
+    assert [number for number, _ in asked.requests] == [large.number]
+    assert withdrawn.withdrawn == [call.number for call in gone]
+    assert each.take(0) is None

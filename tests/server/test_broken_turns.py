@@ -12,8 +12,10 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import CommitUnknown, Unavailable
+from postroom.kv.held_folder import HeldFolder
 from postroom.kv.storage import Storage
-from postroom.server import asyncio_driver
+from postroom.server import asyncio_driver, disk_guard
+from postroom.server.node import Node
 
 PATIENCE_SECONDS = 60
 DELIVERED_SECONDS = 0.02
@@ -87,6 +89,64 @@ def test_what_a_turn_on_a_loop_raises_leaves_nobody_waiting(
     assert [type(each["exception"]) for each in raised] == [MemoryError]
     with postroom.open(tmp_path / "store") as again:
         assert again.get(b"before") == b"1"
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_a_store_is_let_go_of_though_its_last_turn_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_loop: bool
+) -> None:
+    """The folder stayed locked."""
+
+    def turn(_: Node) -> None:
+        raise MemoryError
+
+    def fail_at_the_end() -> None:
+        monkeypatch.setattr(Node, "wants_turn", lambda _: True)
+        monkeypatch.setattr(Node, "turn", turn)
+
+    async def scenario() -> None:
+        db = await postroom.aio.open(tmp_path / "store")
+        await db.put(b"before", b"1")
+        fail_at_the_end()
+        await db.close()
+
+    def in_threads() -> None:
+        db = postroom.open(tmp_path / "store")
+        db.put(b"before", b"1")
+        fail_at_the_end()
+        db.close()
+
+    with pytest.raises(MemoryError):
+        asyncio.run(scenario()) if on_a_loop else in_threads()
+    monkeypatch.undo()
+    with postroom.open(tmp_path / "store") as again:
+        assert again.get(b"before") == b"1"
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_who_cannot_tell_how_much_room_is_left_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_loop: bool
+) -> None:
+    """A folder that was moved, say. Each turn raised; on a loop nobody was told."""
+    monkeypatch.setattr(disk_guard, "ROOM_CHECK_SECONDS", 0.0)
+
+    def refuse(_: HeldFolder) -> int:
+        raise FileNotFoundError
+
+    async def scenario() -> None:
+        async with await postroom.aio.open(tmp_path / "store") as db:
+            monkeypatch.setattr(HeldFolder, "free_bytes", refuse)
+            await db.put(b"key", b"1")
+
+    if on_a_loop:
+        asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
+    else:
+        with postroom.open(tmp_path / "store") as db:
+            monkeypatch.setattr(HeldFolder, "free_bytes", refuse)
+            db.put(b"key", b"1")
+    monkeypatch.undo()
+    with postroom.open(tmp_path / "store") as again:
+        assert again.get(b"key") == b"1"
 
 
 def test_a_large_turn_is_written_where_no_thread_is_to_be_had(

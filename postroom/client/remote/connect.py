@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 - here instances are made, to be passed in
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from postroom.client import database as asynchronous
@@ -113,6 +113,10 @@ def _checked(
 
 def parsed(addresses: str | Sequence[str]) -> list[str]:
     """The addresses one by one, checked."""
+    given: object = addresses
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        name = type(given).__name__
+        raise TypeError(f'addresses are text, "host:port,host:port", or a list, not {name}')
     each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     found = [_address(address) for address in each if address != ""]
     if not found:

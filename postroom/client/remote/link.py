@@ -239,29 +239,25 @@ class Link:
         if self._thins:
             batch = self._thinned(batch)
         frame = self._encoded(batch, clock)
-        self.withdrawn = self.withdrawn[REQUESTS_PER_FRAME_MAX:]
         self.looks_up = self.speaks = False
         return frame
 
     def _encoded(self, batch: list[RemoteCall], clock: int) -> bytes:
+        withdrawn = self.withdrawn[:REQUESTS_PER_FRAME_MAX]
         while True:
-            frame = encode(
-                (
-                    1,
-                    clock,
-                    [(call.number, call.request) for call in batch],
-                    self.withdrawn[:REQUESTS_PER_FRAME_MAX],
-                    self.looks_up,
-                )
-            )
+            requests = [(call.number, call.request) for call in batch]
+            frame = encode((1, clock, requests, withdrawn, self.looks_up))
             if len(frame) <= FRAME_BYTES_MAX:
                 break
             if len(batch) > 1:
                 half = len(batch) // 2
                 self.batch = batch[half:] + self.batch
                 batch = batch[:half]
+            elif withdrawn:
+                withdrawn = []  # with the next frame: this request fits into one alone, perhaps
             else:
                 self._refuse(batch.pop(), len(frame))
+        del self.withdrawn[: len(withdrawn)]
         sent = self.sent
         for call in batch:
             call.was_sent = True

@@ -22,7 +22,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from postroom.client import database as asynchronous
@@ -35,6 +35,28 @@ from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable
 
 Function = Callable[[Any, Any], Any]
+
+
+def check_function(function: Function) -> None:
+    """Each message would fail, and end as a dead letter, for a mistake that can be told now.
+
+    Raises:
+        TypeError: it cannot be called with a message and a transaction.
+    """
+    if not callable(function):
+        raise TypeError(f"a task is a function f(message, tx), not {type(function).__name__}")
+    try:
+        parameters = signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return
+    try:
+        parameters.bind(None, None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        takes = ", ".join(parameters.parameters)
+        raise TypeError(
+            f"{name}({takes}) cannot be called as f(message, tx), so it is no task: {error}"
+        ) from None
 
 
 class Running:

@@ -44,6 +44,7 @@ class Worker(Tasks[blocking.Database]):
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         signals: bool = True,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         """Works until it is told to stop, by :meth:`stop` or a signal; then it finishes what it has
         begun, and gives back what it has claimed ahead.
@@ -56,6 +57,7 @@ class Worker(Tasks[blocking.Database]):
             concurrency: how many messages and keys at a time altogether.
             signals: SIGTERM and SIGINT stop it, if this is the main thread; the second one cancels
                 what runs.
+            ready: is called, once, when its queues have been found, and before it takes messages.
 
         Raises:
             Invalid: a queue of its tasks does not exist.
@@ -64,7 +66,7 @@ class Worker(Tasks[blocking.Database]):
 
         async def work(run: Run) -> None:
             with stopped_by_signals(run, wanted=signals):
-                await run.until_stopped()
+                await run.until_stopped(ready)
 
         self._on_a_loop(work, queues, concurrency)
 

@@ -18,7 +18,7 @@ from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.queues import arguments as checks
-from postroom.client.worker.calling import Caller, Function
+from postroom.client.worker.calling import Caller, Function, check_function
 from postroom.client.worker.inboxes import ATTEMPTS_MAX_DEFAULT, InboxLoop, InboxTask
 from postroom.client.worker.supervision import Supervisor
 from postroom.client.worker.tasks import Task, TaskLoop
@@ -103,6 +103,7 @@ class Tasks(Generic[DatabaseT]):
             raise ValueError(f"this worker has a task for queue {name!r}, kind {of_kind!r} already")
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
+            check_function(function)
             made = Task(function, name, of_kind, concurrency, max_attempts)
             self._tasks[name, of_kind] = made
             return made
@@ -144,6 +145,7 @@ class Tasks(Generic[DatabaseT]):
             arguments.count(max_attempts, "max_attempts")
 
         def decorate(function: Function) -> InboxTask:
+            check_function(function)
             made = InboxTask(function, of_keys, batch, concurrency, max_attempts, bool(hold))
             self._inboxes.append(made)
             return made
@@ -203,10 +205,12 @@ class Run:
                 loop.cancel()
         self._stopping.set()
 
-    async def until_stopped(self) -> None:
-        """Works until it is told to stop, and has finished."""
+    async def until_stopped(self, ready: Callable[[], None] | None) -> None:
+        """Works until it is told to stop, and has finished; ``ready`` is called when it begins."""
         try:
             await self._check_queues()
+            if ready is not None:
+                ready()
             await asyncio.gather(
                 *(self._supervisor.run(_name(loop), loop.run) for loop in self._loops)
             )
@@ -288,6 +292,7 @@ class Worker(Tasks[asynchronous.Database]):
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         signals: bool = False,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         """Works until :meth:`stop` is called; then it finishes what it has begun.
 
@@ -298,6 +303,7 @@ class Worker(Tasks[asynchronous.Database]):
             queues: only the tasks of these.
             concurrency: how many messages and keys at a time altogether.
             signals: SIGTERM and SIGINT stop it; the second one cancels what runs.
+            ready: is called, once, when its queues have been found, and before it takes messages.
 
         Raises:
             Invalid: a queue of its tasks does not exist.
@@ -305,7 +311,7 @@ class Worker(Tasks[asynchronous.Database]):
         """
         run = self._begin(queues, concurrency)
         with stopped_by_signals(run, wanted=signals):
-            await run.until_stopped()
+            await run.until_stopped(ready)
 
     async def run_until_idle(self, *, queues: Collection[str] | None = None) -> int:
         """Works off what is due now, and what becomes due by it; returns how many messages, and

@@ -59,7 +59,7 @@ def _number(least: float, most: float, *, above: bool = False) -> Callable[[Any]
         is_number = type(value) in (int, float) and math.isfinite(value)
         if is_number and least <= value <= most and not (above and value == least):
             return None
-        return f"a number {'above' if above else 'from'} {least:g}, up to {most:g}"
+        return f"a number {'above' if above else 'from'} {least:g}, up to {most:,.10g}"
 
     return rule
 
@@ -138,7 +138,7 @@ def _wrong_together(name: str, settings: QueueSettings) -> list[str]:
     wrong = []
     least, most = settings.min_backoff, settings.max_backoff
     if least is not None and most is not None and least > most:
-        wrong.append(f"min_backoff ({least:g}) is not above max_backoff ({most:g})")
+        wrong.append(f"min_backoff ({least:g}) is above max_backoff ({most:g})")
     if settings.dead_letter_queue == name:
         wrong.append("dead_letter_queue is another queue, or None: dead letters of its own")
     return wrong

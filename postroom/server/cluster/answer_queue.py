@@ -33,7 +33,8 @@ class AnswerQueue:
     Args:
         node: whose clock and lease go along.
         admission: counts what is unread.
-        on_output: called when there is something to pop; not again before ``emptied``.
+        on_output: called when there is something to pop; not again before ``emptied``, but when the
+            stream has ended.
         on_grown: called when a batch has become a frame because it was large.
 
     Attributes:
@@ -131,6 +132,12 @@ class AnswerQueue:
     def emptied(self) -> None:
         """All was popped: tell of the next one."""
         self._is_told = False
+
+    def say_last(self) -> None:
+        """The stream has ended: who takes is told so, even if told before, for what is left does
+        not count any more.
+        """
+        self._on_output()
 
     def forget(self) -> None:
         """Nothing of it is to be sent any more."""

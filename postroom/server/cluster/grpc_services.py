@@ -34,7 +34,7 @@ from postroom.server.cluster.node_keys import fingerprint_of_pem
 from postroom.server.cluster.nodes_service import Caller, NodesService
 from postroom.server.cluster.peers import Arrival
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.session import Session
+from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
 
 STORE_SERVICE: Final = "postroom.v1.Store"
@@ -262,8 +262,14 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
         await context.send_initial_metadata(((ACCEPTED, "1"),))
         peer = context.peer()
         wanted, taken = asyncio.Event(), asyncio.Event()
-        session = self.sessions.open(self._doorkeeper.where(peer), wanted.set, role)
         loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            wanted.set()
+            if session.ended:  # nobody counts any more what is left for it
+                loop.call_later(LAST_WORDS_SECONDS, writer.cancel)
+
+        session = self.sessions.open(self._doorkeeper.where(peer), tell, role)
         reader = loop.create_task(
             _read(session, context, taken, lambda: self._doorkeeper.said_hello(peer))
         )
@@ -272,7 +278,7 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and session.ended:
                 wanted.set()
-                await writer  # the last words
+                await asyncio.wait({writer})  # the last words
         finally:
             session.close()
             for task in (reader, writer):

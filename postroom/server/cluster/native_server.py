@@ -50,7 +50,7 @@ from postroom.server.cluster.node_keys import key_of
 from postroom.server.cluster.nodes_service import Caller, NodesService
 from postroom.server.cluster.peers import Arrival
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.session import Session
+from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.cluster.unfinished import Unfinished
 
@@ -342,6 +342,7 @@ class _Client:
         self._is_told = False
         self._has_said_hello = False
         self._is_reading = True
+        self._is_leaving = False
         self._waiting: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         self._session: Session = sessions.open(stream.connection.where, self._on_output, role)
@@ -387,6 +388,9 @@ class _Client:
         while self._waiting and session.reading:
             self._take(self._waiting.popleft())
         self._look()
+        if session.ended and not (stream.is_over or self._is_leaving):
+            self._is_leaving = True  # nobody counts any more what is left for it
+            self._loop.call_later(LAST_WORDS_SECONDS, stream.abort)
 
     def _look(self) -> None:
         """A client that does not take its answers is not read from."""

@@ -15,7 +15,8 @@ first nothing more is done for it, and in the end its stream ends.
 Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
 ``received``; when ``on_output`` is called it takes what there is to send, after whatever else
 happens now, so that all answers of a turn leave in one frame; it does not read from a session that
-is not ``reading``: its client does not take its answers.
+is not ``reading``: its client does not take its answers. It is called as well when the session has
+ended: what is in frames by then does not count any more, so the shell gives it a moment only.
 
 A session ends with its stream, or when its client has been silent while it waits for something or
 holds something: a client that lives says something every second then, also while its application is
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+LAST_WORDS_SECONDS: Final = 1.0
+"""So long a client may take what is left for it when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
 _OF_TRANSACTIONS: Final = frozenset({CommitTransaction, GetForUpdate, ReapQueue, ReleaseLocks})
 
@@ -214,6 +217,7 @@ class Session:
             self._answers.pack()
             self._answers.put(frames.encode(frames.Goodbye(failure_from(reason))))
             self.close()
+            self._answers.say_last()
 
     def cut(self, reason: Error) -> None:
         """End a stream whose client does not read: nothing of what it was to be told is kept."""

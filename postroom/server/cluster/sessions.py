@@ -147,7 +147,7 @@ class Sessions:
             session.end(Invalid("a newer stream of this client is open"))
             return False
         if older is not None:
-            older.end(Invalid("the client has opened a newer stream"))
+            older.gone(Invalid("the client has opened a newer stream"))
         streams_max = self.admission.limits.streams_max
         if len(self._open) >= streams_max and not self._make_room(session):
             session.end(Unavailable(

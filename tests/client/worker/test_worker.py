@@ -211,6 +211,10 @@ def test_long_work_extends_its_lease(tmp_path: Any) -> None:
         assert q.stats().expired == 0
 
 
+def alone(message: postroom.QueueMessage) -> None:
+    del message
+
+
 def test_tasks_are_checked(store: postroom.testing.Store) -> None:
     worker = postroom.Worker(store.db)
 
@@ -224,8 +228,18 @@ def test_tasks_are_checked(store: postroom.testing.Store) -> None:
         worker.task("q", concurrency=0)
     with pytest.raises(ValueError, match="max_attempts"):
         worker.task("q", max_attempts=0)
+    with pytest.raises(TypeError, match=r"alone\(message\) cannot be called as f\(message, tx\)"):
+        worker.task("q")(alone)
+    with pytest.raises(TypeError, match=r"alone\(message\) cannot be called as f\(message, tx\)"):
+        worker.inbox(b"q")(alone)
+    with pytest.raises(TypeError, match=r"a task is a function f\(message, tx\), not str"):
+        worker.task("q")("alone")  # type: ignore[arg-type]
     with pytest.raises(postroom.Invalid, match="'missing'"):
         worker.run_until_idle()
+    begun: list[str] = []
+    with pytest.raises(postroom.Invalid, match="'missing'"):
+        worker.run(ready=lambda: begun.append("now"))
+    assert not begun
     with pytest.raises(postroom.Invalid, match="'other'"):
         worker.run(queues=["other"])
     with pytest.raises(postroom.Invalid, match="has no database"):

@@ -174,6 +174,7 @@ class Faults:
         room = self._random.choice([0, 300, 1900, 2100])
         machine.disk.capacity_bytes = machine.disk.content.bytes_held + room
         self.seen["full disks"] += 1
+        self._failing.add(machine)
 
         def empty() -> None:
             machine.disk.capacity_bytes = None

@@ -381,9 +381,9 @@ class ClusterSimulation:
         cluster.overseer.look()
 
     def _replicas_agree(self) -> bool:
-        for machine in self.cluster.machines:
-            if machine.node is not None:
-                write_gathered(machine.node)
+        nodes = [each.node for each in self.cluster.machines if each.node is not None]
+        if not all(map(write_gathered, nodes)):
+            return False  # its turn has failed, and is not over yet
         disks = [machine.disk.content for machine in self.cluster.machines]
         indexes = {replica_rules.applied_index(disk) for disk in disks}
         return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
