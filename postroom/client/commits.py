@@ -23,14 +23,19 @@ async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
         CommitUnknown: it may have happened.
         Error: nothing was changed.
     """
-    request = CommitTransaction(
-        sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
-    )
+    request = alone(sender, anchor, write)
     try:
         reply: Committed = await sender.send(request)
     except Unavailable as refusal:
         reply = await send_again(sender, request, refusal)
     return reply.answers[0] if reply.answers else None
+
+
+def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:
+    """The commit of a transaction of one write."""
+    return CommitTransaction(
+        sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
+    )
 
 
 async def after_failure(
@@ -86,4 +91,4 @@ def anchor_of(writes: list[Any]) -> bytes:
     return anchor
 
 
-__all__ = ["after_failure", "anchor_of", "commit_one"]
+__all__ = ["after_failure", "alone", "anchor_of", "commit_one"]

@@ -9,9 +9,11 @@ from postroom.protocol.failures import WITHDRAWN
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
+    GetForUpdate,
     Increment,
     Now,
     Put,
+    ReleaseLocks,
     ScanChanges,
     Value,
 )
@@ -39,6 +41,19 @@ def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
     client.ask(AwaitQuiet(), withdrawn=(1,))
     client.read()
     assert client.answers == {1: None}
+
+
+def test_what_is_withdrawn_takes_nothing_that_comes_free_with_it(store: Store) -> None:
+    """Its transaction had let go of all that it held, and then it was given the lock."""
+    client = Client(Sessions(store.node))
+    holder, waiter = bytes(15) + b"1", bytes(15) + b"2"
+    client.ask(GetForUpdate(b"k", 0, holder, 60.0), GetForUpdate(b"k", 0, waiter, 60.0))
+    client.read()
+    assert (list(client.answers), store.node.sizes()["locks"]) == ([1], 1)
+    client.ask(ReleaseLocks(waiter), ReleaseLocks(holder), first=3, withdrawn=(2,))
+    client.read()
+    assert client.failures[2][0] == WITHDRAWN
+    assert (waiting(store), store.node.sizes()["locks"]) == (0, 0)
 
 
 def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) -> None:

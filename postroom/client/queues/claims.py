@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroom.client.sender import Sender
-from postroom.errors import Invalid
+from postroom.client.sender import Sender, post, taken_back_by
+from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import (
     Claimed,
@@ -55,15 +55,30 @@ async def claim_all(
 ) -> list[QueueMessage]:
     """As many as are asked for, if so many are ready, in as many answers as that takes.
 
-    Only the first one is waited for.
+    Only the first one is waited for. What came before one that has failed is answered; if who asks
+    is cancelled meanwhile, it is given back.
     """
     found = await claim(sender, request, patience if request.wait else None)
-    wanted = request.messages_max
-    last = len(found)
+    try:
+        await _claim_on(sender, request, found, batch_size)
+    except Error:
+        return found
+    except BaseException:
+        back = taken_back_by(sender, request, Claimed(found))
+        if back is not None:
+            post(sender, back)
+        raise
+    return found
+
+
+async def _claim_on(
+    sender: Sender, request: ClaimQueue, found: list[QueueMessage], batch_size: BatchSize
+) -> None:
+    """Adds to ``found`` until it holds what is wanted, or nothing is ready any more."""
+    wanted, last = request.messages_max, len(found)
     while last > 0 and len(found) < wanted and last >= await batch_size():
         left = wanted - len(found)
         further = msgspec.structs.replace(request, messages_max=left, wait=False)
         answer = await claim(sender, further, None)
         found += answer
         last = len(answer)
-    return found

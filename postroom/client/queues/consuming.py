@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Final
 
 from postroom.client.codec import Packing
-from postroom.client.commits import commit_one
+from postroom.client.commits import alone, commit_one
 from postroom.client.queues import arguments as checks
 from postroom.client.queues.claims import claim
 from postroom.client.queues.intake import Intake
 from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
 from postroom.client.queues.signals import signal_for
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.log_once import LogOnce
@@ -149,16 +149,22 @@ class Consumer:
 
         What cannot be given back comes back when its lease has passed.
         """
-        for request in self._returned():
-            with suppress(Error):
-                await commit_one(self._sender, request.key, request)
+        await self._reject(self._returned())
 
     async def give_back_at_once(self, message: QueueMessage) -> None:
         """One that was handed out is given back as well, since nobody will work on it."""
-        request = Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)
-        with suppress(Error):
-            await commit_one(self._sender, request.key, request)
+        await self._reject([Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)])
         message.settled()
+
+    async def _reject(self, requests: list[Reject]) -> None:
+        for done, request in enumerate(requests):
+            try:
+                with suppress(Error):
+                    await commit_one(self._sender, request.key, request)
+            except BaseException:  # nobody waits, also for one that was not sent yet
+                for each in requests[done:]:
+                    post(self._sender, alone(self._sender, each.key, each))
+                raise
 
     def extended(self, message: QueueMessage, seconds: float) -> None:
         """One that was handed out is held for ``seconds`` from now on."""

@@ -143,6 +143,12 @@ class TaskLoop:
         try:
             await asyncio.wait({asked, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return asked.result() if asked.done() else None
+        except asyncio.CancelledError:
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                message = asked.result()
+                if message is not None:  # nobody has got it
+                    await self._consumer.give_back_at_once(message)
+            raise
         finally:
             stopping.cancel()
             if not asked.done():

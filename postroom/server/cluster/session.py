@@ -301,6 +301,10 @@ class Session:
             raise WireError("no Hello before the first request")
         if ask.looks_up:
             self.welcome()
+        if ask.withdrawn and ask.requests:
+            # One of the requests may free what a withdrawn one waits for, and another one have let
+            # go already of what that would then take for nobody.
+            self._on_withdrawn(ask.withdrawn)
         if ask.requests:
             self._on_requests(ask, frame_bytes)
         if ask.withdrawn:

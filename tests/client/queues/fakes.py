@@ -22,7 +22,7 @@ class _There:
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from ()
-        if isinstance(self._answer, Exception):
+        if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
 

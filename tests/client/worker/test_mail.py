@@ -342,3 +342,30 @@ def test_a_claim_that_fails_while_its_worker_is_cancelled_is_no_stray_error(
         return strays
 
     assert asyncio.run(main()) == []
+
+
+def test_a_message_that_comes_while_its_worker_is_cancelled_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Consumer.next
+
+    async def main() -> Any:
+        async with await postroom.testing.open_async() as db:
+            q = await db.create_queue("q", ack_wait=600)
+            async with db.begin() as tx:
+                tx.enqueue("q", b"")
+            worker = postroom.aio.Worker(db)
+            worker.task("q")(lambda message, tx: None)
+
+            async def cancelled_with_its_end(*given: Any) -> Any:
+                message = await real(*given)
+                going.cancel()
+                return message
+
+            monkeypatch.setattr(Consumer, "next", cancelled_with_its_end)
+            going = asyncio.ensure_future(worker.run())
+            await asyncio.wait({going})
+            return await q.stats()
+
+    stats = asyncio.run(main())
+    assert (stats.fired, stats.ready, stats.leased, stats.expired) == (1, 1, 0, 0)
