@@ -108,6 +108,16 @@ class Attempts:
         if call.timeout_seconds is not None:
             self._pending.timed.cancel(call)
 
+    def leave(self, call: RemoteCall) -> None:
+        """Nobody waits for it any more. If no node will say what became of it, somebody must ask:
+        it may have been done, on a link that is lost.
+        """
+        link = call.link
+        if link is None or call.number not in link.sent:
+            left = lost_claims.left_behind(call)
+            if left is not None:
+                self._pending.queue.append(left)
+
     # --- it is tried again
 
     def again(self, call: RemoteCall) -> bool:
@@ -116,9 +126,7 @@ class Attempts:
         if type(call) is UpkeepCall:
             return type(call.request) in lost_claims.LASTING
         if call.done or call.withdrawn:
-            left = lost_claims.left_behind(call)
-            if left is not None:
-                self._pending.queue.append(left)
+            self.leave(call)
         if call.done:
             return False
         if call.withdrawn:

@@ -164,6 +164,7 @@ class Router:
         """Nobody wants the answer any more: ``complete`` will not be called."""
         if not call.done:
             self._withdraw(call)
+            self._attempts.leave(call)
             self._attempts.done(call)
 
     def take(self, link: int) -> bytes | None:
@@ -379,6 +380,7 @@ class Router:
                 continue
             self._withdraw(call)
             if call.link is None or call.withdrawn:
+                self._attempts.leave(call)
                 self._attempts.finish(call, DeadlineExceeded())
             else:  # the node may just have answered, or can at once: its word counts
                 call.withdrawn = True
@@ -397,6 +399,7 @@ class Router:
     def _give_up(self, call: RemoteCall) -> None:
         error = self._outcomes.cut_off(call, closed=self._closed)
         self._withdraw(call)
+        self._attempts.leave(call)
         self._attempts.finish(call, error)
 
     def _withdraw(self, call: RemoteCall) -> None:

@@ -11,6 +11,7 @@ import postroom
 import postroom.aio
 from postroom.client.remote.calls import RemoteCall
 from postroom.messaging.queues.requests import ClaimQueue, Enqueue, Selection
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from tests.client.hand_driver import RemoteDriver
@@ -92,6 +93,16 @@ class _Waits(RemoteCall):
         self.answer = result
 
 
+class _InVain(RemoteCall):
+    """By a client that waits for the answer until its time is over."""
+
+    error: BaseException | None = None
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        assert result is None
+        self.error = error
+
+
 def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> RemoteDriver:
     """A claim is answered, and the stream breaks before the client hears of it."""
     driver = store.driver
@@ -110,11 +121,15 @@ def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> Remote
 
 
 def _break(driver: RemoteDriver) -> None:
+    _cut(driver)
+    driver.cut = False
+    driver.settle()
+
+
+def _cut(driver: RemoteDriver) -> None:
     for number in list(driver._streams):
         driver._streams.pop(number).close()
         driver.router.disconnected(number, postroom.Unavailable("the stream broke"))
-    driver.cut = False
-    driver.settle()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -147,6 +162,29 @@ def test_an_answer_that_is_lost_and_not_wanted_is_given_back(again: bool) -> Non
         driver.cut = True
         store.advance(0.01)
     _break(driver)
+    (message,) = q.claim(1, wait=1)
+    assert (message.id, message.epoch, q.stats().expired) == ("i", 0, 0)
+    store.db.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "out of time"])
+def test_an_answer_that_is_lost_is_given_back_by_who_does_not_wait_for_a_leader(ends: str) -> None:
+    """It was in no stream, but in the queue, when nobody waited for it any more."""
+    store = Store(remote=True)
+    q = store.db.create_queue("q", ack_wait=600)
+    asked = _InVain(
+        ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True),
+        1.0 if ends == "out of time" else None,
+    )
+    driver = _lost(store, asked)
+    _cut(driver)
+    if ends == "cancelled":
+        driver.router.cancel(asked)
+    else:
+        store.advance(1.5)
+        assert type(asked.error) is DeadlineExceeded
+    driver.cut = False
+    store.advance(1.5)
     (message,) = q.claim(1, wait=1)
     assert (message.id, message.epoch, q.stats().expired) == ("i", 0, 0)
     store.db.close()
