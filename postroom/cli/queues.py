@@ -182,7 +182,9 @@ def tail(
         queue.info()
         after = Timestamp(max(int(db.now()) - (round(since * 1000) << 16), 1))
         while True:
-            found = [each for state in ENDS for each in queue.scan(state, after)]
+            with db.snapshot() as now:  # one for all: what ends meanwhile is told the next time
+                at = now.timestamp
+                found = [each for state in ENDS for each in queue.scan(state, after, at=at)]
             for message in sorted(found, key=_ended_at):
                 _print_message(notation, message)
                 after = Timestamp(_ended_at(message) + 1)

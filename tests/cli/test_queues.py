@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,35 @@ def test_dead_letters_and_what_has_ended(shell: Shell) -> None:
     assert shell.records("retry", "emails", "all") == [{"retried": 1, "gone": 0}]
     assert shell("retry", "emails", "b").exit_code == 1
     assert len(shell.lines("show", "emails", "--state", "ready")) == 2
+
+
+def test_tail_misses_nothing_that_ends_while_it_looks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read which messages are done; then one is, and another one dies later."""
+    real, looked = postroom.Queue.scan, False
+
+    def scan(queue: postroom.Queue, state: Any, *given: Any, **options: Any) -> Iterator[Any]:
+        nonlocal looked
+        if state == "archived" and not looked:
+            looked = True
+            first, second = queue.claim(2)
+            first.acknowledge()
+            second.reject(dead=True)
+        return real(queue, state, *given, **options)
+
+    def pause(_: float) -> None:
+        pauses.append(None)
+        if len(pauses) > 3:
+            raise KeyboardInterrupt
+
+    pauses: list[None] = []
+    for name in "ab":
+        shell.lines("enqueue", "emails", name, "--id", name)
+    monkeypatch.setattr(postroom.Queue, "scan", scan)
+    monkeypatch.setattr("postroom.cli.queues.time.sleep", pause)
+    ended = shell("tail", "emails", "--max", "2").stdout.splitlines()
+    assert [line.split("\t")[0] for line in ended] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class Queue:
         Args:
             start, end: only messages with ``start <= key < end``.
             kinds: only of these kinds; ``None``: of every kind.
-            where: only with these headers.
+            where: only with these headers; equal is what Python calls so: ``True``, 1 and 1.0 are.
             credit: how many messages it may hold that were not settled, nor lost.
 
         Raises:

@@ -315,8 +315,9 @@ class Worker(Tasks[asynchronous.Database]):
 
     async def run_until_idle(self, *, queues: Collection[str] | None = None) -> int:
         """Works off what is due now, and what becomes due by it; returns how many messages, and
-        batches of inboxes, that were. What is scheduled for later, backs
-        off, or is held back by a limit of its queue, is not due.
+        batches of inboxes, that were. What is scheduled for later, backs off, or is held back by a
+        limit of its queue, is not due. What is rejected with ``delay=0`` is due again at once: a
+        function that does so for ever needs ``max_attempts``, or this does not end.
         """
         return await self._begin(queues, None).until_idle()
 

@@ -193,7 +193,7 @@ class Manager:
             self.ready.forget()
         self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
-        self.group_buckets.clear(self.around.monotonic())
+        self.group_buckets.change(definition.settings.group_max_rate, self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
         self.around.wake_by(self.around.monotonic())

@@ -79,6 +79,7 @@ class GroupBuckets:
     def __init__(self, now: float) -> None:
         self._buckets: dict[str, TokenBucket] = {}
         self._began_at = now
+        self._rate: float | None = None
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -90,6 +91,7 @@ class GroupBuckets:
             if len(self._buckets) >= GROUP_BUCKETS_MAX:
                 self._forget(now)
             self._buckets[group] = bucket = TokenBucket(rate, self._began_at)
+            self._rate = rate
         return bucket
 
     def _forget(self, now: float) -> None:
@@ -105,7 +107,10 @@ class GroupBuckets:
         if bucket is not None:
             bucket.take()
 
-    def clear(self, now: float) -> None:
-        """They have another rate: all begin now."""
-        self._buckets.clear()
-        self._began_at = now
+    def change(self, rate: float | None, now: float) -> None:
+        """The settings have changed. If that is another rate all begin now; else nothing is
+        forgotten, or a queue that is changed again and again would never fire.
+        """
+        if rate != self._rate:
+            self._buckets.clear()
+            self._began_at, self._rate = now, rate

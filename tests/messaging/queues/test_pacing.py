@@ -50,3 +50,17 @@ def test_a_group_that_is_new_is_fired_at_once() -> None:
     assert queues.payloads(wait=False) == []
     queues.pass_time(11)
     assert queues.payloads(wait=False) == [b"2"]
+
+
+def test_a_queue_that_is_changed_again_and_again_fires_at_its_rate() -> None:
+    queues = Queues()
+    queues.create(group_max_rate=1.0, ack_wait=1000.0)
+    queues.enqueue(*[b"x"] * 20, group="g")
+    fired = 0
+    for number in range(20):
+        queues.pass_time(0.5)
+        queues.update(ack_wait=1001.0 + number)
+        fired += len(queues.payloads(wait=False))
+    assert 9 <= fired <= 10
+    queues.update(group_max_rate=0.1)
+    assert queues.payloads(wait=False) == [], "with another rate it begins anew"
