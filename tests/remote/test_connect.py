@@ -15,6 +15,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import Invalid, Unavailable
+from postroom.ranges.requests import Protect
 from postroom.server.cluster.admission import Limits
 from tests.remote.servers import Server
 
@@ -278,3 +279,20 @@ def test_an_interrupt_ends_the_wait_and_withdraws_it(
         next(changes)
     thread.join()
     assert db.get(b"a") == b"1"
+
+
+def test_an_answer_that_comes_with_an_interrupt_is_taken_back(server: Server) -> None:
+    """Control-C just when it is there: what it protects would stay so as long as its client."""
+    with postroom.connect(server.address, insecure=True) as db:
+        sender: Any = db._blocking
+        answer = sender.send(Protect())
+        while not answer._answered:
+            db.get(b"a")
+        assert server.on_loop(_protections(server)) == 1
+        sender.cancel(answer)
+        db.get(b"a")  # what went before it was done
+        assert server.on_loop(_protections(server)) == 0
+
+
+async def _protections(server: Server) -> int:
+    return server.sessions.node.replicas.sizes()["protections"]

@@ -63,11 +63,7 @@ class _Awaited(RemoteCall):
             try:
                 yield from future
             except BaseException:
-                self._sender.router.cancel(self)
-                request = taken_back_by(self._sender, self.request, self._result)
-                if request is not None:
-                    with suppress(Invalid):  # the database is closed
-                        self._sender.send(request)
+                self._sender.cancel(self)
                 raise
         if self._error is not None:
             raise_error(self)
@@ -114,6 +110,14 @@ class AsyncioSender:
         answer = _Awaited(self, request, timeout_seconds)
         self._submit(answer)
         return answer
+
+    def cancel(self, answer: _Awaited | _Blocking) -> None:
+        """Nobody waits for it any more; if it has just come, it is taken back."""
+        self.router.cancel(answer)
+        request = taken_back_by(self, answer.request, answer._result)
+        if request is not None:
+            with suppress(Invalid):  # the database is closed
+                self.send(request)
 
     def try_get(self, key: bytes) -> None:
         """Nothing is known here."""
@@ -168,21 +172,20 @@ class _Blocking(RemoteCall):
             self._woken.release()
 
     def wait(self) -> None:
-        """Block until it is there. An interrupt withdraws the request."""
+        """Block until it is there."""
         woken = threading.Lock()
         woken.acquire()
         self._woken = woken
-        if self._answered:
-            return
-        try:
+        if not self._answered:
             woken.acquire()
-        except BaseException:
-            self._sender.cancel(self)
-            raise
 
     def __await__(self) -> Generator[_Blocking, None, Any]:
         if not self._answered:
-            yield self
+            try:
+                yield self
+            except BaseException:  # an interrupt, wherever in ``wait``, or behind it
+                self._sender.cancel(self)
+                raise
         if self._error is not None:
             raise_error(self)
         return self._result
@@ -260,7 +263,7 @@ class ThreadSender:
 
     def cancel(self, answer: _Blocking) -> None:
         """Nobody waits for it any more."""
-        self._loop.call_soon_threadsafe(self._sender.router.cancel, answer)
+        self._loop.call_soon_threadsafe(self._sender.cancel, answer)
 
     def try_get(self, key: bytes) -> None:
         """Nothing is known here."""
