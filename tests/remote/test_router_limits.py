@@ -6,10 +6,11 @@ import pytest
 
 from postroom.client.remote import router as routers
 from postroom.errors import (
+    Invalid,
     TransactionTooLarge,
     Unavailable,
 )
-from postroom.messaging.requests import AwaitQuiet
+from postroom.messaging.requests import AwaitQuiet, ListInboxes
 from postroom.ranges.requests import (
     Get,
     GetMany,
@@ -23,6 +24,7 @@ from tests.remote.scripted_nodes import (
     Stream,
     World,
     commit,
+    only,
 )
 
 
@@ -168,3 +170,24 @@ def test_a_request_that_fits_into_no_frame_is_refused() -> None:
     call = world.ask(GetMany([bytes(8192)] * 5000))
     assert isinstance(call.error, TransactionTooLarge)
     assert world.ask(GET).answers == 0
+
+
+def test_a_request_that_cannot_be_encoded_is_refused_and_all_others_go_on() -> None:
+    """None of that frame was answered, and nothing was sent any more."""
+    world = World()
+    stream = world.settle()
+    calls = [
+        Asked(GET), Asked(ListInboxes(b"", None, 2**70)), Asked(Get(b"k", "half a pair: \ud800")),  # type: ignore[arg-type]
+        Asked(GET),
+    ]  # fmt: skip
+    for call in calls:
+        world.router.submit(call)
+    world.read()
+    assert [type(call.error) for call in calls] == [type(None), Invalid, Invalid, type(None)]
+    assert len(stream.requests) == 2
+    for number in list(stream.requests):
+        stream.answer(number, VALUE)
+    assert [call.result for call in calls] == [VALUE, None, None, VALUE]
+    assert world.ask(GET).answers == 0
+    stream.answer(only(stream.requests), VALUE)
+    assert world.router.is_quiet()

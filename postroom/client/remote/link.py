@@ -24,10 +24,10 @@ from __future__ import annotations
 import math
 from enum import IntEnum, auto
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from postroom.client.remote.calls import RemoteCall
-from postroom.errors import TransactionTooLarge
+from postroom.errors import Error, Invalid, TransactionTooLarge
 from postroom.limits import FRAME_BYTES_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import WireError
 from postroom.protocol.frames import (
@@ -246,8 +246,8 @@ class Link:
         withdrawn = self.withdrawn[:REQUESTS_PER_FRAME_MAX]
         while True:
             requests = [(call.number, call.request) for call in batch]
-            frame = encode((1, clock, requests, withdrawn, self.looks_up))
-            if len(frame) <= FRAME_BYTES_MAX:
+            frame, why = _encoded((1, clock, requests, withdrawn, self.looks_up))
+            if why is None:
                 break
             if len(batch) > 1:
                 half = len(batch) // 2
@@ -256,7 +256,7 @@ class Link:
             elif withdrawn:
                 withdrawn = []  # with the next frame: this request fits into one alone, perhaps
             else:
-                self._refuse(batch.pop(), len(frame))
+                self._refuse(batch.pop(), why)
         del self.withdrawn[: len(withdrawn)]
         sent = self.sent
         for call in batch:
@@ -271,14 +271,11 @@ class Link:
         self.open -= sum(call.done and not call.waits for call in batch)
         return [call for call in batch if not call.done]
 
-    def _refuse(self, call: RemoteCall, size: int) -> None:
+    def _refuse(self, call: RemoteCall, why: Error) -> None:
         call.done = True
         if not call.waits:
             self.open -= 1
-        call.complete(None, TransactionTooLarge(
-            f"the request takes {size} bytes, {FRAME_BYTES_MAX} fit into a frame; nothing was "
-            "changed: do the work in smaller transactions"
-        ))  # fmt: skip
+        call.complete(None, why)
 
     # --- what has come of it
 
@@ -329,6 +326,23 @@ class Link:
         if not self.ready:
             return now >= self.heard_at + OPENING_SECONDS
         return self.state is State.ASKED and now >= self.asked_at + SILENT_SECONDS
+
+
+def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:
+    """A frame; or why it cannot be sent, because of one of its requests."""
+    try:
+        frame = encode(message)
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
+        return b"", Invalid(
+            f"the request cannot be sent to a node ({error}); nothing was changed: correct what "
+            "was given"
+        )
+    if len(frame) <= FRAME_BYTES_MAX:
+        return frame, None
+    return b"", TransactionTooLarge(
+        f"the request takes {len(frame)} bytes, {FRAME_BYTES_MAX} fit into a frame; nothing was "
+        "changed: do the work in smaller transactions"
+    )
 
 
 __all__ = ["TRANSITIONS", "Event", "Link", "State"]
