@@ -127,13 +127,15 @@ class AsyncioSender:
         return self.send(Now())
 
     async def close(self) -> None:
-        """Finish what is under way; idempotent."""
+        """Finish what is under way, unless it is cancelled; idempotent."""
         if self._refusal:
             return
         self._refusal = _CLOSED
-        while not self.router.is_quiet():
-            await asyncio.sleep(QUIET_CHECK_SECONDS)
-        self.abort()
+        try:
+            while not self.router.is_quiet():
+                await asyncio.sleep(QUIET_CHECK_SECONDS)
+        finally:
+            self.abort()
         await self._streams.closed()
 
     def abort(self) -> None:
