@@ -14,6 +14,7 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.client.remote import sender as senders
 from postroom.client.remote.native import dial
 from postroom.errors import Invalid, Unavailable
 from postroom.server.cluster.admission import Limits
@@ -80,6 +81,21 @@ def test_so_is_a_name_that_nobody_can_look_up() -> None:
             await dial("localhost:7400", None, lambda: pytest.fail("connected"))
 
     asyncio.run(story())
+
+
+def test_where_there_is_no_thread_for_it_connecting_can_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one waited for ever, for an event loop that nobody ran."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(senders, "_background", None)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(RuntimeError, match="new thread"):
+        postroom.connect("127.0.0.1:1", insecure=True)
+    assert senders._background is None
 
 
 def test_one_address_that_can_be_reached_is_enough(server: Server) -> None:

@@ -329,8 +329,16 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     global _background  # noqa: PLW0603 - one for the process
     with _starting:
         if _background is None:
-            _background = loop = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(loop,), name="postroom-client", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_run, args=(loop,), name="postroom-client", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # there is none to be had: else all would wait for it from now on
+                loop.close()
+                raise
+            _background = loop
         return _background
 
 
