@@ -261,6 +261,8 @@ async def dial(
                 create, host, port,
                 ssl=context, server_hostname=None if context is None else host,
             )  # fmt: skip
+    except OSError:  # what is wrong with a certificate is a ValueError as well
+        raise
     except (OverflowError, ValueError) as error:  # a part of a name is too long, say
         raise OSError(f"this can be no address: {error}") from error
     except RuntimeError as error:  # the system has no thread to look up the name
