@@ -109,6 +109,9 @@ class Store:
 
 
 _OPTIONS_OF: Final = {
+    "connect(tls=...), connect(token=...) or TLS(certificate=...)": (
+        "--tls-ca, --tls-certificate and --tls-key, or --token"
+    ),
     "connect(token=...)": "--token",
     "connect(tls=...)": "--tls-ca, --tls-certificate and --tls-key",
     "connect(insecure=True)": "--insecure",

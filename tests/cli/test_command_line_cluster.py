@@ -200,7 +200,7 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
             assert failed_with(invoke(*command, *known, token="wrong"), 1, "not known here")
             without = ("--connect", processes.addresses, "--insecure", "--timeout", "1")
             assert failed_with(invoke(*command, *without), 1, processes.addresses)
-        assert failed_with(invoke("get", "k", *without), 1, "give what it accepts, --tls-ca")
+        assert failed_with(invoke("get", "k", *without), 1, "--tls-key, or --token")
         for command in (("get", "k"), ("status",)):
             other = ("--connect", processes.addresses, "--tls-ca", str(there.pem), "--timeout", "1")
             said = invoke(*command, *other)

@@ -90,16 +90,14 @@ def open_storage(
         raise
 
 
-def write_gathered(node: Node) -> bool:
-    """What ``node`` has in memory and in its log is in its state, too; false: that takes nothing
-    any more, and the node is about to stop.
+def write_gathered(node: Node) -> None:
+    """What ``node`` has in memory and in its log is in its state, too.
+
+    Raises:
+        EngineFailed: the state takes nothing any more, and the node is about to stop.
     """
     assert isinstance(node.engine, Storage)
-    try:
-        node.engine.applied.flush()
-    except EngineFailed:
-        return False
-    return True
+    node.engine.applied.flush()
 
 
 # --- from outside ---------------------------------------------------------------------------------

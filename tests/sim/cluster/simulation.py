@@ -18,6 +18,7 @@ from typing import Final
 
 from postroom.client.database import Database
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.engine import EngineFailed
 from postroom.limits import REQUEST_SECONDS
 from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
@@ -381,8 +382,11 @@ class ClusterSimulation:
         cluster.overseer.look()
 
     def _replicas_agree(self) -> bool:
-        nodes = [each.node for each in self.cluster.machines if each.node is not None]
-        if not all(map(write_gathered, nodes)):
+        try:
+            for machine in self.cluster.machines:
+                if machine.node is not None:
+                    write_gathered(machine.node)
+        except EngineFailed:
             return False  # its turn has failed, and is not over yet
         disks = [machine.disk.content for machine in self.cluster.machines]
         indexes = {replica_rules.applied_index(disk) for disk in disks}
