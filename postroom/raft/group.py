@@ -440,6 +440,8 @@ class Group:
         if core.role != LEADER:
             self._feeding.close()
             self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
+        else:
+            self.proposals.give_up_at = None  # what this leader applies tells the fate of all
         self.proposals.tick(core.now)
 
     def _say_that_it_is_back(self) -> None:

@@ -262,10 +262,12 @@ class AsyncioDriver:
 
     def _break_off(self) -> None:
         """A turn has raised what must not happen. Nobody can go on with one that is left half-way:
-        then the node stops, and those who wait are told.
+        then the node stops, and those who wait are told. Else there is another turn.
         """
         if self.node.is_half_way:
             self.node.break_off()
+        elif not self._closed:
+            self._arm(self.monotonic() + UPKEEP_SECONDS)
 
     def _arm_next(self) -> None:
         deadline = self.node.next_deadline()

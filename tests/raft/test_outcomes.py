@@ -6,7 +6,7 @@ import pytest
 
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine, WriteFault
-from postroom.raft.messages import Appended
+from postroom.raft.messages import Appended, PreVote, PreVoted, Voted
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import GROUP_ID, Cluster, HistoryMachine
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
@@ -61,6 +61,31 @@ def test_a_deposed_leader_gives_up_after_a_while() -> None:
     assert deadline is not None
     peers.wait(1.1)
     assert peers.outcomes == [Outcome.UNKNOWN]
+
+
+def test_a_leader_that_leads_again_gives_nothing_up() -> None:
+    """What it proposes now is no orphan of the term in which it was deposed."""
+    peers = ScriptedPeers()
+    term = peers.lead()
+    peers.propose(b"before")
+    peers.turn()
+    peers.turn((2, Voted(term + 1, granted=False)))
+    assert not peers.group.is_leader
+    seconds = peers.core.options.orphan_seconds
+    peers.now += seconds - 0.01
+    peers.core.election_deadline = peers.now
+    peers.consensus.groups[GROUP_ID].deliver(2, PreVoted(0, granted=False))
+    asked = [each.term for _, each in peers.turn() if isinstance(each, PreVote)]
+    peers.turn((2, PreVoted(asked[0], granted=True)))
+    peers.turn((2, Voted(asked[0], granted=True)))
+    assert peers.group.is_leader
+    peers.propose(b"after", "context")
+    peers.turn()
+    peers.wait(0.02)
+    assert peers.outcomes == []
+    peers.acknowledge()
+    assert peers.outcomes == [Outcome.APPLIED] * 2
+    assert peers.machine.contexts == ["context"]
 
 
 def test_contexts_are_given_only_for_what_was_proposed_here_and_waits() -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import postroom
 import postroom.aio
+from postroom.client.remote import sender as senders
+from postroom.client.remote.native import dial
 from postroom.errors import Invalid, Unavailable
 from postroom.ranges.requests import Protect
 from postroom.server.cluster.admission import Limits
@@ -59,6 +61,42 @@ def test_options_are_checked(options: Any) -> None:
 def test_where_nobody_listens_it_says_so() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: .*refused"):
         postroom.connect("127.0.0.1:1", insecure=True, timeout=0.3)
+
+
+@pytest.mark.parametrize("address", ["a..b:7400", f"{'x' * 70}.b:7400", "127.0.0.1:70000", "port"])
+def test_what_can_be_no_address_is_as_one_where_nobody_listens(address: str) -> None:
+    """The task that called it ended with an error that nobody looked at, a node's for good."""
+    with pytest.raises(OSError, match="no address"):
+        asyncio.run(dial(address, None, lambda: pytest.fail("connected")))
+
+
+def test_so_is_a_name_that_nobody_can_look_up() -> None:
+    """Python does that in a thread, and the system may have none to give."""
+
+    async def story() -> None:
+        def look_up(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+        asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="new thread"):
+            await dial("localhost:7400", None, lambda: pytest.fail("connected"))
+
+    asyncio.run(story())
+
+
+def test_where_there_is_no_thread_for_it_connecting_can_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one waited for ever, for an event loop that nobody ran."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(senders, "_background", None)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(RuntimeError, match="new thread"):
+        postroom.connect("127.0.0.1:1", insecure=True)
+    assert senders._background is None
 
 
 def test_one_address_that_can_be_reached_is_enough(server: Server) -> None:

@@ -96,6 +96,27 @@ async def test_conflicts_are_retried(server: Server) -> None:
 
 
 @on_a_loop
+async def test_closing_that_is_cancelled_ends_everything_at_once(server: Server) -> None:
+    """It went on connecting for ever, and closing again did nothing."""
+    db = await postroom.aio.connect(server.address, insecure=True)
+    server.stop()  # so there is always something under way
+    try:
+        put = asyncio.ensure_future(db.put(b"a", b"1"))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(db.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert db.sender.router._closed  # type: ignore[attr-defined]
+        with pytest.raises(postroom.Error):
+            await put
+        await db.close()
+    finally:
+        server.start()
+
+
+@on_a_loop
 async def test_closing_ends_every_wait(server: Server) -> None:
     db = await postroom.aio.connect(server.address, insecure=True)
     waiting = asyncio.create_task(reap(db, b"k", wait=30))

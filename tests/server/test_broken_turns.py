@@ -14,6 +14,7 @@ import postroom.aio
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.held_folder import HeldFolder
 from postroom.kv.storage import Storage
+from postroom.ranges.batch import Batcher
 from postroom.server import asyncio_driver, disk_guard
 from postroom.server.node import Node
 
@@ -89,6 +90,33 @@ def test_what_a_turn_on_a_loop_raises_leaves_nobody_waiting(
     assert [type(each["exception"]) for each in raised] == [MemoryError]
     with postroom.open(tmp_path / "store") as again:
         assert again.get(b"before") == b"1"
+
+
+def test_after_a_turn_on_a_loop_that_raises_before_anything_is_staged_there_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was none before somebody else asked for something; a leader fell silent."""
+    raised, real, fails = list[Any](), Batcher.propose, list[bool]()
+
+    def propose(batcher: Batcher, last_commit: int) -> Any:
+        if fails:
+            fails.clear()
+            raise MemoryError
+        return real(batcher, last_commit)
+
+    monkeypatch.setattr(Batcher, "propose", propose)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: raised.append(told))
+        async with await postroom.aio.open(tmp_path / "store") as db:
+            await db.put(b"before", b"1")
+            fails.append(True)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await db.put(b"after", b"2")
+            assert await db.get(b"after") == b"2"
+
+    asyncio.run(scenario())
+    assert [type(told["exception"]) for told in raised] == [MemoryError]
 
 
 @pytest.mark.parametrize("on_a_loop", [False, True])

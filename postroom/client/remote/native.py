@@ -250,16 +250,23 @@ async def dial(
     """Connect to ``address``, and begin the stream.
 
     Raises:
-        OSError: nobody is there, or there is no TLS connection (``ssl.SSLError``).
+        OSError: nobody is there, nobody can be, or there is no TLS connection (``ssl.SSLError``).
         TimeoutError: nobody answers in time.
     """
-    host, port = host_and_port(address)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(CONNECT_SECONDS):
-        transport, stream = await loop.create_connection(
-            create, host, port,
-            ssl=context, server_hostname=None if context is None else host,
-        )  # fmt: skip
+    try:
+        host, port = host_and_port(address)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            transport, stream = await loop.create_connection(
+                create, host, port,
+                ssl=context, server_hostname=None if context is None else host,
+            )  # fmt: skip
+    except OSError:  # what is wrong with a certificate is a ValueError as well
+        raise
+    except (OverflowError, ValueError) as error:  # a part of a name is too long, say
+        raise OSError(f"this can be no address: {error}") from error
+    except RuntimeError as error:  # the system has no thread to look up the name
+        raise OSError(str(error)) from error
     notice_silence(transport.get_extra_info("socket"), IDLE_SECONDS, 2 * IDLE_SECONDS)
     return stream
 

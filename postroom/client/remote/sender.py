@@ -131,13 +131,15 @@ class AsyncioSender:
         return self.send(Now())
 
     async def close(self) -> None:
-        """Finish what is under way; idempotent."""
+        """Finish what is under way, unless it is cancelled; idempotent."""
         if self._refusal:
             return
         self._refusal = _CLOSED
-        while not self.router.is_quiet():
-            await asyncio.sleep(QUIET_CHECK_SECONDS)
-        self.abort()
+        try:
+            while not self.router.is_quiet():
+                await asyncio.sleep(QUIET_CHECK_SECONDS)
+        finally:
+            self.abort()
         await self._streams.closed()
 
     def abort(self) -> None:
@@ -330,8 +332,16 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     global _background  # noqa: PLW0603 - one for the process
     with _starting:
         if _background is None:
-            _background = loop = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(loop,), name="postroom-client", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_run, args=(loop,), name="postroom-client", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # there is none to be had: else all would wait for it from now on
+                loop.close()
+                raise
+            _background = loop
         return _background
 
 

@@ -44,6 +44,7 @@ from postroom.ranges.nodes import (
     decode,
     founding_writes,
     nodes_key,
+    secret_key,
 )
 from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
@@ -232,8 +233,14 @@ def identity_writes(store_id: bytes) -> WriteSet:
 
 
 def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
-    """Makes a fresh disk a node, which has nothing yet."""
+    """Makes a fresh disk a node, which has nothing yet.
+
+    Of a founding that was cut short there may be the state of another cluster: the state is written
+    before the record that makes it count.
+    """
+    applied_key = keys.record_key(RANGE_ID, APPLIED_RECORD)
     return {
+        **dict.fromkeys((nodes_key(RANGE_ID), secret_key(RANGE_ID), applied_key)),
         STORE_KEY: _encode(StoreRecord(FORMAT_VERSION, nodes.cluster_id, node_id)),
         KNOWN_NODES_KEY: _encode(nodes),
     }

@@ -152,6 +152,10 @@ class PeerLink:
                 _log.info("lost the connection to node %d at %s", self._node_id, self._where)
             except NoAnswer as error:
                 self._report(error)
+            except Exception as error:  # a link that has ended for good is missed by everybody
+                _log.exception("the stream to node %d at %s failed", self._node_id, self._where)
+                self.connection_error = shown(error)
+                self._to(Event.BROKEN)
             except BaseException:
                 self._to(Event.CLOSE)
                 raise

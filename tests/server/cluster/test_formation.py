@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from postroom.errors import Invalid, StoreCorrupted
-from postroom.kv.memory import MemoryEngine
+from postroom.kv import keys
+from postroom.kv.engine import EngineFailed
+from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (
@@ -20,8 +22,9 @@ from postroom.server.cluster.formation import (
     Wait,
     decide,
 )
-from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty
+from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty, read_store
 from tests.server.cluster.beginnings import Beginning
+from tests.sim.disks import open_storage
 
 A, B, C, D = "a:1", "b:1", "c:1", "d:1"
 FIRST = (A, B, C)
@@ -177,6 +180,29 @@ def test_the_disk_of_who_joins_has_no_members_of_its_own() -> None:
     assert formation.first_members(engine) == ()
 
 
+def test_nothing_is_left_of_a_founding_that_was_cut_short() -> None:
+    """Its state was durable, the record of the store was not; then the disk joined another cluster,
+    and had its members, its nodes and its secret from the one that never was.
+    """
+    disk, never, nodes = MemoryDisk(), cluster(A, B, C), cluster(B, A, name=NEW)
+    storage = open_storage(disk, Random(1))
+    storage.write(formation.identity_writes(store(A)), sync=True)
+    disk.write_faults[disk.writes + 2] = WriteFault.NOT_AT_ALL
+    with pytest.raises(EngineFailed):
+        storage.write(formation.found_writes(never, b"secret"), sync=True)
+    storage.close()
+    storage = open_storage(disk, Random(2))
+    assert read_store(storage) is None
+    assert formation.first_members(storage) == (1, 2, 3)
+    storage.write(formation.become_writes(2, nodes), sync=True)
+    assert formation.first_members(storage) == ()
+    assert formation.known_nodes(storage) == nodes
+    assert list(storage.iterate(keys.RANGE, b"\xff")) == []
+    storage.write(formation.found_writes(never), sync=True)
+    assert formation.known_nodes(storage) == never
+    storage.close()
+
+
 def test_an_embedded_store_becomes_a_cluster_of_one() -> None:
     engine, record = MemoryEngine(), StoreRecord(FORMAT_VERSION, b"c" * 16, 1)
     engine.write(formation.adopt_writes(record, A, store(A)), sync=True)
@@ -191,7 +217,8 @@ def test_which_disks_may_be_opened_embedded() -> None:
         formation.node_alone(engine)
     engine.write(formation.found_writes(cluster(A)), sync=True)
     assert formation.node_alone(engine) == 1
-    engine.write(formation.become_writes(1, cluster(A, B)), sync=True)
+    others = msgspec.msgpack.encode(cluster(A, B))
+    engine.write({formation.KNOWN_NODES_KEY: others}, sync=True)
     assert formation.node_alone(engine) == 1  # the replicated record counts, once there is one
     engine.write(formation.found_writes(cluster(A, B)), sync=True)
     with pytest.raises(Invalid, match=B):

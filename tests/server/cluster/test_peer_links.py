@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
+import pytest
+
 from postroom.server.cluster.peer_links import TRANSITIONS, Event, State
 from tests.server.cluster.streams import cluster, run, talkers, until
 
@@ -42,3 +47,33 @@ def test_who_is_refused_is_so_until_it_is_called_again() -> None:
             assert link.state is State.CLOSED
 
     run(story())
+
+
+def test_what_must_not_happen_does_not_end_a_link_for_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was never called again, and nothing said so."""
+
+    async def story() -> None:
+        async with talkers(1, 2) as (one, two):
+            link, dialer, opened = one.peers._links[2], one.peers.dialer, one.peers.dialer.open
+            failures: list[Exception] = [ArithmeticError("no number"), MemoryError()]
+
+            async def fail(*arguments: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return await opened(*arguments)
+
+            dialer.open = fail  # type: ignore[method-assign]
+            await until(lambda: link.connected)
+            await two.close()
+            await until(lambda: not failures)
+            await two.listen()
+            two.talk(cluster(one, two))
+            await until(lambda: link.connected)
+            assert one.peers._links[2] is link
+
+    with caplog.at_level(logging.ERROR):
+        run(story())
+    said = [record.message for record in caplog.records if record.exc_info]
+    assert [each.rpartition(" ")[2] for each in said] == ["failed"] * 2
