@@ -7,6 +7,7 @@ values of 100 bytes, synced before it counts.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -57,12 +58,14 @@ async def _in_flight(
     end = start + seconds
 
     async def one(worker: int) -> None:
-        number = worker * 7919
-        while (begun := time.perf_counter()) < end:
+        for number in itertools.count(worker * 7919):
+            begun = time.perf_counter()
             await operation(number)
-            latencies.append(time.perf_counter() - begun)
-            number += 1
-            if in_flight > 1 and number % 16 == 0:
+            ended = time.perf_counter()
+            latencies.append(ended - begun)
+            if ended >= end:  # each has done something, however busy the machine is
+                return
+            if in_flight > 1 and number % 16 == 15:
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(one(worker) for worker in range(in_flight)))
