@@ -50,8 +50,8 @@ class SlowReaders:
                 while time.monotonic() < until and self._goes_on():
                     await stream.ask(ASKED_AT_ONCE, 0.2)
                     await stream.read(TRICKLE_BYTES)
+                    worker.did()  # a spell is too long a step for who waits for his turn besides
                     await asyncio.sleep(0.3)
-        worker.did()
 
     async def stall(self, worker: Worker) -> None:
         """Reads nothing for a while, and then all that it has asked for."""
