@@ -58,7 +58,7 @@ def test_slow_readers_are_slow_and_others_are_served(
             sessions = list(server.sessions._open.values())
             waiting = max(waiting, *(len(session._backlog) for session in sessions))
         reading.join()
-    assert [worker.done for worker in workers] == [1]
+    assert [worker.done > 0 for worker in workers] == [True]
     assert served > 10
     assert waiting > slow.ASKED_AT_ONCE // 2, "what it does not take is not made"
     assert most <= UNREAD_BYTES_MAX + 2 * VALUE_BYTES
