@@ -119,13 +119,17 @@ def iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
                 return
             yield item
     finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            sender.run(close())
+        sender.run(_close(items))
 
 
 async def _next(items: AsyncIterator[T]) -> T:
     return await anext(items)
+
+
+async def _close(items: AsyncIterator[Any]) -> None:
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        await close()
 
 
 __all__ = ["blocking", "blocking_in", "iterate", "iterating", "iterating_own", "owning"]

@@ -7,8 +7,8 @@ the same coroutines and block where these wait.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import arguments
@@ -136,11 +136,12 @@ class Database(
         return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
 
     async def _unpacked(
-        self, found: AsyncIterator[Page]
+        self, found: AsyncGenerator[Page, None]
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        async for page in found:
-            for pair in page.unpacked(self.codec):
-                yield pair
+        async with aclosing(found):  # else its timestamp stays protected when this is closed
+            async for page in found:
+                for pair in page.unpacked(self.codec):
+                    yield pair
 
     def scan_pages(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
+from contextlib import suppress
 from typing import Any, Final
 
 from postroom.client import arguments
@@ -49,7 +50,7 @@ class Restore:
     def __init__(self, sender: Sender, run: bytes) -> None:
         self._sender = sender
         self._run = run
-        self._under_way: deque[tuple[RestoreEntries, Awaitable[Any]]] = deque()
+        self._under_way: deque[tuple[RestoreEntries, Awaitable[Any] | None]] = deque()
 
     async def send(self, names: list[bytes], stored: list[bytes]) -> None:
         """Sends a chunk of entries; waits for the oldest one if too many are under way.
@@ -68,11 +69,21 @@ class Restore:
             await self._answered()
 
     async def _answered(self) -> None:
-        request, answer = self._under_way.popleft()
+        request, answer = self._under_way[0]
+        self._under_way[0] = request, None  # whoever is cancelled here has it sent again: it may be
         try:
-            await answer
-        except (CommitUnknown, Retryable):
-            await _repeat(self._sender, request)
+            await self._outcome(request, answer)
+        except Exception:
+            self._under_way.popleft()
+            raise
+        self._under_way.popleft()
+
+    async def _outcome(self, request: RestoreEntries, answer: Awaitable[Any] | None) -> None:
+        if answer is not None:
+            with suppress(CommitUnknown, Retryable):
+                await answer
+                return
+        await _repeat(self._sender, request)
 
     async def end_part(self, part: int, rows: int) -> None:
         """A part is there, with so many entries, once what was sent is."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -63,7 +64,7 @@ class Stream:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self.is_late = False
-        self._under_way: deque[tuple[Any, Awaitable[Any]]] = deque()
+        self._under_way: deque[tuple[Any, Awaitable[Any] | None]] = deque()
 
     async def send(self, write: Any) -> None:
         """Sends one; waits for the oldest if too many are under way.
@@ -85,14 +86,23 @@ class Stream:
             await self._answered()
 
     async def _answered(self) -> None:
-        write, answer = self._under_way.popleft()
+        write, answer = self._under_way[0]
+        self._under_way[0] = write, None  # whoever is cancelled here has it sent again: it may be
         try:
-            reply = await answer
-            said = reply.answers[0] if reply.answers else None
-        except (CommitUnknown, Retryable):
-            said = await repeat(self._sender, write)
+            said = await self._outcome(write, answer)
+        except Exception:
+            self._under_way.popleft()
+            raise
+        self._under_way.popleft()
         if said is False:
             self.is_late = True
+
+    async def _outcome(self, write: Any, answer: Awaitable[Any] | None) -> Any:
+        if answer is not None:
+            with suppress(CommitUnknown, Retryable):
+                reply = await answer
+                return reply.answers[0] if reply.answers else None
+        return await repeat(self._sender, write)
 
 
 class StagingCalls:

@@ -145,6 +145,10 @@ class HybridLogicalClock:
         reading = self._wall() << LOGICAL_BITS
         return reading if reading > self._last else self._last
 
+    def by_wall(self) -> int:
+        """About now as this machine's wall clock has it, which ``reading`` may be far ahead of."""
+        return self._wall() << LOGICAL_BITS
+
     def lasting(self) -> int:
         """``reading``, if whatever this clock answers after a restart will be above it, or it has
         handed out nothing yet; else 0.

@@ -101,8 +101,9 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     deliveries, executions = Signal(tasks), Signal(tasks)
     advances, notes = Signal(tasks), Signal(tasks)
     around = Surroundings(
-        monotonic=node.monotonic, reading=node.clock.reading, chance=node.chance,
-        check_age=reads.check_age, wake_tokens=replica.wake, holders=replica.holders,
+        monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
+        chance=node.chance, check_age=reads.check_age, wake_tokens=replica.wake,
+        holders=replica.holders,
         protections=protections, kept=from_seconds(options.gc_ttl_seconds), signal=advances,
         forgets_strangers=options.rests_alone,
         rouse=lambda: replica.wake_up() if replica.rests else None,

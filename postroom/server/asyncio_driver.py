@@ -282,4 +282,9 @@ class AsyncioDriver:
         if timer is not None:
             timer.cancel()
         self._armed_for = deadline
-        self._timer = self.loop.call_later(deadline - now, self._turn)
+        self._timer = self.loop.call_later(deadline - now, self._ring)
+
+    def _ring(self) -> None:
+        """The time of the timer has come; by another clock it may be a moment early, or not yet."""
+        self._timer = None
+        self._turn()

@@ -10,7 +10,9 @@ Whoever can open a connection on this machine can use the store while it is serv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random  # noqa: TID251 - here an instance is made, to be passed in
+import socket
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -36,6 +38,10 @@ from postroom.server.opening import open_storage
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 1.0
+OWN_HOST: Final = "127.80.79.83"
+"""Of the loopback device as well, where the system has all of its network (Linux). Helpers may
+outlive what is served, and call on its port, which may be another program's by then: one of Spark's
+own, say, which took their greeting for the length of a text, and had no memory for one so long."""
 
 
 class LoopbackServer:
@@ -112,10 +118,11 @@ class LoopbackServer:
         self._door.sessions = self._sessions
         limit = descriptors.for_connections(descriptors.raise_limit())
         connections = Connections(self._loop.time, limit)
-        self._listener = Listener(f"{HOST}:0", None, connections, self._door.create, None)
+        host = _host()
+        self._listener = Listener(f"{host}:0", None, connections, self._door.create, None)
         await self._listener.open()
         self._looking = asyncio.create_task(self._look())
-        return f"{HOST}:{self._listener.port}"
+        return f"{host}:{self._listener.port}"
 
     async def _look(self) -> None:
         while True:
@@ -132,3 +139,10 @@ class LoopbackServer:
         await self._door.closed()
         await self._listener.close()
         await self._driver.close()
+
+
+def _host() -> str:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind((OWN_HOST, 0))
+        return OWN_HOST
+    return HOST

@@ -16,10 +16,11 @@ from __future__ import annotations
 import random  # noqa: TID251 - passed in, as an instance
 import threading
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.sender import TransactionIds, raise_error
+from postroom.client.run_blocking import run_blocking
+from postroom.client.sender import TransactionIds, post, raise_error, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
 from postroom.kv.engine import WriteSet
@@ -68,7 +69,11 @@ class _ThreadAnswer(Answer):
 
     def __await__(self) -> Generator[_ThreadAnswer, None, Any]:
         if not self.done:
-            yield self  # whoever runs the coroutine waits
+            try:
+                yield self  # whoever runs the coroutine waits
+            except BaseException:  # an interrupt, wherever in ``wait``, before or behind it
+                self._driver.give_up(self)
+                raise
         if self._error is not None:
             raise_error(self)
         return self._result
@@ -160,20 +165,7 @@ class ThreadDriver:
         """About now: cheap, and below what the clock answers after a restart, if it has begun."""
         return self.node.clock.lasting() or self.now()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` to its end, blocking whenever it waits."""
-        try:
-            waiting = coroutine.send(None)
-            while True:
-                try:
-                    waiting.wait()
-                except BaseException as error:  # an interrupt belongs into the coroutine
-                    waiting = coroutine.throw(error)
-                else:
-                    waiting = coroutine.send(None)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+    run = staticmethod(run_blocking)
 
     def forked(self) -> None:
         """This is the child of a fork: node and folder are the parent's, and so is whichever thread
@@ -191,40 +183,69 @@ class ThreadDriver:
             self._closed = True
             self._attention.notify()
         self._stopped.set()
-        self._background.join()
         try:
+            self._background.join()
             self._drive_until_quiet()
         finally:
-            with self._lock:
-                self.node.close()
-                self._let_go = True
-                self.wake_next()
+            self._let_node_go()
+
+    def _let_node_go(self) -> None:
+        """Also after an interrupt; but no turn loses its node that another thread has begun."""
+        self._background.join()
+        with self._lock:
+            self._await_driver()
+            self.node.close()
+            self._let_go = True
+            self.wake_next()
 
     # --- waiting and driving
 
     def wait_for(self, answer: _ThreadAnswer) -> None:
-        """Block until ``answer`` is there, driving the node if nobody else does."""
+        """Block until ``answer`` is there, driving the node if nobody else does. Whoever is
+        interrupted gives it up.
+        """
         deadline = None
         if answer.timeout_seconds is not None:
             deadline = self.monotonic() + answer.timeout_seconds
-        try:
-            if not self._driving and self._take_over(answer):
-                self._drive(answer)  # as mostly: so nothing need be prepared for being woken
-                if answer.done:
-                    return
-            while self._sleep_or_drive(answer, deadline):
-                self._drive(answer)
-        except BaseException:
-            self._leave(answer)
-            raise
+        if not self._driving and self._take_over(answer):
+            self._drive(answer)  # as mostly: so nothing need be prepared for being woken
+            if answer.done:
+                return
+        while self._sleep_or_drive(answer, deadline):
+            self._drive(answer)
+
+    def give_up(self, answer: _ThreadAnswer) -> None:
+        """An interrupt has ended the wait for ``answer``: it is not wanted any more, and what came
+        is taken back.
+        """
+        self._leave(answer)
+        request = taken_back_by(self, answer.request, answer._result)
+        if request is not None:
+            post(self, request)
+            with self._lock:
+                self._call_background(0.0)  # nobody waits for it, and drives
 
     def _leave(self, answer: _ThreadAnswer) -> None:
-        """An interrupt ends the wait for ``answer``. If its thread drives, somebody else must; but
-        nobody can go on with a turn that is left half-way: then the node stops.
+        """An interrupt ends the wait for ``answer``. If its thread drives, or is to, somebody else
+        must; but nobody can go on with a turn that is left half-way: then the node stops.
         """
         with self._lock:
+            self._wake_no_more(answer)
             if self._driven_by is answer:
                 self._break_off()
+            if not answer.done:
+                self.node.replicas.cancel(answer)
+
+    def _wake_no_more(self, answer: _ThreadAnswer) -> None:
+        """Called under the lock: its thread does not sleep any more, and is not to be handed
+        anything. If it was woken, it is its turn to wake the next one.
+        """
+        woken, answer.woken = answer.woken, None
+        self.forget(answer)
+        if woken is not None and woken in self._to_wake:
+            self._to_wake.remove(woken)
+        else:
+            self.wake_next()
 
     def _break_off(self) -> None:
         """Called under the lock by who drives, and will not go on."""
@@ -289,14 +310,10 @@ class ThreadDriver:
             # It may have been told between the two, and then it is its turn to wake the next one.
             self.wake_next()
             return False
-        try:
-            in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
-        except BaseException:
-            self._withdraw(answer, None)
-            raise
+        in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
         self.wake_next()
         if not in_time:
-            self._withdraw(answer, DeadlineExceeded())
+            self._withdraw(answer)
         return answer.drive
 
     def _take_over(self, answer: _ThreadAnswer) -> bool:
@@ -316,19 +333,15 @@ class ThreadDriver:
     def _left(self, deadline: float) -> float:
         return min(max(deadline - self.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
-    def _withdraw(self, answer: _ThreadAnswer, error: BaseException | None) -> None:
+    def _withdraw(self, answer: _ThreadAnswer) -> None:
+        """It did not come in time."""
         with self._lock:
-            woken, answer.woken = answer.woken, None
-            self.forget(answer)
-            if woken is not None and woken in self._to_wake:
-                self._to_wake.remove(woken)
-            else:
-                self.wake_next()
+            self._wake_no_more(answer)
             if answer.drive:
                 self._hand_over(wanted=self.node.wants_turn())
             answer.drive = False
             if not answer.done and self.node.replicas.cancel(answer):
-                answer.complete(None, error)
+                answer.complete(None, DeadlineExceeded())
 
     def _drive(self, answer: _ThreadAnswer) -> None:
         """Turns, until ``answer`` is there or nothing wants one; then somebody else's turn.
@@ -377,31 +390,45 @@ class ThreadDriver:
         """
         self._driving = False
         self._driven_by = None
-        if not wanted:
-            return
-        for following in list(self._waiting):
-            if following.woken is not None and not following.done:
-                self.forget(following)
-                self._driven_by = following
-                self._driving = True
-                following.drive = True
-                following.woken.release()
-                return
+        # Commits come without the lock: one may have come since it was asked what is wanted, and
+        # have gone to sleep, as somebody drove.
+        if wanted or (self._waiting and self.node.wants_turn()):
+            for following in list(self._waiting):
+                if following.woken is not None and not following.done:
+                    self.forget(following)
+                    self._driven_by = following
+                    self._driving = True
+                    following.drive = True
+                    following.woken.release()
+                    return
+        self._shorten_sleep()
+
+    def _shorten_sleep(self) -> None:
+        """Nobody drives any more: the background thread does by the deadline that the last turn has
+        left, if it sleeps for longer. Called under the lock.
+        """
+        until = self._asleep_until
+        if until:
+            deadline = self.node.next_deadline()
+            if deadline is not None and deadline < until:
+                self._attention.notify()
 
     def _drive_until_quiet(self) -> None:
-        while True:
-            with self._lock:
-                if self._driving:
-                    pass
-                elif not self.node.wants_turn():
-                    return
-                else:
-                    self._driving = True
-                    break
-            self._stopped.wait(UPKEEP_SECONDS)
-        while self.node.wants_turn():
-            self.node.turn()
-        self._driving = False
+        with self._lock:
+            self._await_driver()
+            if not self.node.wants_turn():
+                return
+            self._driving = True
+        try:
+            while self.node.wants_turn():
+                self.node.turn()
+        finally:
+            self._driving = False
+
+    def _await_driver(self) -> None:
+        """Under the lock: until nobody drives."""
+        while self._driving:
+            self._attention.wait(UPKEEP_SECONDS)
 
     # --- what nobody waits for
 
@@ -442,13 +469,12 @@ class ThreadDriver:
     def _await_work(self) -> bool:
         """Under the lock: wait until a turn is due that nobody drives; false when closed."""
         while not self._closed:
-            due = self._next_due()
-            left = IDLE_SECONDS if due is None else due - self.monotonic()
-            if left <= 0 and not self._driving:
+            now, due = self.monotonic(), self._next_due()
+            if due is not None and due <= now and not self._driving:
                 return True
-            pause = max(left, UPKEEP_SECONDS)
-            self._asleep_until = self.monotonic() + pause
-            self._attention.wait(pause)
+            until = max(now + IDLE_SECONDS if due is None else due, now + UPKEEP_SECONDS)
+            self._asleep_until = until
+            self._attention.wait(until - now)
             self._asleep_until = 0.0
         return False
 

@@ -24,6 +24,7 @@ from postroom.errors import Invalid
 from postroom.limits import HELLO_SECONDS
 from postroom.protocol import frames, streams
 from postroom.ranges.requests import Get
+from postroom.server.cluster.session import Session
 from tests.cluster.places import Loopback
 from tests.remote.servers import Server
 
@@ -103,6 +104,19 @@ def eventually(holds: Callable[[], object]) -> None:
         threading.Event().wait(0.005)
 
 
+@contextlib.contextmanager
+def who_does_not_read(server: Server) -> Iterator[Session]:
+    """The session, and the only connection, of a client that the node reads from no more."""
+    with postroom.connect(server.address, insecure=True) as db:
+        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
+    eventually(lambda: not len(server.doors.connections))
+    with Attacker(server.address) as attacker:
+        attacker.ask_without_reading()
+        (session,) = server.sessions._open.values()
+        eventually(lambda: not session.reading)
+        yield session
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_in_frames_of_a_client_ends_its_stream_and_nothing_else(
     server: Server, seed: int
@@ -143,13 +157,8 @@ def test_a_frame_that_never_ends_leaves_others_served(server: Server) -> None:
 
 
 def test_who_does_not_read_is_not_read_from(server: Server) -> None:
-    with postroom.connect(server.address, insecure=True) as db:
-        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
     limits = server.sessions.admission.limits
-    with Attacker(server.address) as attacker:
-        attacker.ask_without_reading()
-        (session,) = server.sessions._open.values()
-        eventually(lambda: not session.reading)
+    with who_does_not_read(server) as session:
         server.on_loop(asyncio.sleep(0.3))  # what was taken is answered
         assert session.unread_bytes < 8 * limits.unread_bytes_max
         with postroom.connect(server.address, insecure=True) as db:
@@ -159,29 +168,16 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
 
 def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Server) -> None:
     """It did not count any more, and stayed: a client could come again and again for more."""
-    with postroom.connect(server.address, insecure=True) as db:
-        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
-    eventually(lambda: not len(server.doors.connections))
-    with Attacker(server.address) as attacker:
-        attacker.ask_without_reading()
-        (session,) = server.sessions._open.values()
-        eventually(lambda: not session.reading)
-        with Attacker(server.address, hello=False) as newer:
-            newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 2)))
-            assert isinstance(frames.from_node(newer.frame()), frames.Welcome)
-            assert session.ended
-            assert session.unread_bytes < SLOW_ANSWER_BYTES
-            eventually(lambda: len(server.doors.connections) == 1)
+    with who_does_not_read(server) as session, Attacker(server.address, hello=False) as newer:
+        newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 2)))
+        assert isinstance(frames.from_node(newer.frame()), frames.Welcome)
+        assert session.ended
+        assert session.unread_bytes < SLOW_ANSWER_BYTES
+        eventually(lambda: len(server.doors.connections) == 1)
 
 
 def test_whose_stream_ends_while_it_does_not_read_is_cut_off(server: Server) -> None:
-    with postroom.connect(server.address, insecure=True) as db:
-        db.put(b"large", bytes(SLOW_ANSWER_BYTES))
-    eventually(lambda: not len(server.doors.connections))
-    with Attacker(server.address) as attacker:
-        attacker.ask_without_reading()
-        (session,) = server.sessions._open.values()
-        eventually(lambda: not session.reading)
+    with who_does_not_read(server) as session:
 
         async def end() -> None:
             session.end(Invalid("for the test"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.client.blocking import iterate
+from postroom.client.run_blocking import run_blocking
 from postroom.errors import CommitUnknown, Unavailable
 
 PATIENCE_SECONDS = 60
@@ -62,3 +67,115 @@ def test_others_are_told_when_the_turn_of_their_commits_is_interrupted(
         told = [type(end.exception(PATIENCE_SECONDS)) for end in ends]
     assert told.count(KeyboardInterrupt) == 1
     assert set(told) <= {KeyboardInterrupt, CommitUnknown, Unavailable}
+
+
+class _Wait:
+    """What a coroutine waits for, and a thread at once has."""
+
+    def __init__(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        self._interrupt = interrupt
+
+    def wait(self) -> None:
+        self._interrupt()
+
+    def __await__(self) -> Generator[_Wait, None, None]:
+        yield self
+
+
+class _InterruptedAfter:
+    """A coroutine in a thread that is interrupted when it has just been suspended.
+
+    The interpreter looks for signals after a call, too: what was answered is lost then.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], steps: int) -> None:
+        self._coroutine: Any = coroutine
+        self._steps = steps
+        self.throw, self.close = self._coroutine.throw, self._coroutine.close
+
+    @property
+    def cr_frame(self) -> Any:
+        return self._coroutine.cr_frame
+
+    def send(self, value: object) -> Any:
+        waiting = self._coroutine.send(value)
+        self._steps -= 1
+        if not self._steps:
+            raise KeyboardInterrupt
+        return waiting
+
+
+async def _two_steps(told: list[Any]) -> str:
+    try:
+        await _Wait()
+        await _Wait()
+    except KeyboardInterrupt as error:
+        told.append(type(error))
+        await _Wait()  # what it holds is given back
+        raise
+    finally:
+        told.append("end")
+    return "done"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_interrupt_while_nothing_waits_yet_is_the_coroutines_own(steps: int) -> None:
+    told: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_blocking(_InterruptedAfter(_two_steps(told), steps))  # type: ignore[arg-type]
+    assert told == [KeyboardInterrupt, "end"]
+    assert run_blocking(_two_steps(told)) == "done"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_iteration_that_is_interrupted_there_is_closed(steps: int) -> None:
+    """It said that the generator was running already, in place of the interrupt."""
+    told: list[Any] = []
+
+    async def items() -> AsyncIterator[str]:
+        yield await _two_steps(told)
+
+    class Sender:
+        runs = 0
+
+        def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+            self.runs += 1
+            if self.runs == 1:
+                coroutine = _InterruptedAfter(coroutine, steps)  # type: ignore[assignment]
+            return run_blocking(coroutine)
+
+    with pytest.raises(KeyboardInterrupt):
+        next(iterate(Sender(), items()))  # type: ignore[arg-type]
+    assert told == [KeyboardInterrupt, "end"]
+
+
+def test_an_interrupt_is_freed_with_its_frames() -> None:
+    """Else what they hold stays until the garbage collector comes."""
+
+    class Interrupt(KeyboardInterrupt):
+        """One that can be referred to weakly."""
+
+    interrupts: list[weakref.ref[BaseException]] = []
+
+    def interrupted() -> None:
+        error = Interrupt()
+        interrupts.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    async def waits() -> str:
+        try:
+            await _Wait(interrupted)
+        except KeyboardInterrupt:
+            return "went on"
+        return "?"
+
+    gc.disable()
+    try:
+        assert run_blocking(waits()) == "went on"
+        (interrupt,) = interrupts
+        assert interrupt() is None
+    finally:
+        gc.enable()

@@ -26,6 +26,7 @@ from functools import cache
 from typing import Protocol
 
 PORT = 7400
+SHARED_HOST = "127.0.0.1"
 _places = itertools.count()
 
 
@@ -43,19 +44,19 @@ class Place(Protocol):
 
 
 class Loopback:
-    """Ports of this machine."""
+    """Ports of this machine.
+
+    Attributes:
+        host: the address that they are of.
+    """
 
     def __init__(self) -> None:
-        if _is_bindable("127.77.0.1"):
-            pid, nth = os.getpid(), next(_places)
-            self._host = f"127.{64 + pid // 250 % 128}.{pid % 250 + 1}.{nth % 250 + 1}"
-            self._ports: list[int] | None = None
-        else:
-            self._host, self._ports = "127.0.0.1", _free_ports(9)
+        self.host = own_host()
+        self._ports = _free_ports(9) if self.host == SHARED_HOST else None
 
     def address(self, number: int) -> str:
         port = PORT + number if self._ports is None else self._ports[number - 1]
-        return f"{self._host}:{port}"
+        return f"{self.host}:{port}"
 
     def command(self, number: int, command: list[str]) -> list[str]:
         del number
@@ -63,6 +64,17 @@ class Loopback:
 
     def close(self) -> None:
         pass
+
+
+def own_host() -> str:
+    """An address of loopback that nobody else uses, if the system has more than one.
+
+    Clients that wait for a node of another test would come to whoever has its port by then.
+    """
+    if not _is_bindable("127.77.0.1"):
+        return SHARED_HOST
+    pid, nth = os.getpid(), next(_places)
+    return f"127.{64 + pid // 250 % 128}.{pid % 250 + 1}.{nth % 250 + 1}"
 
 
 def _is_bindable(host: str) -> bool:
@@ -76,7 +88,7 @@ def _is_bindable(host: str) -> bool:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that nobody listens at; all held at once, so that they differ."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    probes = [socket.create_server((SHARED_HOST, 0)) for _ in range(count)]
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
         probe.close()

@@ -127,8 +127,9 @@ class OneRange:
         Committer(registry, clock.reading).register(registry)
         holders, wake = self.replica.holders, self.replica.wake
         around = Surroundings(
-            monotonic=self.monotonic, reading=clock.reading, chance=lambda: 0.5,
-            check_age=reads.check_age, wake_tokens=wake, holders=holders, protections=protections,
+            monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
+            chance=lambda: 0.5, check_age=reads.check_age, wake_tokens=wake, holders=holders,
+            protections=protections,
             kept=0, signal=_Signal(), forgets_strangers=False, rouse=lambda: None,
         )  # fmt: skip
         signals = _Signal(), _Signal(), _Notice()

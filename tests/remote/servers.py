@@ -12,7 +12,7 @@ import functools
 import threading
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 
@@ -31,8 +31,11 @@ from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.node import Node, NodeOptions
+from tests.cluster.places import SHARED_HOST, own_host
 
 T = TypeVar("T")
+
+LOOK_SECONDS: Final = 1.0
 
 
 @functools.cache
@@ -63,13 +66,15 @@ class Server:
         self._limits = limits
         self.old = old
         self._disk = MemoryDisk()
+        # Certificates of tests name one host.
+        self._host = own_host() if security is None else SHARED_HOST
         self._port = 0
         self._loop = _loop()
         self.sessions: Sessions
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     def __enter__(self) -> Server:
         self.start()
@@ -93,7 +98,7 @@ class Server:
         self._driver = AsyncioDriver(node, Random(2))
         self._driver.start()
         self.sessions = Sessions(node, self._limits)
-        address = f"127.0.0.1:{self._port}"
+        address = f"{self._host}:{self._port}"
         if self.old:
             await self._listen_for_grpc(address)
             return
@@ -102,6 +107,13 @@ class Server:
         self.doors.serve_clients(self.sessions)
         await self.doors.open()
         self._port = self.doors.port
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """As a node does that serves: who takes none of its answers for long is cut off."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.sessions.look()
 
     async def _listen_for_grpc(self, address: str) -> None:
         store = GrpcStore(self._security, Doorkeeper())
@@ -120,5 +132,6 @@ class Server:
         if self.old:
             await self._server.stop(1.0)
         else:
+            self._looking.cancel()
             await self.doors.close()
         await self._driver.close()

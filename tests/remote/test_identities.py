@@ -195,7 +195,7 @@ class Follower:
         self.lead = act
 
     def clients_that_hold(self) -> set[bytes]:
-        return self._holds
+        return set(self._holds)
 
     def holds_for(self, client: bytes) -> bool:
         return client in self._holds
@@ -248,9 +248,28 @@ def test_a_client_that_was_there_before_its_node_leads_is_not_awaited(client: by
     is_proven = identities.has_secret(client)
     node, silence = took_over(sitter := Sitter(client, is_proven=is_proven))
     assert not silence.awaits(client)
-    node.advance(SILENT_SECONDS + 0.5)
+    node.advance(2 * SILENT_SECONDS - 0.5)
+    assert sitter.open, "it has held something here for less than that"
+    node.advance(2 * SILENT_SECONDS + 0.5)
     assert not sitter.open
     assert node.released == [client]
+
+
+def test_a_client_that_was_idle_at_the_next_leader_keeps_its_leases() -> None:
+    """It says something every ten seconds there: it was given up with the lead."""
+    node = Follower(VICTIM.client)
+    sitter = Sitter(VICTIM.client, is_proven=True)
+    sitter.is_busy = lambda: False  # type: ignore[method-assign]
+    silence = sitter.silence = Silence(node, lambda: [sitter] if sitter.open else [])  # type: ignore[arg-type]
+    silence.opened(sitter.client)
+    node.advance(9.0)
+    sitter.is_busy = lambda: True  # type: ignore[method-assign]
+    node.lead()
+    node.advance(9.0 + 1.5)
+    sitter.heard_at = node.time
+    node.advance(9.0 + SILENT_SECONDS + 1.0)
+    assert sitter.open
+    assert not node.released
 
 
 def test_who_is_awaited_is_not_replaced_by_who_follows_one_that_sat_there(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from postroom.errors import (
     Unavailable,
@@ -20,6 +21,7 @@ from postroom.ranges.requests import (
 )
 from tests.client.queues.fakes import stored
 from tests.remote.scripted_nodes import (
+    CLOCK,
     COMMITTED,
     GET,
     VALUE,
@@ -130,6 +132,60 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
     world.pass_time(0.1)
     stream.answer(only(stream.requests), VALUE)
     assert call.result == VALUE
+
+
+def test_time_stands_for_a_client_as_long_as_it_does_for_the_nodes() -> None:
+    """Their wall clocks were set back, and catch up after an hour, not after seconds: whatever
+    began by a clock that goes on would wait for that.
+    """
+    world = World()
+    stream = world.settle()
+    real = world.clock
+    behind = real() - from_seconds(100)
+    world.clock = lambda: behind  # type: ignore[method-assign]
+    world.ask(GET)
+    stream.fail(only(stream.requests), CLOCK_AHEAD)
+    world.pass_time(0.1)
+    stream.answer(only(stream.requests), VALUE)
+    for _ in range(20):
+        world.pass_time(3.0)
+        stream.welcome(leader=1)
+        behind += 1
+        assert world.router.reading() < behind + from_seconds(0.001)
+    lag = real() - behind
+    world.clock = lambda: real() - lag  # type: ignore[method-assign]
+    for _ in range(4):
+        world.pass_time(3.0)
+        stream.welcome(leader=1)
+    world.now += 2.0
+    assert world.router.reading() == world.clock(), "it moves with theirs again"
+
+
+def test_a_commit_that_began_in_the_future_of_its_node_begins_now() -> None:
+    world = World()
+    stream = world.settle()
+    call = world.ask(commit())
+    behind = CLOCK - from_seconds(100)
+    world.clock = lambda: behind  # type: ignore[method-assign]
+    stream.fail(only(stream.requests), CLOCK_AHEAD)
+    world.pass_time(0.1)
+    assert stream.requests[only(stream.requests)] == replace(commit(), began=behind)
+    stream.answer(only(stream.requests), COMMITTED)
+    assert call.result == COMMITTED
+
+
+def test_a_commit_that_may_be_done_by_another_attempt_keeps_its_beginning() -> None:
+    """Or its end would be told as that of a transaction which is too old, before it is."""
+    world = World()
+    world.settle()
+    world.ask(commit())
+    world.to("a:1").breaks()
+    reconnect(world, "b:1")
+    world.clock = lambda: CLOCK - from_seconds(100)  # type: ignore[method-assign]
+    stream = world.settle("b:1")
+    stream.fail(only(stream.requests), CLOCK_AHEAD)
+    world.pass_time(0.1)
+    assert stream.requests[only(stream.requests)] == commit()
 
 
 def test_a_clock_that_stays_behind_is_told_of() -> None:

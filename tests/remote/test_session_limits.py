@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from postroom import limits
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
 from postroom.protocol.failures import WITHDRAWN
 from postroom.ranges.requests import (
@@ -155,6 +158,30 @@ def test_who_does_not_take_answers_is_not_read_from(store: Store) -> None:
     assert len(client.answers) == asked
 
 
+def test_who_waits_after_its_turn_came_late_is_read_from(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was told that there was room again: what it said next was read when it was answered,
+    and until then it took the node for dead.
+    """
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 2)
+    sessions = Sessions(store.node)
+    holder, client = Client(sessions, bytes(8)), Client(sessions, bytes([1] * 8))
+    holder.ask(GetForUpdate(b"lock", 0, bytes(16), 60.0), *[Get(b"k")] * 3)
+    store.driver.settle()
+    client.read()
+    holder.ask(*[Get(b"k")] * 3, first=5)
+    assert store.node.replicas.is_used_up
+    client.ask(GetForUpdate(b"lock", 0, bytes([1] * 16), 60.0))
+    assert not client.session.reading
+    told = client.told
+    store.driver.settle()
+    assert client.session.reading
+    assert client.told > told
+    assert client.read() == []
+    assert (client.answers, waiting(store)) == ({}, 1)
+
+
 def test_answers_too_large_for_a_frame_leave_in_several(store: Store) -> None:
     store.db.put(b"k", bytes(1024 * 1024))
     client = Client(Sessions(store.node, Limits(unread_bytes_max=1 << 30)))
@@ -215,3 +242,22 @@ def test_a_client_of_the_first_release_may_have_any_id_but_that_of_another_one(
     assert 1 in old.answers
     assert old.failures[2][0] == "Invalid"
     other.session.close()
+
+
+def test_who_is_cut_off_while_it_is_answered_counts_no_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was still to be told counted as unread for ever: some hundred clients that provoke
+    that, and everybody who has an answer to read is cut off.
+    """
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 2)
+    sessions = Sessions(store.node, Limits(unread_bytes_max=1000, unread_bytes_end=1000))
+    client = Client(sessions)
+    client.read()
+    numbers = tuple(range(1, 701))
+    client.ask(*[Get(b"k")] * len(numbers), withdrawn=numbers)
+    assert client.session.ended
+    client.read()
+    store.driver.settle()
+    assert sessions.admission.unread_bytes == 0
+    assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)

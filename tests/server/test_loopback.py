@@ -12,6 +12,7 @@ import pytest
 
 import postroom
 from postroom.errors import Invalid, SnapshotTooOld, StoreLocked, Unavailable
+from postroom.server import loopback
 from postroom.server.loopback import LoopbackServer
 
 HOLDER = """
@@ -79,3 +80,19 @@ def test_what_another_process_holds_goes_when_it_is_killed(tmp_path: Path) -> No
         while is_held(db, at):
             assert time.monotonic() < deadline
     server.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have one address of loopback")
+def test_whoever_outlives_it_calls_on_nobody_else(tmp_path: Path) -> None:
+    """A helper of Spark called on the port of Spark's own socket: "Java heap space"."""
+    served = LoopbackServer(tmp_path / "store", create=True)
+    with postroom.connect(served.address, insecure=True) as db:
+        db.put(b"k", b"v")
+    served.close()
+    assert served.address.startswith("127.")
+    assert not served.address.startswith("127.0.0.1:")
+
+
+def test_where_there_is_one_address_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "OWN_HOST", "192.0.2.1")
+    assert loopback._host() == "127.0.0.1"

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from postroom.ranges.requests import Get
+from postroom.ranges.requests import Get, Put
 from postroom.server import thread_driver
 from postroom.server.thread_driver import ThreadDriver
+from tests.client.hand_driver import HandClock
 from tests.client.stores import Store
+from tests.remote.session_client import commit
 
 
 class _Registering(dict[Any, None]):
@@ -60,3 +62,99 @@ def test_who_sees_its_answer_before_it_sleeps_wakes_the_next(
     assert not driver._waiting
     assert not driver._to_wake
     store.db.close()
+
+
+def test_who_commits_while_the_last_turn_ends_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commits are submitted without the lock. One came when it had just been asked whether another
+    turn is wanted, and nobody had said yet that nobody drives: its thread slept until a timer rang.
+    """
+    store = Store()
+    driver = ThreadDriver(store.node, Random(1))
+    first = driver.send(commit(store, 1, Put(b"a", b"1")))
+    late = thread_driver._ThreadAnswer(driver, commit(store, 2, Put(b"b", b"2")), None)
+    is_wanted = store.node.wants_turn
+    asked = list[int]()
+
+    def wants_turn() -> bool:
+        wanted = is_wanted()
+        if driver._in_turn or wanted or asked:
+            return wanted
+        asked.append(1)  # the turn is over: now comes the other thread, up to where it sleeps
+        driver._submit(late)
+        assert driver._driving
+        late.woken = thread_driver.threading.Lock()
+        late.woken.acquire()
+        driver._waiting[late] = None
+        return wanted
+
+    monkeypatch.setattr(store.node, "wants_turn", wants_turn)
+    driver.wait_for(first)
+    assert asked
+    assert first.done
+    assert late.drive or not driver._driving, "somebody drives, or it would have seen that"
+    assert late.drive, "it is told to"
+    assert late.woken is not None
+    assert not late.woken.locked()
+    driver._drive(late)
+    assert late.done
+    assert not driver._driving
+    store.db.close()
+
+
+def test_what_is_synced_at_intervals_is_synced_though_nobody_writes_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write began its interval while the background thread slept until the next timer of a
+    service: it was synced after seconds, instead of after 50 ms.
+    """
+    store = Store(sync=False, sync_interval_seconds=0.05)
+    driver = ThreadDriver(store.node, Random(1))
+    store.node.turn()
+    told = list[float | None]()
+    monkeypatch.setattr(driver._attention, "notify", lambda: told.append(driver._next_due()))
+    now = store.clock.seconds
+    driver._asleep_until = now + 5  # as the background thread has found it
+    driver._deadline = now  # and it is awake by then for whatever else was asked
+    driver.wait_for(driver.send(commit(store, 1, Put(b"a", b"1"))))
+    assert not store.node._writer.is_synced
+    assert told[-1:] == [now + 0.05]
+    store.clock.seconds += 0.05
+    store.node.turn()  # as it does then
+    assert store.node._writer.is_synced
+    store.db.close()
+
+
+def test_who_sleeps_until_what_is_due_is_not_woken_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had looked at the clock twice, and slept a moment longer: each turn woke it."""
+    store = Store()
+    driver = ThreadDriver(store.node, Random(1))
+    store.node.turn()
+    clock = store.clock
+    monkeypatch.setattr(driver, "monotonic", lambda: _tick(clock))
+    woken, asleep = list[float](), list[float]()
+
+    def wait(seconds: float) -> None:
+        asleep.append(driver._asleep_until)
+        driver._closed = True
+
+    monkeypatch.setattr(driver._attention, "wait", wait)
+    monkeypatch.setattr(driver._attention, "notify", lambda: woken.append(driver._asleep_until))
+    due = driver._next_due()
+    assert due is not None
+    assert due > clock.seconds + 0.1
+    with driver._lock:
+        assert not driver._await_work()
+    assert asleep == [due]
+    driver._closed, driver._asleep_until = False, asleep[0]
+    driver.wait_for(driver.send(commit(store, 1, Put(b"a", b"1"))))
+    assert not woken
+    store.db.close()
+
+
+def _tick(clock: HandClock) -> float:
+    clock.seconds += 0.000_001
+    return clock.seconds

@@ -19,6 +19,8 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from postroom.client.remote import lost_claims
 from postroom.client.remote.calls import RemoteCall, UpkeepCall
 from postroom.client.remote.heard_clock import HeardClock
@@ -163,10 +165,7 @@ class Attempts:
         elif name == WITHDRAWN or call.withdrawn:
             self.finish(call, DeadlineExceeded())
         elif name == CLOCK_AHEAD:
-            self._clock.refused(clock)
-            call.refused = clock_is_behind()
-            call.refusals += 1
-            self._try_later(call, 0.05)
+            self._clock_refused(call, clock)
         elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True
             self._try_later(call, 0.02)
@@ -185,6 +184,19 @@ class Attempts:
         pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, LONGEST_REFUSED_SECONDS)
         call.refusals += 1
         self._try_later(call, max(refusal.retry_after, pause))
+
+    def _clock_refused(self, call: RemoteCall, clock: int) -> None:
+        """It has begun in the node's future. It begins now, if no other attempt may be done yet: as
+        an older one it expires sooner, and its record is looked for, so it can do no harm.
+        """
+        self._clock.refused(clock)
+        request = call.request
+        is_commit = type(request) is CommitTransaction
+        if is_commit and not call.maybe and request.began > clock:
+            call.request = msgspec.structs.replace(request, began=clock)
+        call.refused = clock_is_behind()
+        call.refusals += 1
+        self._try_later(call, 0.05)
 
     def _redirected(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         if self.again(call):

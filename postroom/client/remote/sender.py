@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
+from postroom.client.run_blocking import run_blocking
 from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
@@ -249,13 +250,21 @@ class ThreadSender:
             raise DatabaseClosed(self._refusal)
         answer = _Blocking(self, request, timeout_seconds)
         self._requests.append(answer)
-        self._call()
+        try:
+            self._call()
+        except BaseException:  # an interrupt: nobody will wait for it
+            self.cancel(answer)
+            raise
         return answer
 
     def _call(self) -> None:
         if not self._called:  # whoever comes until it has run is taken along
-            self._called = True
-            self._loop.call_soon_threadsafe(self._take_in)
+            try:
+                self._called = True
+                self._loop.call_soon_threadsafe(self._take_in)
+            except BaseException:  # an interrupt: else all who come would wait for this one call
+                self._called = False
+                raise
 
     def _take_in(self) -> None:
         self._called = False
@@ -265,7 +274,11 @@ class ThreadSender:
 
     def cancel(self, answer: _Blocking) -> None:
         """Nobody waits for it any more."""
-        self._loop.call_soon_threadsafe(self._sender.cancel, answer)
+        self._loop.call_soon_threadsafe(self._cancel, answer)
+
+    def _cancel(self, answer: _Blocking) -> None:
+        self._take_in()  # it may be among those
+        self._sender.cancel(answer)
 
     def try_get(self, key: bytes) -> None:
         """Nothing is known here."""
@@ -278,20 +291,7 @@ class ThreadSender:
         """A timestamp, which the leaseholder is asked for."""
         return self.send(Now())
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` to its end, blocking whenever it waits."""
-        try:
-            waiting = coroutine.send(None)
-            while True:
-                try:
-                    waiting.wait()
-                except BaseException as error:  # an interrupt belongs into the coroutine
-                    waiting = coroutine.throw(error)
-                else:
-                    waiting = coroutine.send(None)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+    run = staticmethod(run_blocking)
 
     async def close(self) -> None:
         """Finish what is under way; idempotent."""

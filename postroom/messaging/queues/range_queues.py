@@ -168,7 +168,7 @@ class RangeQueues:
             QueueDamaged: some of it cannot be read.
         """
         try:
-            manager.restart(stored, self.reading())
+            manager.restart(stored, min(self.reading(), self._around.by_wall()))
             manager.next_tick = periodic.first_tick(stored, manager)
         except (BlockDamaged, QueueDamaged):
             raise

@@ -20,6 +20,8 @@ class Surroundings:
     Args:
         monotonic: seconds that never go back.
         reading: about now, as a timestamp.
+        by_wall: the same by the wall clock alone. After a leader whose clock was ahead its
+            timestamps go on, and that has ended no lease.
         chance: a random number from 0 up to 1.
         check_age: refuses timestamps that cannot be read at.
         wake_tokens: answers requests that wait for tokens.
@@ -41,6 +43,7 @@ class Surroundings:
         *,
         monotonic: Callable[[], float],
         reading: Callable[[], int],
+        by_wall: Callable[[], int],
         chance: Callable[[], float],
         check_age: Callable[[View, int], None],
         wake_tokens: Callable[[list[object]], None],
@@ -53,6 +56,7 @@ class Surroundings:
     ) -> None:
         self.monotonic = monotonic
         self.reading = reading
+        self.by_wall = by_wall
         self.chance = chance
         self.check_age = check_age
         self.kept = kept

@@ -95,6 +95,11 @@ class AnswerQueue:
         self._is_told = True
         self._on_output()
 
+    def nudge(self) -> None:
+        """There may be nothing to pop, but who takes has to look at the stream again."""
+        if not self._is_told:
+            self._tell()
+
     def pack(self) -> None:
         """The batch becomes a frame."""
         if self._batch:

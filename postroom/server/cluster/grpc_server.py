@@ -45,6 +45,11 @@ from postroom.server.cluster.sessions import Sessions
 LONGEST_IDLE_MILLISECONDS: Final = 300_000
 """A connection on which no call is under way for so long is ended."""
 STOP_SECONDS: Final = 0.2
+LINGER_SECONDS: Final = 1.0
+"""How long what is to be carried yet may take when one end has hung up."""
+STALLED_SECONDS: Final = 20.0
+"""An end that takes nothing for so long is gone. By then gRPC has hung up, too, as nobody answers
+its pings; but that is not heard, since nothing is read meanwhile."""
 FOLDER_PREFIX: Final = "postroom-grpc-"
 SOCKET: Final = "grpc"
 FRESH_SECONDS: Final = 60.0
@@ -156,7 +161,10 @@ class GrpcServer(Doorkeeper):
             outer_end.other, inner_end.other = inner_end, outer_end
             await loop.connect_accepted_socket(lambda: inner_end, inner)
             await loop.connect_accepted_socket(lambda: outer_end, connected)
-            await asyncio.gather(outer_end.gone, inner_end.gone)
+            hung_up = outer_end.hung_up, inner_end.hung_up
+            await asyncio.wait(hung_up, return_when=asyncio.FIRST_COMPLETED)
+            # The other one ends after what was written, which nobody may ever take.
+            await asyncio.wait((outer_end.gone, inner_end.gone), timeout=LINGER_SECONDS)
         except OSError as error:
             _log.debug("cannot relay %s: %s", connection.where, error)
         finally:
@@ -198,6 +206,11 @@ def _remove_left_behind() -> None:
             pass  # somebody else's
 
 
+def _happened(event: asyncio.Future[None]) -> None:
+    if not event.done():
+        event.set_result(None)
+
+
 class _End(asyncio.Protocol):
     """One end of a relay. What comes in goes out at the other, no faster than that takes it."""
 
@@ -205,8 +218,10 @@ class _End(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._is_full = False
+        loop = asyncio.get_running_loop()
+        self.hung_up: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It reads once both ends are there."""
@@ -224,7 +239,8 @@ class _End(asyncio.Protocol):
         other.write(data)
 
     def eof_received(self) -> bool:
-        """Half of it ends."""
+        """Half of it ends, and soon the other half: gRPC uses no stream that is half closed."""
+        _happened(self.hung_up)
         other = self.other.transport
         if other is not None and not other.is_closing():
             other.write_eof()
@@ -234,17 +250,37 @@ class _End(asyncio.Protocol):
         """Nothing more from the other end."""
         if self.other.transport is not None:
             self.other.transport.pause_reading()
+        self._await_progress()
+
+    def _await_progress(self) -> None:
+        assert self.transport is not None
+        left = self.transport.get_write_buffer_size()
+        self._stalled = asyncio.get_running_loop().call_later(STALLED_SECONDS, self._look, left)
+
+    def _look(self, left: int) -> None:
+        """So much was left to be taken a while ago."""
+        if self.transport is None or self.transport.get_write_buffer_size() == left:
+            self.abort()
+        else:
+            self._await_progress()
 
     def resume_writing(self) -> None:
         """On with it."""
+        self._stop_looking()
         if self.other.transport is not None:
             self.other.transport.resume_reading()
+
+    def _stop_looking(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other end ends too, after what was written."""
         del exc
-        if not self.gone.done():
-            self.gone.set_result(None)
+        self._stop_looking()
+        _happened(self.hung_up)
+        _happened(self.gone)
         if self.other.transport is not None:
             self.other.transport.close()
 

@@ -314,6 +314,7 @@ async def _write(
         while (frame := session.take()) is not None:
             await context.write(frame)
             taken.set()
+        taken.set()  # there may have been nothing to say, but room for what waited to be read
         if session.ended:
             return
         await wanted.wait()

@@ -17,10 +17,10 @@ TCP would reset the connection, and the reason would be lost on its way.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
@@ -405,7 +405,7 @@ class _Node:
 
     def __init__(self, stream: ServedStream, nodes: NodesService, introduction: bytes) -> None:
         self._stream = stream
-        read_on: Callable[[], None] = lambda: stream.read_on(reading=True)  # noqa: E731
+        read_on = functools.partial(stream.read_on, reading=True)
         self._arrival: Arrival = nodes.enter(stream.caller(), introduction, stream.finish, read_on)
         self.sender = self._arrival.sender
         stream.allow(PEER_MESSAGE_BYTES_MAX)

@@ -15,7 +15,8 @@ first nothing more is done for it, and in the end its stream ends.
 Plain synchronous code: a shell (:mod:`.native_server`) or a simulation moves the frames. It feeds
 ``received``; when ``on_output`` is called it takes what there is to send, after whatever else
 happens now, so that all answers of a turn leave in one frame; it does not read from a session that
-is not ``reading``: its client does not take its answers. It is called as well when the session has
+is not ``reading``: its client does not take its answers, or what it asked for has not had its turn.
+It is called as well when the session may be read from again, with nothing to send; and when it has
 ended: what is in frames by then does not count any more, so the shell gives it a moment only.
 
 A session ends with its stream, or when its client has been silent while it waits for something or
@@ -349,6 +350,8 @@ class Session:
         if self._backlog and not self.ended and self._takes_answers():
             self.heard_at = self._node.monotonic()  # it is not read from until the backlog is done
             self._take_on(*self._backlog.popleft())
+            if not self._backlog:
+                self._answers.nudge()  # what it asked for last may wait: it is read from meanwhile
         return bool(self._backlog) and not self.ended and self._takes_answers()
 
     def _may_claim(self, request: ClaimQueue) -> bool:
@@ -459,4 +462,5 @@ class Session:
         self._protected.note(request, moment)
 
     def _fail(self, number: int, failure: Failure) -> None:
-        self._say((number, None, failure), failure_bytes(failure[2]))
+        if not self.ended:  # one of those before may have been too much: then nothing counts it out
+            self._say((number, None, failure), failure_bytes(failure[2]))

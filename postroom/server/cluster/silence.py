@@ -12,7 +12,8 @@ Where an id is made from a secret (:mod:`postroom.protocol.identities`), a strea
 it speaks for nobody: its client is awaited as if that stream were not there.
 
 Leases of queue messages are stored, and outlive the leader. The next one has not heard of those who
-hold them: they have as long, from then on, as if their streams had broken just now.
+hold them, or not lately, since they held nothing there: they have as long, from then on, as if they
+had said something just now.
 """
 
 from __future__ import annotations
@@ -73,9 +74,12 @@ class Silence:
 
     def _took_over(self) -> None:
         """This node leads: whoever holds something, by what is stored, has to come here."""
-        here = {stream.client for stream in self._streams() if _speaks_for_it(stream)}
-        now = self._node.monotonic()
-        for client in sorted(self._node.replicas.clients_that_hold() - here):
+        now, absent = self._node.monotonic(), self._node.replicas.clients_that_hold()
+        for stream in self._streams():
+            if stream.client in absent and _speaks_for_it(stream):
+                absent.discard(stream.client)
+                stream.heard_at = now  # it had nothing here until now, and could be silent for long
+        for client in sorted(absent):
             self._heard_at[client] = now
             self._look_soon()
 

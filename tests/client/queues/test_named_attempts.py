@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,20 +9,8 @@ import pytest
 import postroom
 from postroom.client.commits import commit_one
 from postroom.messaging.queues.requests import Attempt, Reschedule
+from tests.client.queues.enqueueing import enqueue
 from tests.client.stores import Store
-
-
-@pytest.fixture(params=["embedded", "remote"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    store = Store(remote=request.param == "remote")
-    yield store
-    store.db.close()
-
-
-def enqueue(store: Store, payload: bytes = b"x", **options: Any) -> postroom.EnqueueHandle:
-    with store.db.begin() as tx:
-        return tx.enqueue("q", payload, **options)
-
 
 # --- what an earlier attempt does is no doing of a later one, though that has the same epoch
 

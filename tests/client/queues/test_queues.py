@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import postroom
+from tests.client.queues.enqueueing import enqueue
 from tests.client.stores import Store
-
-
-@pytest.fixture(params=["embedded", "remote"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    store = Store(remote=request.param == "remote")
-    yield store
-    store.db.close()
-
-
-def enqueue(store: Store, payload: bytes = b"x", **options: Any) -> postroom.EnqueueHandle:
-    with store.db.begin() as tx:
-        return tx.enqueue("q", payload, **options)
 
 
 def ids(messages: Any) -> list[Any]:

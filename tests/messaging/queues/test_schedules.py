@@ -75,6 +75,18 @@ def test_a_wall_clock_that_is_set_forward_ends_no_lease(queues: Queues) -> None:
     assert queues.acknowledge(message) == 1
 
 
+def test_nor_under_a_leader_that_comes_after_one_whose_clock_was_ahead(queues: Queues) -> None:
+    """Its own clock is right, but what it hands out is above all that was handed out before."""
+    queues.enqueue(b"1")
+    (message,) = queues.claim()
+    queues.store.clock.epoch_milliseconds += 3_600_000
+    queues.enqueue(b"2")
+    queues.store.clock.epoch_milliseconds -= 3_600_000
+    queues.store.restart(after_seconds=1)
+    queues.pass_time(5)
+    assert queues.acknowledge(message) == 1
+
+
 def test_a_message_can_be_fired_at_another_time(queues: Queues) -> None:
     queues.enqueue(b"1", id=b"1", after=1000)
     queues.enqueue(b"2", id=b"2")

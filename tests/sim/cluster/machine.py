@@ -66,6 +66,9 @@ class Session(Protocol):
     def close(self) -> None:
         """The stream is over."""
 
+    def check(self) -> None:
+        """Whether what has come, and is not read yet, will be."""
+
 
 class Part(enum.Enum):
     """Where a turn stands."""
@@ -86,6 +89,7 @@ class Machine:
         disk_slowness: how much longer writes take.
         in_parts: whether anything may happen between the parts of a turn.
         asleep_until: nothing happens here before that moment.
+        held_up: streams of clients from which the node does not read what has come.
         is_homeless: its disk is empty, and it is not a node of the cluster.
         segment_bytes: of the log.
     """
@@ -109,6 +113,7 @@ class Machine:
         self.slowness = self.disk_slowness = 1.0
         self.in_parts = True
         self.asleep_until = 0.0
+        self.held_up: dict[Session, None] = {}
         self.is_homeless = False
         self.segment_bytes = SEGMENT_BYTES
         self.peers: Callable[[int], Machine | None] = lambda _: None
@@ -271,6 +276,7 @@ class Machine:
         for end in list(self._sessions):
             end.close()
         self._sessions = {}
+        self.held_up = {}
 
     def act(self, act: Callable[[], object]) -> None:
         """Something happens in the node's process."""

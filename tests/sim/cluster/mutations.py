@@ -107,6 +107,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(upkeep.feed_begins_late, 100, EMBEDDED),
     Mutation(upkeep.locks_everybody, 100, EMBEDDED),
     Mutation(upkeep.wakes_nobody, 100),
+    Mutation(upkeep.nobody_reads_on, 100),
     Mutation(upkeep.collector_ends, 100, EMBEDDED),
     Mutation(queues.acknowledges_whoever_asks, 1, SCHEDULE, schedules.attempt_that_was_overtaken),
     Mutation(queues.leases_run_out_early, 300, EMBEDDED),

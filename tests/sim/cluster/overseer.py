@@ -73,6 +73,8 @@ class Overseer:
             if stopped is not None and machine.node.failed is None:
                 raise Broken(f"the replica on {machine.name} has stopped") from stopped
             waiting_rules.check_step(machine.node)
+            for session in machine.held_up:
+                session.check()
             self._grants[machine.name].look()
             self.raft.acted(machine)
             self.leases.acted(machine, self.machines)

@@ -12,6 +12,7 @@ write what there is after everything else that happens at the moment, and ring t
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
+from tests.sim.checkers import Broken
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import CONNECT_SECONDS, End, Network
@@ -240,23 +242,42 @@ class Process:
 
 
 class SessionShell:
-    """A node's end of a client's stream."""
+    """A node's end of a client's stream: it reads on only while the session does."""
 
     def __init__(self, sessions: Sessions, machine: Machine, end: End, agenda: Agenda) -> None:
         self._machine = machine
         self._end = end
         self._agenda = agenda
+        self._unread: deque[bytes] = deque()
+        self._is_told = False
         self._session: Session = sessions.open(end.place, self._on_output)
 
     def receive(self, data: bytes) -> None:
         """A frame has come from the client."""
-        self._session.received(data)
+        self._unread.append(data)
+        self._read()
+
+    def _read(self) -> None:
+        unread, session = self._unread, self._session
+        while unread and session.reading:
+            session.received(unread.popleft())
+        if unread and not session.ended:
+            self._machine.held_up[self] = None
+        else:
+            self._machine.held_up.pop(self, None)
+
+    def check(self) -> None:
+        """Whether somebody will read on; asked while something is unread."""
+        if self._session.reading and not self._is_told:
+            raise Broken(f"nobody reads on from {self._end.place}, and nobody was told to")
 
     def close(self) -> None:
         """The stream is over."""
+        self._machine.held_up.pop(self, None)
         self._session.close()
 
     def _on_output(self) -> None:
+        self._is_told = True
         life = self._machine.lives
 
         def write() -> None:
@@ -266,7 +287,9 @@ class SessionShell:
         self._agenda.after(SHELL_SECONDS, lambda: self._machine.when_awake(write))
 
     def _write(self) -> None:
+        self._is_told = False
         while (frame := self._session.take()) is not None:
             self._end.send(frame)
+        self._read()
         if self._session.ended:
             self._end.close()

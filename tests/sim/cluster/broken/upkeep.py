@@ -14,6 +14,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
 from postroom.ranges.releases import Releases
 from postroom.ranges.requests import Changes
+from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
 
 
@@ -128,3 +129,8 @@ def collector_ends() -> Patch:
         await self._sleep(self._interval_seconds)
 
     return Collector, "run", run
+
+
+def nobody_reads_on() -> Patch:
+    """Who may be read from again is not, before there is something to send to it."""
+    return AnswerQueue, "nudge", lambda self: None
