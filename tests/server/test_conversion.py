@@ -50,7 +50,7 @@ def check(folder: Path) -> None:
 def test_it_is_converted_and_goes_on(old: Path) -> None:
     for _ in range(3):
         check(old)
-    assert (old / "log" / "segment-1").exists()
+    assert list((old / "log").glob("segment-?"))  # the first is let go where there is little room
     engine = LevelDBEngine.open(old)
     moved = [key for key, _ in engine.iterate(b"", keys.RANGE)]
     engine.close()
