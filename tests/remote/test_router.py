@@ -99,6 +99,37 @@ def test_when_no_node_can_be_reached_the_deadline_ends_it() -> None:
     assert 10 < len(world.streams) < 60, "tried again and again, with pauses"
 
 
+def test_who_asks_nothing_hardly_calls_a_node_that_is_gone() -> None:
+    world = World(["a:1"])
+    for _ in range(6000):
+        for stream in [each for each in world.streams.values() if each.open]:
+            stream.breaks()
+        world.pass_time(0.1)
+    assert len(world.streams) < 50, "in ten minutes"
+
+
+def test_who_asks_after_a_long_pause_is_not_kept_waiting() -> None:
+    world = World(["a:1"])
+    for _ in range(1000):
+        for stream in [each for each in world.streams.values() if each.open]:
+            stream.breaks()
+        if world.alarm_at > world.now + 10.0:
+            break
+        world.pass_time(0.1)
+    assert world.alarm_at > world.now + 10.0
+    calls, gone = len(world.streams), world.ask(GET, 0.05)
+    world.pass_time(0.0)
+    assert len(world.streams) == calls + 1, "at once"
+    world.to("a:1").breaks()
+    for _ in range(100):  # one who gives up soon, and asks again, does not make it call more often
+        world.pass_time(0.01)
+        world.ask(GET, 0.005)
+        for stream in [each for each in world.streams.values() if each.open]:
+            stream.breaks()
+    assert gone.error is not None
+    assert len(world.streams) <= calls + 8
+
+
 def test_a_node_that_does_not_welcome_holds_nobody_up() -> None:
     world = World(["a:1", "b:1"])
     call = world.ask(GET)

@@ -14,7 +14,8 @@ from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 
 PAUSE_SECONDS_FIRST: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.2
-LONGEST_IDLE_PAUSE_SECONDS: Final = 2.0
+LONGEST_IDLE_PAUSE_SECONDS: Final = 30.0
+"""While nobody waits for anything: whoever then does is not kept waiting by it."""
 
 _HOPELESS: Final = (AccessDenied, VersionMismatch)
 

@@ -8,7 +8,9 @@
 
 Each node welcomes with who leads, as far as it knows, and tells it again when asked (a look-up).
 While no target is known, the addresses are tried in turn, at first without a pause, then with
-growing, random ones; a node that does not welcome in time does not hold up the next.
+growing, random ones; a node that does not welcome in time does not hold up the next. As long as
+nobody waits for anything the pauses grow long: a node may be gone for good, and what listens at its
+address one day may be somebody else's.
 
 Links to nodes that do not lead stay open: they may lead next.
 """
@@ -115,10 +117,10 @@ class Search:
     # --- time
 
     def hurry(self) -> None:
-        """Somebody waits: no long pauses now."""
-        soon = self._monotonic() + PATIENCE_SECONDS
-        if self.target is None and self._at > soon:
-            self._next_at(soon)
+        """Somebody waits: no long pause now."""
+        now = self._monotonic()
+        if self.target is None and self._at > now + PATIENCE_SECONDS:
+            self._next_at(now)
 
     def silent(self, now: float, *, late: bool) -> list[Link]:
         """Ask for signs of life where it is time to; answers the links that gave none.

@@ -11,6 +11,7 @@ write what there is after everything else that happens at the moment, and ring t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
@@ -101,9 +102,10 @@ class Process:
     # --- what clients call
 
     async def connect(self) -> None:
-        """Until a node has told the time, as ``postroom.connect`` does."""
+        """Until a leader answers, as ``postroom.connect`` does, however often that takes."""
         while not self.router.reading():
-            await self.sleep(0.001)
+            with contextlib.suppress(Unavailable):
+                await self.send(Now())
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
         """The answer to ``request``, to be awaited once."""

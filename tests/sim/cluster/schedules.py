@@ -42,8 +42,8 @@ def entry_of_an_earlier_term(seed: int) -> None:
     raft = RaftOptions(append_bytes_max=1, quiet_after_seconds=None)  # each entry goes alone
     with _cluster(seed, raft=raft) as cluster:
         one, two, three = cluster.machines
-        place = _log(one).last_index + 1
         db = _client(cluster, "client")
+        place = _log(one).last_index + 1
         _cut_off(cluster, one)
         task = cluster.spawn("a put that no other node hears of", db.put(b"key", b"x"))
         _until(cluster, lambda: _has(one, place))
