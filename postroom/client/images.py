@@ -8,16 +8,14 @@ store answers, for a minute.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from postroom.client import arguments
-from postroom.client.retries import BACKOFF_SECONDS_FIRST
+from postroom.client.chunks import Chunks, repeated
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable
-from postroom.limits import COUNTED_SECONDS_MAX, RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
+from postroom.errors import Invalid, Unavailable
+from postroom.limits import COUNTED_SECONDS_MAX
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
@@ -34,8 +32,6 @@ from postroom.messaging.image_requests import (
 from postroom.messaging.restoring import DONE, OPENING
 from postroom.protocol.failures import DeadlineExceeded
 
-UNDER_WAY_AT_ONCE: Final = 4
-"""So many chunks are on their way to the store while the next one is made."""
 _PAGE_BYTES: Final = 1024 * 1024
 
 
@@ -50,7 +46,7 @@ class Restore:
     def __init__(self, sender: Sender, run: bytes) -> None:
         self._sender = sender
         self._run = run
-        self._under_way: deque[tuple[RestoreEntries, Awaitable[Any] | None]] = deque()
+        self._chunks = Chunks(sender)
 
     async def send(self, names: list[bytes], stored: list[bytes]) -> None:
         """Sends a chunk of entries; waits for the oldest one if too many are under way.
@@ -59,31 +55,11 @@ class Restore:
             Invalid, ConditionFailed: an earlier chunk was refused.
         """
         request = RestoreEntries(self._run, names, stored)
-        self._under_way.append((request, self._sender.send(request)))
-        if len(self._under_way) > UNDER_WAY_AT_ONCE:
-            await self._answered()
+        await self._chunks.send(lambda: request)
 
     async def flush(self) -> None:
         """Waits for all of them."""
-        while self._under_way:
-            await self._answered()
-
-    async def _answered(self) -> None:
-        request, answer = self._under_way[0]
-        self._under_way[0] = request, None  # whoever is cancelled here has it sent again: it may be
-        try:
-            await self._outcome(request, answer)
-        except Exception:
-            self._under_way.popleft()
-            raise
-        self._under_way.popleft()
-
-    async def _outcome(self, request: RestoreEntries, answer: Awaitable[Any] | None) -> None:
-        if answer is not None:
-            with suppress(CommitUnknown, Retryable):
-                await answer
-                return
-        await _repeat(self._sender, request)
+        await self._chunks.flush()
 
     async def end_part(self, part: int, rows: int) -> None:
         """A part is there, with so many entries, once what was sent is."""
@@ -196,21 +172,7 @@ class ImageCalls:
 
 
 async def _repeat(sender: Sender, request: Any) -> Any:
-    """The answer to a request that may be repeated.
-
-    Raises:
-        CommitUnknown, Unavailable: it could not be done for a minute.
-    """
-    give_up = sender.monotonic() + RETRY_SECONDS_MAX
-    backoff = BACKOFF_SECONDS_FIRST
-    while True:
-        try:
-            return await sender.send(request)
-        except (CommitUnknown, Retryable):
-            if sender.monotonic() > give_up:
-                raise
-            await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
+    return await repeated(sender, lambda: request)
 
 
 class ImagesOfDatabase:

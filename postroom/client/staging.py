@@ -4,31 +4,23 @@ For programs that write in many processes and decide at the end, as the sinks of
 each call does in the store is told in :mod:`postroom.messaging.staging` and
 :mod:`postroom.messaging.bulk_loads`.
 
-Every call may be repeated. So what is not known to have happened (``CommitUnknown``) is just asked
-for again, until the store answers, for a minute.
+Every call may be repeated, and is, until the store answers (:mod:`postroom.client.chunks`).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from postroom.client import arguments
+from postroom.client.chunks import Chunks, repeated
 from postroom.client.commits import anchor_of
-from postroom.client.retries import BACKOFF_SECONDS_FIRST
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
-from postroom.limits import (
-    RETRY_BACKOFF_SECONDS_MAX,
-    RETRY_SECONDS_MAX,
-    STAGED_SECONDS_MAX,
-    TRANSACTION_SECONDS_MAX,
-)
+from postroom.errors import CommitUnknown, Error, Invalid, shorten
+from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
 from postroom.messaging.staging_requests import (
     AbortStaged,
     ApplyStaged,
@@ -44,9 +36,6 @@ from postroom.messaging.staging_requests import (
     Winner,
 )
 from postroom.ranges.requests import CommitTransaction
-
-UNDER_WAY_AT_ONCE: Final = 4
-"""So many chunks are on their way to the store while the next one is made."""
 
 _encode = msgspec.msgpack.encode
 
@@ -64,7 +53,7 @@ class Stream:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self.is_late = False
-        self._under_way: deque[tuple[Any, Awaitable[Any] | None]] = deque()
+        self._chunks = Chunks(sender, self._told)
 
     async def send(self, write: Any) -> None:
         """Sends one; waits for the oldest if too many are under way.
@@ -72,9 +61,7 @@ class Stream:
         Raises:
             Error: what became of an earlier one. Others may have happened.
         """
-        self._under_way.append((write, self._sender.send(_alone(self._sender, write))))
-        if len(self._under_way) > UNDER_WAY_AT_ONCE:
-            await self._answered()
+        await self._chunks.send(lambda: _alone(self._sender, write))
 
     async def flush(self) -> None:
         """Waits for all of them.
@@ -82,27 +69,11 @@ class Stream:
         Raises:
             Error: what became of one.
         """
-        while self._under_way:
-            await self._answered()
+        await self._chunks.flush()
 
-    async def _answered(self) -> None:
-        write, answer = self._under_way[0]
-        self._under_way[0] = write, None  # whoever is cancelled here has it sent again: it may be
-        try:
-            said = await self._outcome(write, answer)
-        except Exception:
-            self._under_way.popleft()
-            raise
-        self._under_way.popleft()
-        if said is False:
+    def _told(self, reply: Any) -> None:
+        if _answer_in(reply) is False:
             self.is_late = True
-
-    async def _outcome(self, write: Any, answer: Awaitable[Any] | None) -> Any:
-        if answer is not None:
-            with suppress(CommitUnknown, Retryable):
-                reply = await answer
-                return reply.answers[0] if reply.answers else None
-        return await repeat(self._sender, write)
 
 
 class StagingCalls:
@@ -203,7 +174,7 @@ class StagingCalls:
         begin = b""
         while True:
             wanted = partial(ReadStaging, unfinished=True, begin=begin)
-            found: Staging = await _answer(self._sender, wanted)
+            found: Staging = await repeated(self._sender, wanted)
             for query in found.queries:
                 try:
                     await self.finish(query.query)
@@ -223,7 +194,7 @@ class StagingCalls:
         Args:
             begin: of queries, the name of the first; 10,000 of them are told at most.
         """
-        found: Staging = await _answer(self._sender, partial(ReadStaging, begin=begin))
+        found: Staging = await repeated(self._sender, partial(ReadStaging, begin=begin))
         return found
 
     # --- bulk loads
@@ -258,21 +229,11 @@ async def repeat(sender: Sender, write: Any) -> Any:
         CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
         Error: nothing was changed.
     """
-    reply = await _answer(sender, lambda: _alone(sender, write))
+    return _answer_in(await repeated(sender, lambda: _alone(sender, write)))
+
+
+def _answer_in(reply: Any) -> Any:
     return reply.answers[0] if reply.answers else None
-
-
-async def _answer(sender: Sender, make: Callable[[], Any]) -> Any:
-    give_up = sender.monotonic() + RETRY_SECONDS_MAX
-    backoff = BACKOFF_SECONDS_FIRST
-    while True:
-        try:
-            return await sender.send(make())
-        except (CommitUnknown, Retryable):
-            if sender.monotonic() > give_up:
-                raise
-            await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 def _alone(sender: Sender, write: Any) -> CommitTransaction[Any]:
