@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroom.client.retries import BACKOFF_SECONDS_FIRST
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, has_stopped
 from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 
@@ -39,8 +39,8 @@ async def repeated(sender: Sender, make: Make) -> Any:
     while True:
         try:
             return await sender.send(make())
-        except (CommitUnknown, Retryable):
-            if sender.monotonic() > give_up:
+        except (CommitUnknown, Retryable) as error:
+            if sender.monotonic() > give_up or has_stopped(sender, error):
                 raise
             await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)

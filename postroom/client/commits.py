@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.client.lifetime import Event, Lifetime
-from postroom.client.sender import Sender, send_again
+from postroom.client.sender import Sender, has_stopped, send_again
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate
@@ -66,8 +66,10 @@ async def after_failure(
         if may_have_happened and isinstance(error, Unavailable):
             lifetime.to(Event.LOST)
             raise CommitUnknown(
-                "an earlier commit of this transaction may have happened, and the store cannot "
-                "tell now: commit again with the same transaction id"
+                f"an earlier commit of this transaction may have happened; {error}"
+                if has_stopped(sender, error)
+                else "an earlier commit of this transaction may have happened, and the store "
+                "cannot tell now: commit again with the same transaction id"
             ) from error
         lifetime.end(Event.REFUSED)
         raise

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from inspect import isawaitable
 from typing import Any, Final
 
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, has_stopped
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable, Unavailable
 from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
@@ -48,7 +48,7 @@ async def repeat(
                 await _commit_for_sure(sender, tx, give_up + tx.waited_seconds)
         except Retryable as error:
             give_up += 0.0 if tx is None else tx.waited_seconds
-            if sender.monotonic() > give_up:
+            if sender.monotonic() > give_up or has_stopped(sender, error):
                 raise
             await _back_off(sender, error, backoff)
             backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
@@ -62,7 +62,11 @@ async def _commit_for_sure(sender: Sender, tx: Transaction, give_up: float) -> N
         try:
             await tx.commit()
         except CommitUnknown as error:
-            if sender.monotonic() > give_up or not tx.may_be_told:
+            if (
+                sender.monotonic() > give_up
+                or not tx.may_be_told
+                or has_stopped(sender, error.__cause__)
+            ):
                 raise
             await _back_off(sender, error.__cause__ or error, backoff)
             backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)

@@ -36,14 +36,13 @@ async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
         refusal: what it was told the first time.
 
     Raises:
-        Unavailable: it had none for ``patience_seconds``; or it has stopped, which it says by
-            asking for a longer pause than ``LONGEST_REFUSED_SECONDS``.
+        Unavailable: it had none for ``patience_seconds``; or it has stopped.
     """
     give_up = sender.monotonic() + sender.patience_seconds
     pause = REFUSED_SECONDS_FIRST
     while True:
         wait = max(refusal.retry_after, pause) * sender.random.uniform(0.5, 1.0)
-        if sender.monotonic() + wait > give_up or refusal.retry_after > LONGEST_REFUSED_SECONDS:
+        if sender.monotonic() + wait > give_up or has_stopped(sender, refusal):
             raise refusal
         await sender.sleep(wait)
         pause = min(2 * pause, LONGEST_REFUSED_SECONDS)
@@ -51,6 +50,20 @@ async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
             return await sender.send(request)
         except Unavailable as error:
             refusal = error
+
+
+def has_stopped(sender: Sender, error: BaseException | None) -> bool:
+    """Whether an embedded store has stopped, as ``error`` says: this process has to open it again,
+    and asking it once more is of no use.
+
+    It says so by asking for a longer pause than ``LONGEST_REFUSED_SECONDS``. A node that has
+    stopped is no matter of its clients: another one leads then.
+    """
+    return (
+        sender.patience_seconds > 0.0
+        and isinstance(error, Unavailable)
+        and error.retry_after > LONGEST_REFUSED_SECONDS
+    )
 
 
 class TransactionIds:

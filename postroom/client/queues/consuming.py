@@ -21,7 +21,7 @@ from postroom.client.queues.claims import claim
 from postroom.client.queues.intake import Intake
 from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
 from postroom.client.queues.signals import signal_for
-from postroom.client.sender import Sender, post
+from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.log_once import LogOnce
@@ -112,7 +112,7 @@ class Consumer:
         try:
             found = await claim(self._sender, request, left or None)
         except Retryable as error:
-            if left is not None:
+            if left is not None or has_stopped(self._sender, error):
                 raise
             self._said.log(
                 _log, "trouble", self._sender.monotonic(),

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, has_stopped
 from postroom.errors import DatabaseClosed
 from postroom.log_once import LogOnce
 
@@ -40,16 +40,17 @@ class Supervisor:
             begin: the loop.
 
         Raises:
-            DatabaseClosed: it would fail for ever.
+            DatabaseClosed, Unavailable: the store is closed, or has stopped: it would fail for
+                ever.
         """
         pause = PAUSE_SECONDS_FIRST
         while not self._stopping.is_set():
             began = self._sender.monotonic()
             try:
                 await begin()
-            except DatabaseClosed:
-                raise
             except Exception as error:
+                if isinstance(error, DatabaseClosed) or has_stopped(self._sender, error):
+                    raise
                 if self._sender.monotonic() - began >= SOUND_SECONDS:
                     pause = PAUSE_SECONDS_FIRST
                 self.say(
