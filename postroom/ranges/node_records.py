@@ -80,6 +80,8 @@ class NodeRecords:
 
     def _retire(self, ctx: Evaluation, request: RetireNode) -> Nodes:
         nodes = _present(decode(ctx.get(self._key)))
+        if 0 < request.node_id < nodes.next_node_id and nodes.by_id(request.node_id) is None:
+            return nodes  # it has left: the request is repeated, or somebody else was faster
         leaving = _named(nodes, request.node_id)
         staying = [n for n in nodes.nodes if not n.retired and n.node_id != request.node_id]
         if not staying:

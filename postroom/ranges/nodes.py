@@ -113,7 +113,9 @@ class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=Fals
 
 
 class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=False):
-    """Has a node leave for good; answers ``Nodes``."""
+    """Has a node leave for good; answers ``Nodes``. Repeating it changes nothing, also when the
+    node has left.
+    """
 
     node_id: int
 

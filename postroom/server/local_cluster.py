@@ -33,6 +33,7 @@ class LocalNode:
         log: the file with what it wrote.
         process: while it has one.
         reported: whether its end has been told.
+        log_bytes_before: what its log held when this process began.
     """
 
     number: int
@@ -40,6 +41,7 @@ class LocalNode:
     log: Path
     process: subprocess.Popen[bytes]
     reported: bool = False
+    log_bytes_before: int = 0
 
     def how_it_ended(self) -> str:
         """For people."""
@@ -51,7 +53,8 @@ class LocalNode:
         """Whether its process lives, and has said that it serves: who answers at the address could
         be another one.
         """
-        return self.process.poll() is None and f"ready {self.address}" in self._lines()
+        said = self._lines(self.log_bytes_before)
+        return self.process.poll() is None and f"ready {self.address}" in said
 
     @property
     def is_removed(self) -> bool:
@@ -62,8 +65,8 @@ class LocalNode:
         """Of its log: the reason, if it could not start."""
         return (self._lines() or ["nothing"])[-1]
 
-    def _lines(self) -> list[str]:
-        return self.log.read_text(errors="replace").splitlines()
+    def _lines(self, after_bytes: int = 0) -> list[str]:
+        return self.log.read_bytes()[after_bytes:].decode(errors="replace").splitlines()
 
 
 class LocalCluster:
@@ -112,6 +115,7 @@ class LocalCluster:
 
     def start_again(self, node: LocalNode) -> None:
         """A node that has ended runs again, on the same data."""
+        node.log_bytes_before = node.log.stat().st_size
         node.process, node.reported = self._start(node.number, node.address, node.log), False
 
     def newly_dead(self) -> list[LocalNode]:

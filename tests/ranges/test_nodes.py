@@ -19,6 +19,7 @@ from postroom.ranges.nodes import (
     NodeDescriptor,
     Nodes,
     RebindNode,
+    RetireNode,
     decode,
     founding_writes,
     nodes_key,
@@ -168,6 +169,17 @@ def test_an_administrator_gives_any_key() -> None:
     assert decode(writes[nodes_key(1)]) == answer
     with pytest.raises(Invalid, match="there is no node 3"):
         evaluate(RebindNode(3, NEW), bound(2))
+
+
+def test_removing_a_node_again_changes_nothing_also_when_it_has_left() -> None:
+    retired, writes = evaluate(RetireNode(3), node(1), node(3))
+    assert retired.nodes == (node(1), node(3, retired=True))
+    assert decode(writes[nodes_key(1)]) == retired
+    assert evaluate(RetireNode(3), *retired.nodes)[0] == retired
+    assert evaluate(RetireNode(3), node(1)) == (Nodes(CLUSTER, 4, (node(1),)), {})
+    for never_given in (0, 4):
+        with pytest.raises(Invalid, match=f"there is no node {never_given}"):
+            evaluate(RetireNode(never_given), node(1))
 
 
 def test_without_tls_nothing_is_asked_for_and_keys_stay() -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.opening import open_engine
-from postroom.server.local_cluster import LocalNode
+from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import HOST, LocalFolder, lock
 from postroom.server.store import open_store
+from tests.cluster.harness import eventually
 
 
 def ports(path: Path, nodes: int | None = None, base_port: int | None = None) -> list[int]:
@@ -128,3 +129,17 @@ def test_a_node_serves_when_its_own_process_says_so(tmp_path: Path) -> None:
         process.wait()
         assert not node.serves
     assert node.last_line() == "ready 127.0.0.1:7401"
+
+
+def test_a_node_that_is_started_again_serves_when_it_says_so_again(tmp_path: Path) -> None:
+    with LocalFolder(tmp_path, 1) as folder:
+        running = LocalCluster(folder)
+        try:
+            (node,) = running.nodes
+            eventually(lambda: node.serves)
+            running.kill(node)
+            running.start_again(node)
+            assert not node.serves
+            eventually(lambda: node.serves)
+        finally:
+            running.stop()

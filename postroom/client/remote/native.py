@@ -316,7 +316,8 @@ class _Question:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def accepted(self, answer: bytes) -> None:
-        self.answer.set_result(answer)
+        if not self.answer.done():  # else nobody waits for it any more
+            self.answer.set_result(answer)
 
     def received(self, frame: bytes) -> None:
         """Nothing more is asked."""
@@ -327,6 +328,7 @@ class _Question:
     def ended(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+            self.answer.exception()  # whoever asks may have gone while it connected
 
 
 async def ask(
@@ -350,5 +352,3 @@ async def ask(
         return await question.answer
     finally:
         stream.close()
-        if question.answer.done() and not question.answer.cancelled():
-            question.answer.exception()  # it was taken note of
