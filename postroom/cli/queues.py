@@ -175,6 +175,7 @@ def tail(
     """Print the messages of QUEUE as they end: done, archived or dead; for ever.
 
     Lines as those of show. What is deleted as soon as it is done (--purge-after 0) is not seen.
+    A folder (--path) has no other user meanwhile: there, only what ended before (--since) comes.
     """
     printed = 0
     with store.open_existing() as db:
@@ -244,7 +245,8 @@ def enqueue(
 def cancel(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
     """Delete messages of QUEUE that are not done; fail if some of them are not there any more."""
     with store.open_existing() as db:
-        _told("cancelled", db.queue(name).cancel(ids), ids, as_json=as_json)
+        cancelled = db.queue(name).cancel(ids)
+        _told("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
 
 
 @app.command("retry")
@@ -258,15 +260,15 @@ def retry(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
             if as_json:
                 print_json({"retried": replayed, "gone": 0})
             return
-        _told("retried", queue.replay(ids), ids, as_json=as_json)
+        _told("retried", queue.replay(ids), ids, "not dead, or not there", as_json=as_json)
 
 
-def _told(what: str, done: int, ids: list[str], *, as_json: bool) -> None:
+def _told(what: str, done: int, ids: list[str], missing: str, *, as_json: bool) -> None:
     gone = max(len(ids) - done, 0)
     if as_json:
         print_json({what: done, "gone": gone})
     if gone:
-        raise Error(f"{done} {what}; {gone} of them are not there")
+        raise Error(f"{done} {what}; {gone} {missing}: 'postroom queue show' has their states")
 
 
 # --- printing

@@ -51,11 +51,16 @@ class HandingOver:
     def begin(self, to: NodeId | None = None) -> Pending:
         """Give lease and lead away, if they are here; completed when that is done, or hopeless.
 
+        A node that is alone keeps them.
+
         Args:
             to: who is to have the lead; ``None``: whoever has come farthest.
         """
         if self._pending is None or self._pending.done:
             self._pending = Pending()
+            if len(self._group.members) == 1:  # nobody could take the lease
+                self._pending.complete(None)
+                return self._pending
             self._tasks.cancel_timer(self._time_out)
             self._time_out = Pending()
             self._time_out.callback = self._give_up

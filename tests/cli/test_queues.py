@@ -104,6 +104,9 @@ def test_messages(shell: Shell) -> None:
     gone = shell("cancel", "emails", "i")
     assert gone.exit_code == 1
     assert "0 cancelled" in gone.stderr
+    living = shell("retry", "emails", made)
+    assert living.exit_code == 1
+    assert "0 retried; 1 not dead, or not there" in living.stderr
 
 
 def test_dead_letters_and_what_has_ended(shell: Shell) -> None:

@@ -134,3 +134,20 @@ def test_who_has_nobody_to_hand_over_to_answers_for_what_it_can_read(
         assert cluster.run(db.get(b"good"), "it is read") == b"value"
     finally:
         cluster.abandon()
+
+
+def test_a_node_that_is_alone_does_not_give_its_lease_back_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = cluster_of(1)
+    try:
+        db = connected(cluster)
+        node = leader_of(cluster).node
+        cluster.run(db.put(b"key", b"value"), "it serves")
+        with caplog.at_level(logging.INFO, "postroom.server.node"):
+            leader_of(cluster).act(node.hand_over)
+            cluster.agenda.run(5.0)
+        assert caplog.messages == [], "it has not ceased to serve"
+        assert node.serves
+    finally:
+        cluster.abandon()
