@@ -130,6 +130,47 @@ def test_who_asks_after_a_long_pause_is_not_kept_waiting() -> None:
     assert len(world.streams) <= calls + 8
 
 
+def _wait_long_in_vain(world: World, seconds: float) -> None:
+    for _ in range(int(seconds * 10)):
+        for stream in [each for each in world.streams.values() if each.open]:
+            stream.breaks()
+        world.pass_time(0.1)
+
+
+def test_who_was_asked_before_the_leader_stepped_down_is_not_kept_waiting() -> None:
+    """The node said so before it refused the request, while nothing was in the queue."""
+    world = World(["a:1"])
+    _wait_long_in_vain(world, 100.0)
+    while not world.opened("a:1"):
+        world.pass_time(0.1)
+    stream = world.settle("a:1")
+    world.ask(GET)
+    stream.welcome(leader=0)
+    stream.redirect(only(stream.requests), None)
+    calls = len(world.streams)
+    world.pass_time(0.5)
+    assert stream.looked_up or len(world.streams) > calls
+
+
+def test_a_leader_that_another_node_names_again_and_again_is_called() -> None:
+    """Each time the pause began anew, and they were longer than it took to hear of it again."""
+    world = World(["a:1"])
+    follower = world.to("a:1")
+    follower.welcome(leader=2)
+    calls = late = looks = 0
+    for _ in range(6000):
+        if world.opened("b:1"):
+            world.to("b:1").breaks()
+            calls += 1
+        if follower.looked_up > looks:
+            looks = follower.looked_up
+            follower.welcome(leader=2)
+        world.pass_time(0.1)
+        late = calls if world.now < 400.0 else late
+    assert calls > late, "in the last minutes, too"
+    assert calls < 60, "in ten minutes"
+
+
 def test_a_node_that_does_not_welcome_holds_nobody_up() -> None:
     world = World(["a:1", "b:1"])
     call = world.ask(GET)

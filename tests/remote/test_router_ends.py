@@ -5,9 +5,11 @@ from __future__ import annotations
 from postroom.errors import (
     CommitUnknown,
     Invalid,
+    Unavailable,
 )
 from postroom.messaging.requests import AwaitQuiet
 from postroom.protocol.failures import WITHDRAWN, DeadlineExceeded
+from postroom.protocol.requests import DescribeNode
 from postroom.ranges.requests import (
     ScanChanges,
 )
@@ -35,6 +37,21 @@ def test_a_node_that_gives_no_sign_of_life_is_given_up() -> None:
     stream = world.settle("b:1")
     stream.answer(only(stream.requests), VALUE)
     assert call.result == VALUE
+
+
+def test_who_asks_a_node_for_itself_is_answered_when_it_is_gone_and_nobody_leads() -> None:
+    """Nobody looked at it again, until something else was asked for."""
+    world = World()
+    follower = world.to("a:1")
+    follower.welcome(leader=0)
+    call = world.ask(DescribeNode())
+    assert follower.requests
+    for _ in range(200):
+        for stream in [each for each in world.streams.values() if each.open]:
+            if stream is not follower:
+                stream.breaks()
+        world.pass_time(0.1)
+    assert isinstance(call.error, Unavailable)
 
 
 def test_a_node_that_gives_signs_of_life_may_take_its_time() -> None:

@@ -142,8 +142,7 @@ class Router:
         if kind in _UNLIKE_OTHERS and self._is_done_otherwise(call, kind):
             return
         if self._sweep_at == math.inf:
-            self._sweep_at = now + SWEEP_SECONDS
-            self._arm(self._sweep_at)
+            self._sweep_soon(now)
         link = self._search.target
         if (
             link is None
@@ -155,6 +154,11 @@ class Router:
             link.revision >= revisions.REVISION or not self._is_refused(link, call)
         ) and link.place(call):
             self._port.output(link.number)
+
+    def _sweep_soon(self, now: float) -> None:
+        """There is a call to look after."""
+        self._sweep_at = min(self._sweep_at, now + SWEEP_SECONDS)
+        self._arm(self._sweep_at)
 
     def _next_number(self) -> int:
         self._number += 1
@@ -260,6 +264,7 @@ class Router:
             link = self._search.any_ready()
             if link is not None:
                 self._upkeep.place(link, call)
+                self._sweep_soon(self._monotonic())
             return link is not None
         call.is_commit = kind is RetireNode or kind is RebindNode
         return False
@@ -366,7 +371,8 @@ class Router:
     # --- time
 
     def _is_idle(self) -> bool:
-        return not (self._pending.queue or self._holdings)
+        """Whether nobody waits for a leader, or will: calls on links may come back from there."""
+        return not self._holdings and next(iter(self._unanswered()), None) is None
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:

@@ -164,7 +164,13 @@ class Search:
     def _go_on(self, hint: str | None) -> None:
         """After a pause, at ``hint`` first."""
         self._hint = hint
-        self._next_at(self._monotonic() + self._addresses.pause(idle=self._is_idle()))
+        now = self._monotonic()
+        when = now + self._addresses.pause(idle=self._is_idle())
+        if self._at > now + PATIENCE_SECONDS:
+            # A long pause goes on: a node that says every ten seconds who leads would make it begin
+            # anew each time.
+            when = min(when, self._at)
+        self._next_at(when)
 
     def _next_at(self, when: float) -> None:
         self._at = when
