@@ -8,7 +8,8 @@
 The engine writes a batch without the interpreter's lock, so a thread can do it while the log is
 synced and the next turns are evaluated. Only one batch is under way: who has the next one waits.
 (Filling the batch needs the lock for each key. When that was done in the thread, too, both waited
-for each other's turn at the interpreter, and it took longer than without a thread.)
+for each other's turn at the interpreter, and it took longer than without a thread. A batch of small
+turns does not come here, see :mod:`.gathering`.)
 """
 
 from __future__ import annotations

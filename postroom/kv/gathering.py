@@ -10,9 +10,10 @@ What a turn writes into the state is in the log by then, so the state need not h
 after a crash it is had again from the log (:mod:`.storage`). A batch costs the engine about as much
 as ten keys do, whatever it holds; records that each turn writes anew (the applied index, counters,
 the index of a busy inbox) are written once a batch. So small turns gather, and large ones go to the
-engine as they come. Nor has a turn to wait for the engine: a batch is handed over, and the next
-turns gather while it is written (:mod:`.beside`). With the next batch the one before has to be
-done, so no more than two are held in memory.
+engine as they come. Nor has a large turn to wait for the engine: a batch is handed over, and the
+next turns gather while it is written (:mod:`.beside`). With the next batch the one before has to be
+done, so no more than two are held in memory. A batch of many small turns is written at once: there
+a thread would cost more than it does.
 
 Invariants:
 
@@ -46,6 +47,10 @@ from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
 """A turn with more keys is a batch of its own; it is sorted in parts of that many."""
+SMALL_TURNS: Final = 32
+"""A batch of so many turns is not handed over. Each of them gives the interpreter away for moments
+(a poll, a write of the log), and wakes a thread that waits for it each time, which comes too late.
+"""
 _UNKNOWN: Final[Any] = object()
 
 
@@ -76,6 +81,7 @@ class Gathering:
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}
         self._bytes = 0
+        self._turns = 0
         self._index = _Index()
         self._index_under_way = _Index()
         self._failure: EngineFailed | None = None
@@ -110,6 +116,7 @@ class Gathering:
                 raise self._failure
             if len(writes) <= self._keys_max:  # else it is time to write anyway
                 self._bytes += sum(map(len, filter(None, writes.values())))
+            self._turns += 1
             if self._gathered:
                 self._gathered.update(writes)
             else:
@@ -120,7 +127,7 @@ class Gathering:
                 self._index = index
 
     def hand_over(self) -> None:
-        """Have what is gathered written, beside what the caller does next.
+        """Have what is gathered written: beside what the caller does next, or at once.
 
         Raises:
             EngineFailed: the engine refused this batch, or the one before; nothing of it is
@@ -128,8 +135,12 @@ class Gathering:
         """
         with self._writing:
             self._beside.finish()
+            is_of_small_turns = self._turns >= SMALL_TURNS
             write = self._prepare()
-            self._beside.start(partial(self._carry_out, write))
+            if is_of_small_turns:
+                self._carry_out(write)
+            else:
+                self._beside.start(partial(self._carry_out, write))
 
     def flush(self) -> None:
         """Write what is gathered. Any thread may call it.
@@ -176,7 +187,7 @@ class Gathering:
                 self._index.add(self._gathered)
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
-            self._gathered, self._bytes = {}, 0
+            self._gathered, self._bytes, self._turns = {}, 0, 0
             self._index, self._index_under_way = _Index(), self._index
             return writes
 

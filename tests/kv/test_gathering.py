@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from postroom.kv import beside
-from postroom.kv.beside import Beside, InOrder, StateThread
+from postroom.kv.beside import Beside, InOrder, StateThread, Work
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.gathering import Gathering
+from postroom.kv.gathering import SMALL_TURNS, Gathering
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.limits import GATHERED_BYTES_MAX
 
@@ -215,6 +215,30 @@ def test_who_hands_a_batch_over_does_not_wait_for_it() -> None:
         assert b"x" not in state.written, "what that span holds none of goes on gathering"
         gathering.hand_over()
         assert list(gathering.iterate(b"n", b"y")) == [(b"x", b"2")]
+
+
+class Counting(InOrder):
+    """Counts what it is given to do."""
+
+    started = 0
+
+    def start(self, work: Work) -> None:
+        self.started += 1
+        super().start(work)
+
+
+def test_a_batch_of_many_small_turns_is_written_at_once() -> None:
+    """Each of them would wake the thread that writes it, in vain."""
+    beside = Counting()
+    gathering = State(beside).gathering
+    for _ in range(SMALL_TURNS):
+        gathering.add({b"c": b"1"})
+    gathering.hand_over()
+    assert (beside.started, gathering.get(b"c")) == (0, b"1")
+    for _ in range(SMALL_TURNS - 1):
+        gathering.add({b"c": b"2"})
+    gathering.hand_over()
+    assert (beside.started, gathering.get(b"c")) == (1, b"2")
 
 
 def test_the_next_batch_waits_for_the_one_before() -> None:
