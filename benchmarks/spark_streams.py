@@ -97,7 +97,7 @@ def measure(spark: Any, count: int, warm: int) -> None:
     """Prints a line for each, and the difference."""
     import postroom  # noqa: PLC0415 - after the arguments are read
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
-    from postroom.server.loopback import LoopbackServer  # noqa: PLC0415
+    from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - as above
 
     pipeline.register(spark)
     with tempfile.TemporaryDirectory(prefix="postroom-spark-") as name:

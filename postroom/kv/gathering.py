@@ -48,8 +48,9 @@ from postroom.limits import GATHERED_BYTES_MAX
 LARGE: Final = 8192
 """A turn with more keys is a batch of its own; it is sorted in parts of that many."""
 SMALL_TURNS: Final = 32
-"""A batch of so many turns is not handed over. Each of them gives the interpreter away for moments
-(a poll, a write of the log), and wakes a thread that waits for it each time, which comes too late.
+"""A batch of so many turns is not handed over, unless it has many bytes. Each of them gives the
+interpreter away for moments (a poll, a write of the log), and wakes a thread that waits for it each
+time, which comes too late.
 """
 _UNKNOWN: Final[Any] = object()
 
@@ -116,7 +117,9 @@ class Gathering:
                 raise self._failure
             if len(writes) <= self._keys_max:  # else it is time to write anyway
                 self._bytes += sum(map(len, filter(None, writes.values())))
-            self._turns += 1
+                self._turns += 1
+            else:
+                self._turns = 0
             if self._gathered:
                 self._gathered.update(writes)
             else:
@@ -135,7 +138,7 @@ class Gathering:
         """
         with self._writing:
             self._beside.finish()
-            is_of_small_turns = self._turns >= SMALL_TURNS
+            is_of_small_turns = self._turns >= SMALL_TURNS and self._bytes <= GATHERED_BYTES_MAX
             write = self._prepare()
             if is_of_small_turns:
                 self._carry_out(write)

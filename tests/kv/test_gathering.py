@@ -239,6 +239,16 @@ def test_a_batch_of_many_small_turns_is_written_at_once() -> None:
         gathering.add({b"c": b"2"})
     gathering.hand_over()
     assert (beside.started, gathering.get(b"c")) == (1, b"2")
+    large = bytes(GATHERED_BYTES_MAX // SMALL_TURNS + 1)
+    for _ in range(SMALL_TURNS):
+        gathering.add({b"c": large})
+    gathering.hand_over()
+    assert (beside.started, gathering.get(b"c")) == (2, large), "that takes the engine long"
+    for _ in range(SMALL_TURNS):
+        gathering.add({b"c": b"3"})
+    gathering.add({b"%d" % number: b"4" for number in range(KEYS_MAX + 1)})
+    gathering.hand_over()
+    assert (beside.started, gathering.get(b"0")) == (3, b"4"), "and so does that"
 
 
 def test_the_next_batch_waits_for_the_one_before() -> None:
