@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import postroom
 from benchmarks.harness import Measured, Settings, benchmark
 from postroom.errors import how_to_install
+from postroom.kv.engine_file import EngineName
 
 
 def _open_seconds(path: object, settings: Settings) -> float:
@@ -52,33 +54,75 @@ def open_gibibyte(settings: Settings) -> Measured:
 
 
 LOG_BYTES = 128 * 1024 * 1024
+LOG_BYTES_MIN = 1024 * 1024
+VALUE_BYTES = 1000
 VALUES_A_TRANSACTION = 32
+KEYS = 100_000
+FIRST_KEYS = 5
 
 
-def _fill_log_and_die(path: Path, begin: Path, log_bytes: int, engine: str | None) -> None:
-    """A process that fills a segment of the log, and is killed when it has begun the next one."""
-    db = postroom.open(
-        path,
-        durability="none",
-        log_segment_bytes=log_bytes,
-        engine=engine,  # type: ignore[arg-type]  # its name
-    )
-    shutil.copytree(path, begin, ignore=lambda folder, _: ["log"] if folder == str(path) else [])
-    following, values, number = path / "log" / "segment-2", random.Random(1), 0
-    while not following.exists() or not following.open("rb").read(8).strip(b"\0"):
-        with db.begin() as tx:
-            for _ in range(VALUES_A_TRANSACTION):
-                tx.put(b"key/%08d" % (number * 7919 % 100_000), values.randbytes(1000))
-                number += 1
-    os.kill(os.getpid(), signal.SIGKILL)
+@dataclass(frozen=True)
+class _Filling:
+    """What a process does that is killed.
+
+    Attributes:
+        path: of its store, which is new.
+        begin: where it leaves the state as it was when the store was made.
+        log_bytes: how much it writes.
+        engine: of its store.
+    """
+
+    path: Path
+    begin: Path
+    log_bytes: int
+    engine: EngineName | None
+
+    @property
+    def segment_bytes(self) -> int:
+        """So long that the log is no reason to make the state durable: that is done when another
+        segment than the first is half full.
+        """
+        return 3 * self.log_bytes
+
+    @property
+    def transactions(self) -> int:
+        """How many fill the log."""
+        return self.log_bytes // (VALUE_BYTES * VALUES_A_TRANSACTION)
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are in the end."""
+        return FIRST_KEYS + min(KEYS, self.transactions * VALUES_A_TRANSACTION)
+
+    def run(self) -> None:
+        """Fill the log; does not return."""
+        values = random.Random(1)
+        with self._open() as db:  # a long segment is made when the first one is half full
+            first_bytes = (self.path / "log" / "segment-1").stat().st_size
+            for number in range(FIRST_KEYS):
+                db.put(b"first/%d" % number, values.randbytes(first_bytes // 8))
+        shutil.copytree(self.path, self.begin, ignore=lambda _, names: {"log"} & {*names})
+        db = self._open()
+        for begin in range(0, self.transactions * VALUES_A_TRANSACTION, VALUES_A_TRANSACTION):
+            with db.begin() as tx:
+                for number in range(begin, begin + VALUES_A_TRANSACTION):
+                    tx.put(b"key/%08d" % (number * 7919 % KEYS), values.randbytes(VALUE_BYTES))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _open(self) -> postroom.Database:
+        return postroom.open(
+            self.path,
+            durability="none",
+            log_segment_bytes=self.segment_bytes,
+            engine=self.engine,
+        )
 
 
 def _open_after_kill(settings: Settings, *, keep_state: bool) -> Measured:
     path, begin = settings.folder / "store", settings.folder / "begin"
-    log_bytes = max(settings.size(LOG_BYTES), 1024 * 1024)
-    process = multiprocessing.get_context("spawn").Process(
-        target=_fill_log_and_die, args=(path, begin, log_bytes, settings.engine)
-    )
+    log_bytes = max(settings.size(LOG_BYTES), LOG_BYTES_MIN)
+    filling = _Filling(path, begin, log_bytes, settings.engine)
+    process = multiprocessing.get_context("spawn").Process(target=filling.run)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL, process.exitcode
@@ -90,6 +134,7 @@ def _open_after_kill(settings: Settings, *, keep_state: bool) -> Measured:
     db = postroom.open(path, engine=settings.engine)
     elapsed = time.perf_counter() - start
     keys = sum(1 for _ in db.scan())
+    assert keys == filling.keys, (keys, filling.keys)
     db.close()
     again = _open_seconds(path, settings)
     return Measured(elapsed, {"keys": keys, "closed_cleanly_seconds": again})
@@ -97,8 +142,8 @@ def _open_after_kill(settings: Settings, *, keep_state: bool) -> Measured:
 
 @benchmark("open after kill -9 with 128 MiB of log", "s", 2.0, at_most=True)
 def open_after_kill(settings: Settings) -> Measured:
-    """``postroom.open`` of a store whose process was killed when it had filled a segment of the log
-    of 128 MiB with transactions of 32 values of 1,000 bytes; all of it is read and checked.
+    """``postroom.open`` of a store whose process was killed when it had written 128 MiB of log, in
+    transactions of 32 values of 1,000 bytes; all of it is read and checked.
     """
     return _open_after_kill(settings, keep_state=True)
 
