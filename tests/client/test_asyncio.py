@@ -301,7 +301,7 @@ async def test_a_block_that_is_cancelled_rolls_back() -> None:
         await asyncio.wait([task])
         assert await db.get(b"a") is None
         assert await reap(db, b"k") == [b"m"]
-        async with db.begin(timeout=1) as tx:
+        async with db.begin(timeout=10) as tx:
             await tx.get_for_update(b"a")
 
 

@@ -246,7 +246,7 @@ def test_a_lock_is_waited_for_no_longer_than_the_transaction(threaded: Threaded)
     holder.get_for_update(b"a")
 
     def impatient() -> None:
-        with threaded.db.begin(timeout=0.01) as tx:
+        with threaded.db.begin(timeout=0.5) as tx:
             tx.get_for_update(b"a")
 
     with pytest.raises(TransactionConflict):

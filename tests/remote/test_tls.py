@@ -45,7 +45,7 @@ def test_a_node_of_another_authority_is_refused(tmp_path: Path, old: bool) -> No
         Server(authority.server(), old=old) as server,
         pytest.raises(AccessDenied, match="ca="),
     ):
-        postroom.connect(server.address, tls=tls, timeout=3.0)
+        postroom.connect(server.address, tls=tls, timeout=2.0)
 
 
 def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(
@@ -55,9 +55,9 @@ def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(
     with Server(authority.server(), old=old) as server:
         for tls in (_foreign_client(tmp_path, authority), postroom.TLS(authority.ca)):
             with pytest.raises(AccessDenied, match="certificate"):
-                postroom.connect(server.address, tls=tls, timeout=0.5)
+                postroom.connect(server.address, tls=tls, timeout=2.0)
         with pytest.raises(AccessDenied, match="tls="):
-            postroom.connect(server.address, insecure=True, timeout=0.5)
+            postroom.connect(server.address, insecure=True, timeout=2.0)
         assert len(server.sessions) == 0
 
 

@@ -65,7 +65,7 @@ def test_concurrency_of_a_task_and_of_a_worker() -> None:
 def test_a_worker_goes_on_when_the_store_comes_back() -> None:
     with (
         Server() as server,
-        postroom.connect(server.address, insecure=True, timeout=1.0) as db,
+        postroom.connect(server.address, insecure=True, timeout=3.0) as db,
     ):
         db.create_queue("q")
         worker = postroom.Worker(db)
@@ -82,7 +82,7 @@ def test_a_worker_goes_on_when_the_store_comes_back() -> None:
             send(b"first")
             eventually(lambda: db.get(b"first"))
             server.stop()
-            pause(1.5)  # longer than a claim waits, and than the client is patient
+            pause(3.5)  # longer than a claim waits, and than the client is patient
             server.start()
             send(b"second")
             eventually(lambda: db.get(b"second"))

@@ -130,7 +130,7 @@ def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> No
             def fail(writes: object, *, sync: bool) -> None:
                 raise EngineFailed("the disk is gone")
 
-            async with await postroom.aio.connect(addresses[0], insecure=True, timeout=0.5) as db:
+            async with await postroom.aio.connect(addresses[0], insecure=True, timeout=2.0) as db:
                 engine.write = engine.write_turn = fail
                 with pytest.raises(postroom.Error):
                     await db.put(b"key", b"value")
