@@ -194,13 +194,13 @@ def test_a_lost_lease_changes_nothing(store: postroom.testing.Store) -> None:
 
 def test_long_work_extends_its_lease(tmp_path: Any) -> None:
     with postroom.open(":memory:") as db:
-        q = db.create_queue("q", ack_wait=3.0)
+        q = db.create_queue("q", ack_wait=6.0)
         worker, seen = postroom.Worker(db), []
 
         @worker.task("q")
         def long(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
             seen.append(message.epoch)
-            pause(3.3)  # the node may be kept waiting for half of that
+            pause(6.5)  # the node may be kept waiting for half of that
             tx.put(b"k", b"v")
 
         with db.begin() as tx:
