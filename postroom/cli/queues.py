@@ -85,6 +85,8 @@ def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
 @on_a_store_with_settings
 def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson = False) -> None:
     """Change settings of QUEUE, at once; those that are not given stay."""
+    if not settings:
+        raise typer.BadParameter("give a setting to change; 'postroom queue show' tells them all")
     with store.open_existing() as db:
         db.queue(name).update(**settings)
         if as_json:

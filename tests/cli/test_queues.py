@@ -166,6 +166,7 @@ def test_tail_misses_nothing_that_ends_while_it_looks(
         (("show", "emails", "--id", "z"), 1, "no message"),
         (("create", "emails"), 1, "ack_wait"),
         (("create", "bad", "--batch-size", "0"), 1, "batch_size"),
+        (("update", "emails"), 2, "give a setting to change"),
         (("update", "emails", "--min-backoff", "5", "--max-backoff", "1"), 1, "max_backoff"),
         (("pause", "nothing"), 1, "nothing"),
         (("tail", "nothing"), 1, "nothing"),
