@@ -18,7 +18,7 @@ from postroom.client.blocking import _next
 from postroom.client.run_blocking import run_blocking
 from postroom.server.node import Node
 from postroom.server.thread_driver import ThreadDriver
-from tests.client.test_interrupts import _InterruptedAfter
+from tests.client.test_interrupts import _InterruptedAfter, end_upkeep, without_upkeep
 from tests.remote.servers import Server
 
 PATIENCE_SECONDS = 60
@@ -54,7 +54,7 @@ def db() -> Iterator[postroom.Database]:
 
 
 def lapse(db: postroom.Database) -> None:
-    """The lease is over: every answer is waited for."""
+    """The lease is over: every answer is waited for, until a turn takes another lease."""
     node: Node = db._core._sender.node  # type: ignore[attr-defined]
     node.replica._lease_holder._until = 0.0
 
@@ -72,10 +72,11 @@ def check_nothing_is_held(db: postroom.Database) -> None:
 def test_an_interrupt_between_the_request_and_the_wait_withdraws_it(
     db: postroom.Database, name: str
 ) -> None:
-    lapse(db)
     call = _InterruptedAfter(CALLS[name](db._core), 1)
-    with pytest.raises(KeyboardInterrupt):
-        run_blocking(call)  # type: ignore[arg-type]
+    with without_upkeep(db):
+        lapse(db)
+        with pytest.raises(KeyboardInterrupt):
+            run_blocking(call)  # type: ignore[arg-type]
     check_nothing_is_held(db)
 
 
@@ -83,7 +84,6 @@ def test_an_interrupt_between_the_request_and_the_wait_withdraws_it(
 def test_an_interrupt_when_the_answer_is_there_has_it_taken_back(
     db: postroom.Database, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lapse(db)
     real = ThreadDriver.wait_for
 
     def wait_for(driver: ThreadDriver, answer: Any) -> None:
@@ -92,8 +92,10 @@ def test_an_interrupt_when_the_answer_is_there_has_it_taken_back(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ThreadDriver, "wait_for", wait_for)
-    with pytest.raises(KeyboardInterrupt):
-        run_blocking(CALLS[name](db._core))
+    with without_upkeep(db):
+        lapse(db)
+        with pytest.raises(KeyboardInterrupt):
+            run_blocking(CALLS[name](db._core))
     check_nothing_is_held(db)
 
 
@@ -110,12 +112,13 @@ def test_nobody_hands_the_store_to_a_thread_that_was_interrupted(
         return real(answer)
 
     monkeypatch.setattr(driver, "_take_over", take_over)
-    with pytest.raises(KeyboardInterrupt):
-        db.queue("empty").claim(1, wait=50)
-    monkeypatch.undo()
-    with driver._lock:
-        driver._hand_over(wanted=True)  # as whoever drove, and has its answer
-    assert not driver._driving
+    with without_upkeep(db):
+        with pytest.raises(KeyboardInterrupt):
+            db.queue("empty").claim(1, wait=50)
+        monkeypatch.undo()
+        with driver._lock:
+            driver._hand_over(wanted=True)  # as whoever drove, and has its answer
+        assert not driver._driving
     in_time(lambda: db.put(b"k", b"2"))
     check_nothing_is_held(db)
 
@@ -146,11 +149,7 @@ def test_closing_that_is_interrupted_does_not_close_the_files_of_a_turn_under_wa
     db = postroom.open(tmp_path / "store")
     db.put(b"k", b"u")
     driver: Any = db._core._sender
-    with driver._lock:
-        driver._closed = True
-        driver._attention.notify()
-    driver._background.join()  # all turns are of the thread that writes
-    driver._closed = False
+    end_upkeep(db)
     node: Node = driver.node
     writes, goes_on, events = threading.Event(), threading.Event(), list[str]()
     real_write, real_close, real_wait = node.write, node.close, driver._await_driver

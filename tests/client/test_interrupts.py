@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,34 @@ from postroom.errors import CommitUnknown, Unavailable
 PATIENCE_SECONDS = 60
 
 
+def end_upkeep(db: Any) -> None:
+    """All turns are of the threads that call from now on: none comes between two steps of a test,
+    and none does what a caller is to be interrupted in.
+    """
+    driver = db._core._sender
+    with driver._lock:
+        driver._closed = True
+        driver._attention.notify()
+    driver._background.join()
+    driver._closed = False
+
+
+@contextmanager
+def without_upkeep(db: Any) -> Iterator[None]:
+    """The same for a while."""
+    end_upkeep(db)
+    yield
+    driver = db._core._sender
+    driver._background = threading.Thread(target=driver._upkeep, name="postroom", daemon=True)
+    driver._background.start()
+
+
 def interrupt(db: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """The next turn is left in the midst of a part of it."""
+    end_upkeep(db)
     node, real = db._core._sender.node, getattr(db._core._sender.node, part)
 
     def interrupted(*given: Any) -> Any:
-        if threading.current_thread().name == "postroom":  # that of upkeep is never interrupted
-            return real(*given)
         monkeypatch.setattr(node, part, real)
         real(*given)
         raise KeyboardInterrupt
