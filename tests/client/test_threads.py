@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -14,7 +15,13 @@ import postroom
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import resolve
-from postroom.errors import Error, Invalid, TransactionConflict, Unavailable
+from postroom.errors import (
+    Error,
+    Invalid,
+    TransactionConflict,
+    TransactionExpired,
+    Unavailable,
+)
 from postroom.kv import keys
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import WriteSet
@@ -42,12 +49,18 @@ class _CountingDriver(ThreadDriver):
 
 
 class _SettableClock(SystemClock):
-    """The system's clock, whose wall clock can be set ahead."""
+    """The system's clock, whose wall clock stands still until it is set ahead.
 
-    ahead_milliseconds = 0
+    If it went on, a read more than a second after the last write would have to store a ceiling for
+    it first: one write more, and one that waits for a write that is held back.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_milliseconds = 0
+        self._began = super().wall_milliseconds()
 
     def wall_milliseconds(self) -> int:
-        return super().wall_milliseconds() + self.ahead_milliseconds
+        return self._began + self.ahead_milliseconds
 
 
 class Threaded:
@@ -56,7 +69,8 @@ class Threaded:
     def __init__(self) -> None:
         self.engine = WatchedEngine(MemoryEngine())
         self.clock = _SettableClock()
-        node = Node(self.engine, self.clock, Random(1), NoPeers(), NodeOptions())
+        options = NodeOptions(lease_seconds=3600.0)  # none is extended, which would be a write
+        node = Node(self.engine, self.clock, Random(1), NoPeers(), options)
         self.driver = _CountingDriver(node, Random(2))
         self.driver.start()
         core = asynchronous.Database(self.driver, resolve(None), self._status, self.driver.close)
@@ -246,8 +260,9 @@ def test_a_lock_is_waited_for_no_longer_than_the_transaction(threaded: Threaded)
     holder.get_for_update(b"a")
 
     def impatient() -> None:
-        with threaded.db.begin(timeout=0.5) as tx:
-            tx.get_for_update(b"a")
+        for seconds in (0.5, 2, 8):  # it may be over before the lock is asked for
+            with suppress(TransactionExpired), threaded.db.begin(timeout=seconds) as tx:
+                tx.get_for_update(b"a")
 
     with pytest.raises(TransactionConflict):
         threaded.start(impatient).result(PATIENCE_SECONDS)
