@@ -9,6 +9,13 @@ import pytest
 import postroom
 import postroom.aio
 import postroom.testing
+from postroom.messaging import attempts
+
+
+@pytest.fixture(autouse=True)
+def _long_back_offs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed comes again when the test moves the clock, which goes on by itself, too."""
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 30.0)
 
 
 @pytest.fixture

@@ -41,9 +41,13 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
+    def tell(self) -> None:
+        """It is to stop, once what runs has ended."""
         if self._thread.is_alive() and not self._told:
             self._told = True
             self._worker.stop()
+
+    def stop(self) -> None:
+        self.tell()
         self._thread.join(WAIT_SECONDS)
         assert not self._thread.is_alive()

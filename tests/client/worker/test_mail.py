@@ -74,7 +74,7 @@ def test_a_failing_message_is_passed_backs_off_and_dies(store: postroom.testing.
     ]
     assert worker.run_until_idle() == 0
     for _ in range(4):
-        store.advance(10)
+        store.advance(100)
         worker.run_until_idle()
     assert tried[2:] == [(b"poison", 1), (b"poison", 2)]
     (letter,) = db.dead_letters()
@@ -99,7 +99,7 @@ def test_a_failing_message_holds_up_its_inbox_if_that_is_wanted(
     worker.run_until_idle()
     assert done == [(b"a/y", b"3")]
     for _ in range(2):
-        store.advance(10)
+        store.advance(100)
         worker.run_until_idle()
     assert done[1:] == [(b"a/x", b"1"), (b"a/x", b"2")]
 
@@ -137,7 +137,7 @@ def test_a_batch_that_fails_comes_again_one_by_one(store: postroom.testing.Store
         for value in (b"1", b"poison", b"3"):
             tx.enqueue_message(b"a", value)
     worker.run_until_idle()
-    store.advance(10)
+    store.advance(100)
     worker.run_until_idle()
     assert seen == [[b"1", b"poison", b"3"], [b"1"], [b"poison"], [b"3"]]
     assert [each.message for each in store.db.dead_letters()] == [b"poison"]
@@ -190,7 +190,7 @@ def test_what_the_codec_cannot_unpack_dies_too() -> None:
                 tx.enqueue_message(b"a", value)
         worker.run_until_idle()
         assert {each.message for each in db.scheduled()} == {b"bad", "good"}
-        store.advance(10)
+        store.advance(100)
         worker.run_until_idle()
         assert seen == [["other"], ["good"]]
         (letter,) = db.dead_letters()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import postroom
 import postroom.aio
@@ -28,7 +29,8 @@ def test_stopping_finishes_what_runs_and_gives_back_the_rest() -> None:
                 for _ in range(10):
                     task.enqueue(tx, b"")
             assert begun.wait(WAIT_SECONDS)
-            threading.Timer(0.1, may_end.set).start()
+            running.tell()
+            may_end.set()
             running.stop()
         assert postroom.integer(db.get(b"n")) == 1
         left = q.claim(10)
@@ -39,12 +41,15 @@ def test_stopping_finishes_what_runs_and_gives_back_the_rest() -> None:
 def test_concurrency_of_a_task_and_of_a_worker() -> None:
     with postroom.open(":memory:") as db:
         db.create_queue("q")
-        now = most = 0
+        now = most = expected = 0
 
         async def busy(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> None:
             nonlocal now, most
             now += 1
             most = max(most, now)
+            give_up = time.monotonic() + WAIT_SECONDS
+            while most < expected and time.monotonic() < give_up:
+                await asyncio.sleep(0.01)  # the others may have yet to be claimed
             await asyncio.sleep(0.02)
             now -= 1
             tx.put(message.key, b"done")
@@ -75,8 +80,7 @@ def test_a_worker_goes_on_when_the_store_comes_back() -> None:
             tx.put(message.payload, b"done")
 
         def send(name: bytes) -> None:
-            with db.begin() as tx:
-                task.enqueue(tx, name)
+            db.run(lambda tx: task.enqueue(tx, name))
 
         with Running(worker):
             send(b"first")
