@@ -47,13 +47,14 @@ def test_it_goes_on_after_something_was_raised() -> None:
 
 
 def test_closing_ends_the_thread_and_can_be_repeated() -> None:
-    thread, before = StateThread(), threading.active_count()
+    thread, threads = StateThread(), list[threading.Thread]()
     thread.close()
-    thread.start(lambda: None)
-    thread.later(lambda: None)
+    thread.start(lambda: threads.append(threading.current_thread()))
+    thread.later(lambda: threads.append(threading.current_thread()))
     thread.close()
     thread.close()
-    assert threading.active_count() == before
+    assert len(threads) == 2
+    assert not any(each.is_alive() for each in threads)
     thread.finish()
 
 

@@ -167,7 +167,7 @@ def read_beside(state: State, lower: bytes, upper: bytes) -> list[list[tuple[byt
         target=lambda: found.append(list(state.gathering.iterate(lower, upper))), daemon=True
     )
     reader.start()
-    reader.join(5)
+    reader.join(60)
     return found
 
 

@@ -290,12 +290,14 @@ class SlowDevice(FolderDevice):
     def __init__(self, folder: Path, done: threading.Event) -> None:
         super().__init__(folder)
         self._done = done
+        self.begun = threading.Event()
         self.waited_for: list[tuple[str, int]] = []
 
     def create(self, name: str, size: int) -> None:
         if threading.current_thread() is threading.main_thread():
             self.waited_for.append((name, size))
         else:
+            self.begun.set()
             assert self._done.wait(30)
         super().create(name, size)
 
@@ -308,9 +310,12 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
         devices.append(SlowDevice(tmp_path / "log", done))
         return devices[-1]
 
-    book = Book(device, beside=StateThread)
+    thread = StateThread()
+    book = Book(device, beside=lambda: thread)
     for index in range(1, 10):
         book.add(1, index, BLOCK_BYTES)
+        if thread._others:  # it may be late, and the name is whose who is first
+            assert devices[0].begun.wait(30)
     # The second one is made in the background, and its name is taken.
     waited_for = dict(devices[0].waited_for)
     assert len(waited_for) > 2
@@ -319,6 +324,7 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
     done.set()
     book.storage.close()
     assert (tmp_path / "log" / "segment-2").stat().st_size == SEGMENT_BYTES
+    thread = StateThread()
     book.disk.crash()
     book.open()
     book.check()
