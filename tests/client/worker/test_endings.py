@@ -138,4 +138,4 @@ def test_a_claim_after_the_clock_was_moved_does_not_wait() -> None:
             store.advance(50)
             assert q.claim(1) == []
             took.append(store.clock.monotonic() - before - 50)
-        assert min(took) < 3, "each of them waited"
+        assert sorted(took)[1] < 3, "one may be late"
