@@ -19,7 +19,7 @@ from postroom.client.remote.native import dial
 from postroom.errors import Invalid, Unavailable
 from postroom.ranges.requests import Protect
 from postroom.server.cluster.admission import Limits
-from tests.remote.servers import Server
+from tests.remote.servers import Server, why_not
 
 # --- the front door
 
@@ -59,8 +59,8 @@ def test_options_are_checked(options: Any) -> None:
 
 
 def test_where_nobody_listens_it_says_so() -> None:
-    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: .*refused"):
-        postroom.connect("127.0.0.1:1", insecure=True, timeout=2.0)
+    error = why_not(r"127\.0\.0\.1:1: .*refused", "127.0.0.1:1", insecure=True)
+    assert type(error) is Unavailable
 
 
 @pytest.mark.parametrize("address", ["a..b:7400", f"{'x' * 70}.b:7400", "127.0.0.1:70000", "port"])
@@ -113,8 +113,8 @@ def test_without_grpc_a_client_lacks_nothing(
         with postroom.connect(server.address, insecure=True) as db:
             db.put(b"a", b"1")
             assert db.get(b"a") == b"1"
-        with pytest.raises(Unavailable, match=r"pip install \"\.\[server\]\" in a clone"):
-            postroom.connect(old.address, insecure=True, timeout=2.0)
+        error = why_not(r"pip install \"\.\[server\]\" in a clone", old.address, insecure=True)
+        assert type(error) is Unavailable
         monkeypatch.undo()
 
 
@@ -170,7 +170,9 @@ def _restart_under(db: postroom.Database, server: Server, *, old: bool | None = 
 
 
 def test_when_it_stays_away_the_deadline_ends_it(server: Server) -> None:
-    with postroom.connect(server.address, insecure=True, timeout=2.0) as db:
+    with postroom.connect(server.address, insecure=True) as db:
+        sender: Any = db._blocking
+        sender._sender.router._request_seconds = 2.0  # connecting may have taken longer
         server.stop()
         with pytest.raises(Unavailable, match="nothing was changed"):
             db.put(b"a", b"1")
