@@ -17,7 +17,7 @@ from grpc import aio
 from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.protocol import streams
 from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
-from postroom.server.cluster import dialing, peer_links
+from postroom.server.cluster import dialing, native_server, peer_links
 from postroom.server.cluster import peers as module
 from postroom.server.cluster.grpc_dialing import STREAM
 from postroom.server.cluster.introductions import Introduction
@@ -130,8 +130,9 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
     assert reason in caplog.text
 
 
-def test_the_reason_arrives_though_more_is_on_its_way() -> None:
+def test_the_reason_arrives_though_more_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not read when a connection is closed makes TCP reset it."""
+    monkeypatch.setattr(native_server, "LINGER_SECONDS", 20.0)  # whatever holds this machine up
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
