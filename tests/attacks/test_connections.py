@@ -120,7 +120,7 @@ SLOW = {
 def test_who_does_not_say_hello_is_closed(said: bytes, hurried: None) -> None:
     async def main() -> None:
         async with listening() as talker:
-            reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+            reader, writer = await asyncio.open_connection(talker.host, talker.port)
             writer.write(said)
             with contextlib.suppress(ConnectionError):
                 while await asyncio.wait_for(reader.read(1000), 10):
@@ -187,7 +187,7 @@ def test_tls_that_is_not_finished_is_closed(tmp_path: Path, hurried: None) -> No
                 hello = context(native=native).wrap_bio(incoming, outgoing, server_hostname="x")
                 with pytest.raises(ssl.SSLWantReadError):
                     hello.do_handshake()
-                reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+                reader, writer = await asyncio.open_connection(talker.host, talker.port)
                 writer.write(outgoing.read())
                 await _until_closed(reader, writer)
                 await _until_closed(*await _over_tls(talker.port, context(native=native)))
@@ -217,7 +217,7 @@ def test_a_large_frame_of_a_stranger_is_not_kept() -> None:
 
     async def main() -> None:
         async with listening() as talker:
-            reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+            reader, writer = await asyncio.open_connection(talker.host, talker.port)
             writer.write(PREAMBLE + (2**31).to_bytes(4, "big") + bytes(1000))
             said = await asyncio.wait_for(reader.read(1000), 10)
             (frame,) = streams.Incoming().feed(said)
@@ -266,7 +266,7 @@ def test_the_log_is_not_the_callers(caplog: pytest.LogCaptureFixture) -> None:
             talker.talk(cluster())
             for number in range(60):
                 for said in (forged + str(number), f"{number}" * 10_000):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", talker.port)
+                    reader, writer = await asyncio.open_connection(talker.host, talker.port)
                     opening = Opening(streams.FRAMES, streams._encode([1, said, said]))
                     writer.write(PREAMBLE + framed(streams._encode(opening)))
                     await _until_closed(reader, writer)
