@@ -217,13 +217,13 @@ def test_a_wait_is_pushed(db: postroom.Database) -> None:
 
     def wait() -> None:
         with db.begin() as tx:
-            got.extend(message.value for message in tx.reap_queue(b"k", wait=20))
+            got.extend(message.value for message in tx.reap_queue(b"k", wait=60))
 
     thread = threading.Thread(target=wait)
     thread.start()
     with db.begin() as tx:
         tx.enqueue_message(b"k", b"m")
-    thread.join(10)
+    thread.join(60)
     assert got == [b"m"]
 
 
@@ -244,14 +244,14 @@ def test_after_close_nothing_is_left_at_the_node(server: Server) -> None:
     db.put(b"b", b"1")
     db.close()
     db.close()
-    watcher.join(10)
+    watcher.join(60)
     assert not watcher.is_alive(), "it is told"
 
     async def gone() -> None:
         while len(server.sessions) or server.sessions.admission.requests:
             await asyncio.sleep(0.002)
 
-    server.on_loop(asyncio.wait_for(gone(), 10))
+    server.on_loop(asyncio.wait_for(gone(), 25))
     with pytest.raises(Invalid, match="connect again"):
         db.get(b"b")
 
