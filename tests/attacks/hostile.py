@@ -7,9 +7,11 @@ Afterwards :meth:`Target.check_alive` looks after everything: services, counters
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -198,6 +200,22 @@ class Target:
         honest.result(honest.commit(Put(b"honest", b"served")))
         assert honest.result(Get(b"honest"))[0] == b"served"
         honest.session.close()
+
+
+def open_descriptors() -> int:
+    """Of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def has_descriptors(most: int) -> bool:
+    """Whether this process comes to have no more open than ``most``: a client that another test has
+    left may be calling just now.
+    """
+    for _ in range(1000):
+        if open_descriptors() <= most:
+            return True
+        threading.Event().wait(0.01)
+    return False
 
 
 @contextmanager

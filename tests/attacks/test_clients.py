@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -48,7 +47,13 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 from postroom.server.cluster.admission import Limits
-from tests.attacks.hostile import Attacker, Target, memory_below
+from tests.attacks.hostile import (
+    Attacker,
+    Target,
+    has_descriptors,
+    memory_below,
+    open_descriptors,
+)
 
 MIB = 1024 * 1024
 
@@ -369,7 +374,7 @@ class Hostile:
 def test_whatever_authorised_clients_ask_for_the_store_goes_on(target: Target, seed: int) -> None:
     """Repeat one with ``pytest tests/attacks -k 'goes_on and [SEED]'``."""
     randomness = Random(seed)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors = open_descriptors()
     target.fill(500)
     attackers = [Attacker(target, b"a%d" % n, f"ipv4:10.0.0.{n}:1") for n in range(4)]
     disk = target.store.engine.inner.disk  # type: ignore[attr-defined]
@@ -398,7 +403,7 @@ def test_whatever_authorised_clients_ask_for_the_store_goes_on(target: Target, s
     target.check_turns()
     target.store.advance(70.0)
     target.check_alive()
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert has_descriptors(descriptors)
 
 
 def test_a_status_tells_of_services_that_fail(target: Target) -> None:

@@ -7,7 +7,6 @@ other one, and costs it no more than a turn, a frame and their memory.
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -33,7 +32,7 @@ from postroom.raft.messages import (
 )
 from postroom.ranges.calls import LeasedWrites
 from postroom.server.node import RANGE_ID, NodeOptions
-from tests.attacks.hostile import TURN_STEPS, memory_below
+from tests.attacks.hostile import TURN_STEPS, has_descriptors, memory_below, open_descriptors
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.metered import PAIR_SECONDS, MeteredEngine
@@ -110,7 +109,7 @@ class Liar:
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_a_node_says_the_others_go_on(cluster: Cluster, seed: int) -> None:
     """Repeat one with ``pytest tests/attacks/test_nodes.py -k 'go_on and [SEED]'``."""
-    randomness, descriptors = Random(seed), len(list(Path("/proc/self/fd").iterdir()))
+    randomness, descriptors = Random(seed), open_descriptors()
     victim = cluster.machines[randomness.randrange(2)]
     node, longest = victim.node, 0.0
     assert node is not None
@@ -141,5 +140,4 @@ def test_whatever_a_node_says_the_others_go_on(cluster: Cluster, seed: int) -> N
     cluster.agenda.run(2.0)
     assert victim.node is not None
     assert victim.node.failed is None
-    # Those of earlier tests may go meanwhile.
-    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+    assert has_descriptors(descriptors)  # those of earlier tests may go meanwhile

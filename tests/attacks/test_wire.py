@@ -231,7 +231,7 @@ def test_a_node_without_grpc_serves_natively_and_says_so(tmp_path: Path) -> None
                 assert speaker.recv(100) == b""
         process.terminate()
         rest = process.stderr.read()
-        assert process.wait(30) == 0, rest
+        assert process.wait(120) == 0, rest
         assert "speaks gRPC, which is not installed here" in rest
     finally:
         process.kill()

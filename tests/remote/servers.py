@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
@@ -16,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import grpc.aio
 
-from postroom.errors import Unavailable
+import postroom
+from postroom.errors import Error, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
@@ -36,6 +38,21 @@ from tests.cluster.places import SHARED_HOST, own_host
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 1.0
+
+
+def why_not(words: str, address: str, **options: Any) -> Error:
+    """What connecting fails with: an error of those ``words``. A machine that is held up may not
+    know in time why, and is given longer.
+    """
+    told = Error("connected")
+    for seconds in (2.0, 8.0, 32.0):
+        try:
+            postroom.connect(address, timeout=seconds, **options).close()
+        except Error as error:
+            told = error
+            if re.search(words, str(error)):
+                return error
+    raise told
 
 
 @functools.cache

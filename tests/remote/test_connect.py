@@ -19,7 +19,7 @@ from postroom.client.remote.native import dial
 from postroom.errors import Invalid, Unavailable
 from postroom.ranges.requests import Protect
 from postroom.server.cluster.admission import Limits
-from tests.remote.servers import Server
+from tests.remote.servers import Server, why_not
 
 # --- the front door
 
@@ -59,8 +59,8 @@ def test_options_are_checked(options: Any) -> None:
 
 
 def test_where_nobody_listens_it_says_so() -> None:
-    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: .*refused"):
-        postroom.connect("127.0.0.1:1", insecure=True, timeout=2.0)
+    error = why_not(r"127\.0\.0\.1:1: .*refused", "127.0.0.1:1", insecure=True)
+    assert type(error) is Unavailable
 
 
 @pytest.mark.parametrize("address", ["a..b:7400", f"{'x' * 70}.b:7400", "127.0.0.1:70000", "port"])
@@ -113,8 +113,8 @@ def test_without_grpc_a_client_lacks_nothing(
         with postroom.connect(server.address, insecure=True) as db:
             db.put(b"a", b"1")
             assert db.get(b"a") == b"1"
-        with pytest.raises(Unavailable, match=r"pip install \"\.\[server\]\" in a clone"):
-            postroom.connect(old.address, insecure=True, timeout=2.0)
+        error = why_not(r"pip install \"\.\[server\]\" in a clone", old.address, insecure=True)
+        assert type(error) is Unavailable
         monkeypatch.undo()
 
 
@@ -170,7 +170,9 @@ def _restart_under(db: postroom.Database, server: Server, *, old: bool | None = 
 
 
 def test_when_it_stays_away_the_deadline_ends_it(server: Server) -> None:
-    with postroom.connect(server.address, insecure=True, timeout=2.0) as db:
+    with postroom.connect(server.address, insecure=True) as db:
+        sender: Any = db._blocking
+        sender._sender.router._request_seconds = 2.0  # connecting may have taken longer
         server.stop()
         with pytest.raises(Unavailable, match="nothing was changed"):
             db.put(b"a", b"1")
@@ -215,13 +217,13 @@ def test_a_wait_is_pushed(db: postroom.Database) -> None:
 
     def wait() -> None:
         with db.begin() as tx:
-            got.extend(message.value for message in tx.reap_queue(b"k", wait=20))
+            got.extend(message.value for message in tx.reap_queue(b"k", wait=60))
 
     thread = threading.Thread(target=wait)
     thread.start()
     with db.begin() as tx:
         tx.enqueue_message(b"k", b"m")
-    thread.join(10)
+    thread.join(60)
     assert got == [b"m"]
 
 
@@ -242,14 +244,14 @@ def test_after_close_nothing_is_left_at_the_node(server: Server) -> None:
     db.put(b"b", b"1")
     db.close()
     db.close()
-    watcher.join(10)
+    watcher.join(60)
     assert not watcher.is_alive(), "it is told"
 
     async def gone() -> None:
         while len(server.sessions) or server.sessions.admission.requests:
             await asyncio.sleep(0.002)
 
-    server.on_loop(asyncio.wait_for(gone(), 10))
+    server.on_loop(asyncio.wait_for(gone(), 25))
     with pytest.raises(Invalid, match="connect again"):
         db.get(b"b")
 

@@ -19,7 +19,7 @@ from postroom.server.cluster.security import Security
 from postroom.server.cluster.serving import ServedNode, Settings
 
 HEALTH = health_pb2.HealthCheckResponse
-READY_SECONDS = 20.0
+READY_SECONDS = 40.0
 
 
 class Serving:

@@ -23,6 +23,7 @@ from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
+from tests.cluster.places import SHARED_HOST, own_host
 
 CLUSTER = b"c" * 16
 WAIT_SECONDS = 20.0
@@ -41,19 +42,23 @@ class Talker:
         self.old = old
         self.node_id = node_id
         self.security = security or Security(None)
+        self.host = SHARED_HOST
         self.port = port
         self.frames: list[tuple[object, bytes]] = []
         self.reads = True
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def descriptor(self) -> NodeDescriptor:
         return NodeDescriptor(self.node_id, self.address, store(self.node_id))
 
     async def listen(self) -> None:
+        if self.security.insecure and not self.port:
+            # Where others do not take its port while it is closed; certificates name one host.
+            self.host = own_host()
         self.service = NodesService(
             self.security, lambda: SelfDescription(store(self.node_id), (), None)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -16,7 +17,7 @@ from grpc import aio
 from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.protocol import streams
 from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
-from postroom.server.cluster import dialing, peer_links
+from postroom.server.cluster import dialing, native_server, peer_links
 from postroom.server.cluster import peers as module
 from postroom.server.cluster.grpc_dialing import STREAM
 from postroom.server.cluster.introductions import Introduction
@@ -129,8 +130,9 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
     assert reason in caplog.text
 
 
-def test_the_reason_arrives_though_more_is_on_its_way() -> None:
+def test_the_reason_arrives_though_more_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not read when a connection is closed makes TCP reset it."""
+    monkeypatch.setattr(native_server, "LINGER_SECONDS", 20.0)  # whatever holds this machine up
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
@@ -151,21 +153,30 @@ def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
 ) -> None:
     monkeypatch.setattr(peer_links, "LONGEST_PAUSE_SECONDS", peer_links.PAUSE_SECONDS_MIN)
     wrong = "it means node 3, this is node 2"
+    seconds = 0.0
+
+    def said() -> list[logging.LogRecord]:
+        return [each for each in caplog.records if wrong in each.getMessage()]
 
     async def main() -> None:
+        nonlocal seconds
         async with talkers(1, 2) as (one, two):
             three = msgspec.structs.replace(two.descriptor, node_id=3, store_id=store(3))
+            began = one.peers.monotonic()
             one.peers.follow(msgspec.structs.replace(cluster(one, two), nodes=(
                 one.descriptor, two.descriptor, three
             )))  # fmt: skip
             await asyncio.sleep(2.0)
+            await until(lambda: len(said()) >= 4)
+            seconds = one.peers.monotonic() - began
 
     with caplog.at_level(logging.DEBUG):
         run(main())
-    said = [each for each in caplog.records if wrong in each.getMessage()]
-    warned = [each.name.rpartition(".")[2] for each in said if each.levelno == logging.WARNING]
+    warned = [each.name.rpartition(".")[2] for each in said() if each.levelno == logging.WARNING]
     assert sorted(warned) == ["nodes_service", "peer_links"]
-    assert 4 <= len(said) <= 24, "with pauses that do not grow there would be a hundred"
+    # Each pause is at least half of one twice as long as the one before it, the longest 2.5 s.
+    attempts = 2 + math.log2(1 + 2 * seconds / peer_links.PAUSE_SECONDS_MIN) + seconds
+    assert len(said()) <= 2 * attempts, "with pauses that do not grow there would be a hundred"
 
 
 def test_who_is_refused_again_after_it_was_accepted_is_news(
@@ -245,6 +256,8 @@ def test_one_that_is_not_known_is_let_in_only_while_nobody_leads(stranger: Any) 
 def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
     stranger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "LIVE_SECONDS", 3600.0)  # whatever holds this machine up
+
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             said = introduction(one, two)
