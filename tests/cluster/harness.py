@@ -246,7 +246,7 @@ class ClusterProcesses:
         self.nodes.append(node)
         return node
 
-    def connect(self, *nodes: NodeProcess, timeout: float = 30.0) -> postroom.Database:
+    def connect(self, *nodes: NodeProcess, timeout: float = 60.0) -> postroom.Database:
         """A client of these nodes, or of all. Nodes take their time to start on a busy machine."""
         addresses = [node.address for node in nodes or self.nodes]
         return postroom.connect(addresses, insecure=True, timeout=timeout)
