@@ -182,7 +182,7 @@ def delivery(settings: Settings) -> Measured:
 
             await sender.put(b"ready", b"")
             end = time.perf_counter() + settings.seconds
-            while (now := time.perf_counter()) < end:
+            while not latencies or time.perf_counter() < end:
                 waiting = asyncio.create_task(reap_one())
                 await asyncio.sleep(0.01)
                 now = time.perf_counter()
