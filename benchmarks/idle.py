@@ -6,8 +6,7 @@ import asyncio
 import random  # noqa: TID251 - makes an instance, seeded
 import time
 
-import postroom.aio
-from benchmarks.cluster import Nodes, started_nodes
+from benchmarks.cluster import Nodes, connect, started_nodes
 from benchmarks.harness import Measured, Settings, benchmark
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
@@ -94,7 +93,7 @@ def idle_nodes(settings: Settings) -> Measured:
     seconds = max(2.0, 2 * settings.seconds)
 
     async def run(nodes: Nodes) -> float:
-        async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+        async with await connect(nodes.addresses) as db:
             await db.put(b"key", b"value")
         await asyncio.sleep(SPEAKING_SECONDS)
         before, began = sum(nodes.processor_seconds()), time.perf_counter()
