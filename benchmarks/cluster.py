@@ -25,6 +25,8 @@ from benchmarks.harness import Measured, Settings, benchmark, percentiles
 from benchmarks.transactions import VALUE, _in_flight, _names, _outbox
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+CONNECT_SECONDS: Final = 120.0
+"""On a busy machine nodes take their time to start."""
 _START: Final = "from postroom.cli.main import main; main()"
 
 
@@ -83,6 +85,11 @@ def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
             process.wait()
 
 
+async def connect(addresses: str) -> postroom.aio.Database:
+    """A client of nodes that may just be starting."""
+    return await postroom.aio.connect(addresses, insecure=True, timeout=CONNECT_SECONDS)
+
+
 async def _rate(
     nodes: Nodes,
     seconds: float,
@@ -90,7 +97,7 @@ async def _rate(
     operation: Callable[[postroom.aio.Database, int], Awaitable[object]],
 ) -> tuple[float, dict[str, float]]:
     """Operations a second, and where the time went."""
-    async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+    async with await connect(nodes.addresses) as db:
         await db.put(b"ready", b"")
 
         async def once(number: int) -> None:
@@ -171,8 +178,8 @@ def delivery(settings: Settings) -> Measured:
     async def run(addresses: str) -> list[float]:
         latencies: list[float] = []
         async with (
-            await postroom.aio.connect(addresses, insecure=True) as sender,
-            await postroom.aio.connect(addresses, insecure=True) as receiver,
+            await connect(addresses) as sender,
+            await connect(addresses) as receiver,
         ):
 
             async def reap_one() -> float:
@@ -182,7 +189,7 @@ def delivery(settings: Settings) -> Measured:
 
             await sender.put(b"ready", b"")
             end = time.perf_counter() + settings.seconds
-            while (now := time.perf_counter()) < end:
+            while not latencies or time.perf_counter() < end:
                 waiting = asyncio.create_task(reap_one())
                 await asyncio.sleep(0.01)
                 now = time.perf_counter()
@@ -229,7 +236,7 @@ def failover(settings: Settings) -> Measured:
     """The time from ``kill -9`` of the leader until the next write of a client is answered."""
 
     async def run(nodes: Nodes) -> float:
-        async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+        async with await connect(nodes.addresses) as db:
             await db.put(b"before", b"")
             await asyncio.sleep(1.0)
             status = await db.status()
@@ -250,7 +257,7 @@ def shutdown(settings: Settings) -> Measured:
 
     async def run(nodes: Nodes) -> float:
         longest, told = 0.0, False
-        async with await postroom.aio.connect(nodes.addresses, insecure=True) as db:
+        async with await connect(nodes.addresses) as db:
             status = await db.status()
             leader = next(each.address for each in status.nodes if each.node_id == status.leader)
             begin = time.perf_counter()

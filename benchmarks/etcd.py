@@ -24,7 +24,7 @@ from benchmarks.transactions import VALUE, _in_flight, _names
 
 _PUT = "/etcdserverpb.KV/Put"
 _TXN = "/etcdserverpb.KV/Txn"
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 _LESS, _VERSION = 2, 0
 
 Call = Callable[[bytes], Awaitable[bytes]]

@@ -18,7 +18,7 @@ def fdatasync(settings: Settings) -> Measured:
     path = settings.folder / "file"
     done, end = 0, time.perf_counter() + settings.seconds
     with path.open("wb", buffering=0) as file:
-        while time.perf_counter() < end:
+        while not done or time.perf_counter() < end:
             file.write(b"x" * 4096)
             os.fdatasync(file.fileno())
             done += 1
@@ -31,7 +31,7 @@ def leveldb(settings: Settings) -> Measured:
 
     db = plyvel.DB(str(settings.folder / "db"), create_if_missing=True)
     done, end = 0, time.perf_counter() + settings.seconds
-    while time.perf_counter() < end:
+    while not done or time.perf_counter() < end:
         with db.write_batch(sync=True) as batch:
             for number in range(10):
                 batch.put(b"%012d" % (done * 10 + number), VALUE)
@@ -48,7 +48,7 @@ def rocksdb(settings: Settings) -> Measured:
     synced = rocksdict.WriteOptions()
     synced.sync = True
     done, end = 0, time.perf_counter() + settings.seconds
-    while time.perf_counter() < end:
+    while not done or time.perf_counter() < end:
         batch = rocksdict.WriteBatch(raw_mode=True)
         for number in range(10):
             batch.put(b"%012d" % (done * 10 + number), VALUE)
@@ -83,7 +83,7 @@ def sqlite_outbox(settings: Settings) -> Measured:
     """
     db = _sqlite(settings)
     done, end = 0, time.perf_counter() + settings.seconds
-    while time.perf_counter() < end:
+    while not done or time.perf_counter() < end:
         key = done * 7919 % 10_000
         db.execute("BEGIN IMMEDIATE")
         db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()

@@ -94,7 +94,7 @@ def hot_counter(settings: Settings) -> Measured:
             async def defer() -> None:
                 nonlocal done
                 increment = postroom.Increment(b"counter")
-                while time.perf_counter() < end:
+                while not done or time.perf_counter() < end:
                     async with db.begin() as tx:
                         for _ in range(100):
                             tx.enqueue_update(increment)

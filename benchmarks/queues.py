@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, NamedTuple
 
 import postroom.aio
-from benchmarks.cluster import started_nodes
+from benchmarks.cluster import connect, started_nodes
 from benchmarks.harness import Measured, Settings, benchmark, percentiles
 from benchmarks.transactions import VALUE, _in_flight
 from postroom.kv.clock import SystemClock
@@ -44,7 +44,7 @@ def _embedded(settings: Settings, work: Work) -> Measured:
 
 def _on_three_nodes(settings: Settings, work: Work) -> Measured:
     async def run(addresses: str) -> Measured:
-        async with await postroom.aio.connect(addresses, insecure=True) as db:
+        async with await connect(addresses) as db:
             return await work(db, settings)
 
     with started_nodes(settings.folder, 3) as nodes:

@@ -119,7 +119,8 @@ def _outbox_threads(settings: Settings, threads: int) -> Measured:
         def work(worker: int) -> None:
             number = worker * 7919
             mine = latencies[worker]
-            while (begun := time.perf_counter()) < end:
+            while not mine or time.perf_counter() < end:
+                begun = time.perf_counter()
                 _outbox_blocking(db, number)
                 mine.append(time.perf_counter() - begun)
                 number += 1
@@ -179,7 +180,7 @@ def get_blocking(settings: Settings) -> Measured:
     with postroom.open(settings.folder / "store", engine=settings.engine) as db:
         _fill(db, KEYS)
         done, end = 0, time.perf_counter() + settings.seconds
-        while time.perf_counter() < end:
+        while not done or time.perf_counter() < end:
             db.get(b"key/%08d" % (done * 7919 % KEYS))
             done += 1
         return Measured(done / settings.seconds)

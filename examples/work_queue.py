@@ -29,20 +29,25 @@ async def square_some(tx: postroom.aio.Transaction) -> int:
     return len(jobs)
 
 
-async def work(db: postroom.aio.Database) -> int:
-    """One worker; it goes home when there has been nothing to do for a second."""
+async def work(db: postroom.aio.Database, all_sent: asyncio.Event) -> int:
+    """One worker; it goes home when all is sent, and there is nothing to do for a second."""
     done = 0
-    while taken := await db.run(square_some):
+    while True:
+        is_last = all_sent.is_set()  # before it looks: what is sent while it does would be left
+        taken = await db.run(square_some)
+        if is_last and not taken:
+            return done
         done += taken
-    return done
 
 
 async def main() -> None:
     async with await postroom.aio.open(":memory:") as db:
-        workers = [asyncio.create_task(work(db)) for _ in range(4)]  # they wait for mail
+        all_sent = asyncio.Event()
+        workers = [asyncio.create_task(work(db, all_sent)) for _ in range(4)]  # they wait for mail
         for number in range(COUNT):
             async with db.begin() as tx:
                 tx.enqueue_message(JOBS, b"%d" % number)
+        all_sent.set()
         done = await asyncio.gather(*workers)
 
         print(f"four workers did {done} jobs")

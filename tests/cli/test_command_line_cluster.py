@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ from tests.kv.on_disk import INSTALLED
 from tests.server.cluster.certificates import Authority
 
 NOBODY = "127.0.0.1:1"
+SECONDS_TO_FIND_OUT = ("1", "4", "16")
+"""What is found out takes a moment, and then the time is waited for: so it is short at first."""
+REMOVED_SECONDS = "60"
+STOP_SECONDS = 90.0
 
 
 def invoke(*arguments: str, token: str | None = None) -> Result:
@@ -57,10 +61,68 @@ def failed_with(result: Result, code: int, *words: str) -> bool:
     assert result.exit_code == code, result.output
     if code == 1:
         assert len(result.stderr.splitlines()) == 1, result.stderr
-    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
+    said = said_by(result)
     missing = [word for word in words if word not in said]
     assert not missing, (missing, said)
     return True
+
+
+def said_by(result: Result) -> str:
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
+
+
+def finds_out(arguments: tuple[str, ...], *words: str, token: str | None = None) -> bool:
+    """Whether it fails, and says so, if it is given time: a machine may stand still for a while."""
+    first, *more = SECONDS_TO_FIND_OUT
+    result = invoke(*arguments, "--timeout", first, token=token)
+    for seconds in more:
+        if all(word in said_by(result) for word in words):
+            break
+        result = invoke(*arguments, "--timeout", seconds, token=token)
+    return failed_with(result, 1, *words)
+
+
+Facts = list[dict[str, Any]]
+
+
+def status_once(address: str, holds: Callable[[Facts, dict[str, Any]], bool]) -> Facts:
+    """What ``status`` tells of the nodes once that holds of it: one look may miss who is late, or
+    fall into an election.
+    """
+
+    def look() -> Facts | None:
+        """the status is as it should be"""
+        result = invoke("status", "--connect", address, "--insecure", "--json")
+        if result.exit_code != 0:
+            return None
+        *nodes, totals = map(json.loads, result.stdout.splitlines())
+        return nodes if holds(nodes, totals) else None
+
+    return eventually(look) or []
+
+
+def answers(*expected: bool) -> Callable[[Facts, dict[str, Any]], bool]:
+    """One node leads, and these answer."""
+    return lambda nodes, totals: (
+        totals["leader"] is not None and [each["answers"] for each in nodes] == [*expected]
+    )
+
+
+def remove(node_id: int, addresses: str) -> Result:
+    """Removes a node that may be removed: again, if too few of the others seemed to answer."""
+
+    def attempt() -> Result | None:
+        """enough nodes are there"""
+        result = invoke(
+            "remove-node", str(node_id), "--connect", addresses, "--insecure",
+            "--timeout", REMOVED_SECONDS,
+        )  # fmt: skip
+        return None if "no majority" in result.stderr else result
+
+    result = eventually(attempt)
+    assert result is not None
+    assert result.exit_code == 0, result.output
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +148,21 @@ def test_all_commands_connect(three: ClusterProcesses) -> None:
 
 
 def test_one_address_is_enough(three: ClusterProcesses) -> None:
-    for node in three.nodes:
-        found = records("status", "--connect", node.address, "--insecure")
-        assert [each.get("address") for each in found[:3]] == [n.address for n in three.nodes]
+    addresses = [node.address for node in three.nodes]
+    for address in addresses:
+        found = status_once(address, lambda nodes, _: len(nodes) == len(addresses))
+        assert [each["address"] for each in found] == addresses
 
 
 def test_status_of_all_nodes(three: ClusterProcesses) -> None:
-    *nodes, totals = records("status", "--connect", three.addresses, "--insecure")
+    def all_well(nodes: Facts, totals: dict[str, Any]) -> bool:
+        roles = sorted(node["role"] or "" for node in nodes)
+        is_led = roles == ["follower", "follower", "leader"] and totals["leader"] in {1, 2, 3}
+        return is_led and totals["counters"] is not None and totals["counters"]["dead"] == 0
+
+    nodes = status_once(three.addresses, all_well)
     assert [node["node_id"] for node in nodes] == [1, 2, 3]
-    assert sorted(node["role"] for node in nodes) == ["follower", "follower", "leader"]
     assert all(node["answers"] for node in nodes)
-    assert totals["leader"] in {1, 2, 3}
-    assert totals["counters"]["dead"] == 0
     shown = lines("status", "--connect", three.addresses, "--insecure")
     assert any("leader" in line for line in shown)
     assert any("delivered" in line for line in shown)
@@ -195,16 +260,14 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
         assert failed_with(invoke(*other, token="boss"), 1, "there is no node 9")
         missing = ("rebind-node", "1", "--certificate", str(tmp_path / "none"), *known)
         assert failed_with(invoke(*missing, token="boss"), 1, "cannot read")
+        without = ("--connect", processes.addresses, "--insecure")
+        strange = ("--connect", processes.addresses, "--tls-ca", str(there.pem))
         for command in (("get", "k"), ("status",)):
-            assert failed_with(invoke(*command, *known), 1, "asks for a token", "--token")
-            assert failed_with(invoke(*command, *known, token="wrong"), 1, "not known here")
-            without = ("--connect", processes.addresses, "--insecure", "--timeout", "1")
-            assert failed_with(invoke(*command, *without), 1, processes.addresses)
-        assert failed_with(invoke("get", "k", *without), 1, "--tls-key, or --token")
-        for command in (("get", "k"), ("status",)):
-            other = ("--connect", processes.addresses, "--tls-ca", str(there.pem), "--timeout", "1")
-            said = invoke(*command, *other)
-            assert failed_with(said, 1, processes.addresses, "that --tls-ca has signed")
+            assert finds_out((*command, *known), "asks for a token", "--token")
+            assert finds_out((*command, *known), "not known here", token="wrong")
+            assert finds_out((*command, *without), processes.addresses)
+            assert finds_out((*command, *strange), processes.addresses, "that --tls-ca has signed")
+        assert finds_out(("get", "k", *without), "--tls-key, or --token")
 
 
 def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:
@@ -212,20 +275,19 @@ def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:
         there = ("--connect", processes.addresses, "--insecure")
         assert failed_with(invoke("remove-node", "9", *there), 1, "no node 9")
         processes.nodes[2].kill()
-        *nodes, _ = records("status", *there)
-        assert [node["answers"] for node in nodes] == [True, True, False]
+        nodes = status_once(processes.addresses, answers(True, True, False))
         assert nodes[2]["trouble"]
         assert failed_with(invoke("remove-node", "1", *there), 1, "no majority", "--force")
-        assert lines("remove-node", "3", *there) == ["node 3 is removed; the nodes are 1, 2"]
+        told = remove(3, processes.addresses).stdout
+        assert told == "node 3 is removed; the nodes are 1, 2\n"
         processes.nodes[1].kill()
-        first = ("--connect", processes.nodes[0].address, "--insecure")
+        first = processes.nodes[0].address
 
-        def alone() -> bool:
-            *nodes, totals = records("status", *first)
+        def alone(nodes: Facts, totals: dict[str, Any]) -> bool:
             return totals["leader"] is None and [n["answers"] for n in nodes] == [True, False]
 
-        eventually(alone)
-        shown = "\n".join(lines("status", *first))
+        status_once(first, alone)
+        shown = "\n".join(lines("status", "--connect", first, "--insecure"))
         assert "no node leads" in shown
         assert "no answer" in shown
 
@@ -249,12 +311,12 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         children |= children_of(process)
         try:
             process.terminate()
-            process.wait(30)
+            process.wait(STOP_SECONDS)
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
-            gone, alive = psutil.wait_procs(children, timeout=10)
+            gone, alive = psutil.wait_procs(children, timeout=30)
             for each in alive:
                 each.kill()
         assert not alive, gone
@@ -277,7 +339,7 @@ def test_a_local_cluster_leaves_nothing_behind(
         assert lines("get", "k", *there) == ["v"]
         assert len(list(tmp_path.glob("postroom-cluster-*"))) == 1
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(STOP_SECONDS) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -288,7 +350,7 @@ def test_a_local_cluster_that_is_killed_leaves_no_node_behind(tmp_path: Path) ->
         assert len(nodes) == 2
         lines("put", "k", "v", "--connect", addresses, "--insecure")
         process.kill()
-        _, alive = psutil.wait_procs(nodes, timeout=30)
+        _, alive = psutil.wait_procs(nodes, timeout=STOP_SECONDS)
         assert not alive
     for log in (tmp_path / "c").glob("node-*.log"):
         assert "standard input has ended: the node stops" in log.read_text(), "in good order"
@@ -303,7 +365,7 @@ def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> Non
         "--stop-at-end-of-input",
     ]  # fmt: skip
     ended = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 2
     assert "needs a pipe" in ended.stderr
@@ -359,7 +421,7 @@ def test_a_local_cluster_starts_again_without_a_node_that_was_removed(tmp_path: 
         lines("put", "k", "v", "--connect", addresses, "--insecure")
         *nodes, _ = records("status", "--connect", addresses, "--insecure")
         gone = next(n["node_id"] for n in nodes if n["address"] == addresses.split(",")[2])
-        lines("remove-node", str(gone), "--connect", addresses, "--insecure")
+        remove(gone, addresses)
         assert process.stdout is not None
         assert "node 3 at" in process.stdout.readline()
     with subprocess.Popen(
@@ -379,16 +441,19 @@ def test_a_local_cluster_starts_again_without_a_node_that_was_removed(tmp_path: 
 def test_a_local_cluster_is_not_started_on_top_of_another(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with running("--path", str(path), "--nodes", "2") as (process, addresses):
-        logs = [(log, log.read_text()) for log in sorted(path.glob("node-*.log"))]
+        logs = [(log, log.stat().st_ino, log.read_text()) for log in path.glob("node-*.log")]
+        assert len(logs) == 2
         result = invoke("cluster", "--path", str(path))
         assert failed_with(result, 1, "runs already", f"by process {process.pid};")
         port = addresses.rpartition(":")[2]
         other = ("--path", str(tmp_path / "other"), "--base-port", port)
         assert failed_with(invoke("cluster", *other), 1, f"port {port} is taken", "--base-port")
         assert not (tmp_path / "other").exists()
-        assert [(log, log.read_text()) for log in sorted(path.glob("node-*.log"))] == logs
-        *nodes, _ = records("status", "--connect", addresses, "--insecure")
-        assert [node["answers"] for node in nodes] == [True, True]
+        for log, inode, told in logs:  # its node goes on writing what happens to it
+            assert log.stat().st_ino == inode
+            assert log.read_text().startswith(told)
+            assert log.read_text().count("ready ") == told.count("ready ") == 1
+        status_once(addresses, answers(True, True))
 
 
 def test_a_local_cluster_stops_if_a_node_cannot_start(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import postroom
 from postroom.cli.application import app
 from postroom.cli.output import Notation, json_headers
-from tests.cli.test_command_line import Shell, failed_with, start
+from tests.cli.test_command_line import END_SECONDS, Shell, failed_with, start
 
 AS_JSON = Notation(as_json=True)
 
@@ -207,7 +207,7 @@ def test_watch_prints_at_once_and_ends_with_control_c(shell: Shell) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().endswith("put\ta\t1\n")
     process.send_signal(signal.SIGINT)
-    _, noise = process.communicate(timeout=30)
+    _, noise = process.communicate(timeout=END_SECONDS)
     assert (process.returncode, noise) == (130, "")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ CALM_SECONDS: Final = 90.0
 """How long the last client may take when nothing breaks any more: it retries for a minute."""
 DISK_BYTES: Final = 256 << 20
 WATCH_SECONDS: Final = 0.2
+STALL_SECONDS: Final = 1.0
+"""If looking at the cluster takes longer, somebody stands still: that is a fault, too."""
 QUIET_SECONDS: Final = 2.0
 DUE_SECONDS: Final = 1.0
 
@@ -141,6 +144,8 @@ class Chaos:
         self._leader: NodeProcess | None = None
         self._status: tuple[float, Status] | None = None
         self._leads: set[tuple[int, int]] = set()
+        self._looked_at = math.inf  # nobody has begun to
+        self._has_stood_still = False
 
     def _drawn_workloads(self, number: int) -> list[Workload]:
         recorded: list[Callable[[], Workload]] = [
@@ -242,11 +247,19 @@ class Chaos:
         )
 
     def _has_faults(self) -> bool:
-        """Whether anything has been broken so far."""
-        return self._injector is not None and bool(self._injector.seen)
+        """Whether anything has been broken so far, if only by a machine that stood still."""
+        self._note_stall()
+        return self._has_stood_still or (self._injector is not None and bool(self._injector.seen))
+
+    def _note_stall(self) -> None:
+        if time.monotonic() - self._looked_at > STALL_SECONDS:
+            self._has_stood_still = True
 
     async def _observe(self) -> None:
+        self._looked_at = time.monotonic()
         while True:
+            self._note_stall()
+            self._looked_at = time.monotonic()
             try:
                 status = await self._database.status()
             except Error:

@@ -27,8 +27,8 @@ from tests.cluster.places import Loopback, Place
 
 T = TypeVar("T")
 
-READY_SECONDS = 30.0
-STOP_SECONDS = 30.0
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
 INSECURE = ("--insecure",)
 PROJECT = Path(__file__).parents[2]
 LINES_TOLD = 200
@@ -246,16 +246,23 @@ class ClusterProcesses:
         self.nodes.append(node)
         return node
 
-    def connect(self, *nodes: NodeProcess, timeout: float = 30.0) -> postroom.Database:
+    def connect(self, *nodes: NodeProcess, timeout: float = 60.0) -> postroom.Database:
         """A client of these nodes, or of all. Nodes take their time to start on a busy machine."""
         addresses = [node.address for node in nodes or self.nodes]
         return postroom.connect(addresses, insecure=True, timeout=timeout)
 
     def leader(self, db: postroom.Database) -> NodeProcess:
-        """Which node leads."""
-        status = db.status()
-        address = next(node.address for node in status.nodes if node.node_id == status.leader)
-        return next(node for node in self.nodes if node.address == address)
+        """Which node leads. Who has just given the lead away knows of nobody for a moment."""
+
+        def look() -> NodeProcess | None:
+            """a node leads"""
+            status = db.status()
+            addresses = {each.address for each in status.nodes if each.node_id == status.leader}
+            return next((node for node in self.nodes if node.address in addresses), None)
+
+        leader = eventually(look)
+        assert leader is not None
+        return leader
 
     def followers(self, db: postroom.Database) -> list[NodeProcess]:
         """The others that run."""
@@ -314,7 +321,7 @@ def cluster(
         there.close()
 
 
-def eventually(look: Callable[[], T], seconds: float = 20.0) -> T:
+def eventually(look: Callable[[], T], seconds: float = 60.0) -> T:
     """What ``look`` answers once that is true; asked again every few milliseconds."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.02)):

@@ -33,7 +33,10 @@ class RawClient:
         self._runner.close()
 
     def connect(self, address: str) -> None:
-        """To this node."""
+        """To this node, and to no other one any more."""
+        if self._writer is not None:
+            self._writer.close()
+        self._received.clear()
         self._runner.run(self._connect(address))
 
     def get(self, key: bytes) -> bytes | str | None:

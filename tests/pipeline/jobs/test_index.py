@@ -146,7 +146,7 @@ def test_documents_that_change_during_the_build_are_not_lost(
 
     def write() -> None:
         randomness = Random(5)
-        assert building.wait(60)
+        assert building.wait(200)
         while not end.is_set():
             db.run(change, randomness)
 
