@@ -37,10 +37,12 @@ def end_upkeep(db: Any) -> None:
 def without_upkeep(db: Any) -> Iterator[None]:
     """The same for a while."""
     end_upkeep(db)
-    yield
-    driver = db._core._sender
-    driver._background = threading.Thread(target=driver._upkeep, name="postroom", daemon=True)
-    driver._background.start()
+    try:
+        yield
+    finally:
+        driver = db._core._sender
+        driver._background = threading.Thread(target=driver._upkeep, name="postroom", daemon=True)
+        driver._background.start()
 
 
 def interrupt(db: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
